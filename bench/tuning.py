@@ -1,14 +1,12 @@
-"""The tuner and "auto" against an exhaustive sweep, on this machine and on a simulated one of 64 cores; verdicts, JSON.
+"""The tuner against an exhaustive sweep, on this machine and on a simulated one of 64 cores; verdicts, JSON.
 
     python bench/tuning.py --out bench/results/tuning.json
     python bench/tuning.py --small                       # one short round: a smoke test, never a conclusion
 
 A sweep tries every number of workers in five rounds, by the same trials as the tuner. What counts is how long a batch
-takes, by the sweep, with what the tuner chose, and with the number that `n_processes="auto"` has come to after 200
-batches (`Auto(most=8)` on this machine); simulated, how long a batch takes then. A load that changes half-way is held
-against the better fixed number for each half. Simulated trials (`tests/support/cores.py`) have the service times of the
-load, noise of two percent, and ten seeds, of which the worst counts; batches come in volleys there, so their pace is
-the slope of a line through when they came.
+takes, by the sweep, with what the tuner chose. Simulated trials (`tests/support/cores.py`) have the service times of
+the load, noise of two percent, and ten seeds, of which the worst counts; batches come in volleys there, so their pace
+is the slope of a line through when they came.
 Exit status: 0, or 1 when a requirement fails or a turn raises.
 """
 
@@ -24,15 +22,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from driver import ROOT, Claim, Experiment, Summary, Turn, at_most, command_line, conduct, median, ratio
+from driver import ROOT, Claim, Experiment, Summary, Turn, at_most, command_line, conduct, ratio
 
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from cores import Load, Outcome, Service, simulate
 
 import mpiter
-from mpiter.engine.pilot import Auto
-from mpiter.tuning.auto import AutoPilot
 from mpiter.tuning.bracket import Bracket, Measure, Trial
 from mpiter.tuning.tune import measure
 
@@ -40,9 +36,8 @@ SWEEP_ROUNDS, TRIAL_S, BATCH_SIZE = 5, 0.5, 32
 MOST, MOST_SIMULATED = 8, 64
 NOISE, SEEDS = 0.02, range(10)
 WITHIN, WITHIN_SIMULATED, SHARE = 1.10, 1.05, 0.25
-MEMORY = 0.9  # of what there is: tune() and auto leave a tenth free
-EARLY, LATE_CHANGES = 200, 3  # batches in which auto may change what it likes, and changes after them
-FLIGHT, COUNTED = 1500, (400, 1490)  # batches of a simulated run under auto, and those that are timed in any run
+MEMORY = 0.9  # of what there is: tune() leaves a tenth free
+COUNTED = 400, 1490  # batches of a simulated run that are timed
 
 
 # -- loads on this machine -------------------------------------------------------------------------------------------
@@ -173,28 +168,6 @@ def tuner(dataset: Any) -> dict[str, Any]:
     return {"workers": found.n_processes, "batch_ms": 1e3 * batch_s, "spent_s": spent_s}
 
 
-def auto(dataset: Any) -> dict[str, Any]:
-    with mpiter.batches(dataset, BATCH_SIZE, epochs=None, n_processes=Auto(most=MOST), shuffle=False) as stream:
-        began = time.perf_counter()
-        for _ in range(EARLY):
-            next(stream)
-        settled, count = time.perf_counter(), 0
-        while time.perf_counter() < settled + 4 * TRIAL_S:
-            next(stream)
-            count += 1
-        batch_ms = 1e3 * (time.perf_counter() - settled) / count
-        return {"workers": stream.stats().workers, "batch_ms": batch_ms, "spent_s": settled - began}
-
-
-def auto_simulated(case: Simulated) -> dict[str, Any]:
-    pilot = AutoPilot(Auto(most=MOST_SIMULATED), memory=lambda stats: float(case.memory_bytes))
-    outcome = simulate(case.load, 1, FLIGHT, pilot, most_bytes=case.memory_bytes)
-    late = sum(change.batches > EARLY for change in pilot.changes)
-    batch_ms = 1e3 * pace(outcome)
-    spent_s = outcome.taken[EARLY]
-    return {"workers": outcome.workers, "batch_ms": batch_ms, "spent_s": spent_s, "late": late}
-
-
 def sweep_simulated(case: Simulated) -> dict[str, Any]:
     known = {workers: case.known(workers) for workers in range(MOST_SIMULATED + 1)}
     spent_s = sum(SWEEP_ROUNDS * (before_s + max(TRIAL_S, seconds)) for seconds, before_s, _ in known.values())
@@ -212,12 +185,11 @@ def tuner_simulated(case: Simulated) -> dict[str, Any]:
     return {"workers": workers, "batch_ms": 1e3 * batch_s, "spent_s": spent_s, "trials": trials}
 
 
-TAKES = {"sweep": sweep, "tuner": tuner, "auto": auto}
-TAKES_SIMULATED = {"sweep": sweep_simulated, "tuner": tuner_simulated, "auto": auto_simulated}
+TAKES = {"sweep": sweep, "tuner": tuner}
+TAKES_SIMULATED = {"sweep": sweep_simulated, "tuner": tuner_simulated}
 ROWS = {
     "sweep": f"every number of workers, {SWEEP_ROUNDS} rounds",
     "tuner": "mpiter.tune()",
-    "auto": f"n_processes=mpiter.Auto(most={MOST}), simulated {MOST_SIMULATED}",
 }
 
 
@@ -230,15 +202,6 @@ def claims(summary: Summary) -> Iterator[Claim]:
         yield at_most(case, "the tuner's choice", excess(summary, case, "tuner"), within, " x the sweep's best")
         spent = ratio(summary, case, "tuner", "sweep", "spent_s")
         yield at_most(case, "the tuner's time", spent, SHARE, " x the sweep's")
-    for case in REAL:
-        yield at_most(case, "where auto comes to", excess(summary, case, "auto"), WITHIN, " x the sweep's best")
-        spent = ratio(summary, case, "auto", "sweep", "spent_s")
-        yield at_most(case, "auto's first 200 batches", spent, SHARE, " x the sweep's time")
-    for case in SIMULATED:
-        found = ratio(summary, case, "auto", "sweep", "batch_ms")
-        yield at_most(case, "a batch by auto", found, WITHIN_SIMULATED, " x the sweep's best")
-        late = median(summary, case, "auto", "late")
-        yield at_most(case, "auto's changes after 200 batches", late, LATE_CHANGES)
 
 
 def excess(summary: Summary, case: str, row: str) -> float | None:
@@ -269,12 +232,11 @@ EXPERIMENT = Experiment(
         "workers": "workers",
         "spent_s": "seconds spent",
         "trials": "trials",
-        "late": "late",
     }
     | {f"at_{workers}": "" for workers in range(MOST_SIMULATED + 1)},
     take=take,
     claims=claims,
-    small={"cases": ["64: memory"], "rows": ["tuner", "auto"]},
+    small={"cases": ["64: memory"], "rows": ["tuner"]},
     against="sweep",
     rows_of=lambda case: TAKES if case in REAL else TAKES_SIMULATED,
 )

@@ -31,7 +31,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .engine.pilot import Auto, Wings
+from .engine.hook import Wings
 from .errors import BatchTimeout, MpiterError, OptionError, SampleError, StateError, WorkerCrashed
 from .errors import __all__ as _rarer_errors
 from .pool.backends import BY_NAME, Process
@@ -63,7 +63,6 @@ _WHEN_ASKED = {
 __version__ = "0.1.0"
 
 __all__ = [
-    "Auto",
     "Batch",
     "BatchTimeout",
     "Checkpoint",
@@ -94,7 +93,6 @@ def _from_wing(module: str, name: str) -> Callable[..., Any]:
     return lambda *given: getattr(import_module(f"mpiter.{module}"), name)(*given)
 
 
-Wings.pilot = _from_wing("tuning.auto", "AutoPilot")
 Wings.trace, Wings.receipts = _from_wing("tuning.trace", "Trace"), _from_wing("receipts", "Receipts")
 BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("remote.mpi", "MPI")
 

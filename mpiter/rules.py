@@ -39,8 +39,7 @@ class Skip:
 class Rules:
     """The options that are plain values."""
 
-    workers: int  # at the most
-    workers_first: int | None = None  # to begin with; None: all
+    workers: int
     in_process: bool = False  # they are threads of the consumer's process, or the consumer itself
     shares_memory: bool = True  # with the consumer's process, which sees what each has in hand
     dear_s: float = DEAR_S
@@ -55,14 +54,10 @@ class Rules:
     sample_timeout: float | None = None
     max_samples: int | None = None  # that a worker fetches before it is replaced
 
-    def ahead(self, workers: int) -> int:
-        """Batches beyond ``n_prefetch`` that ``workers`` workers may have begun: two each, and one that is planned."""
-        return 2 * workers + 1 if self.run_ahead is None else self.run_ahead
-
     @property
     def most(self) -> int:
-        """The largest number of batches in flight to the consumer."""
-        return self.n_prefetch + self.ahead(self.workers)
+        """The largest number of batches in flight: finished ones, two for each worker, and one that is planned."""
+        return self.n_prefetch + (2 * self.workers + 1 if self.run_ahead is None else self.run_ahead)
 
     @property
     def reserve(self) -> int:

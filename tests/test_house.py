@@ -109,7 +109,7 @@ def test_importing_mpiter_opens_no_door_and_enters_no_wing():
 
 def test_the_public_names():
     assert mpiter.__all__ == [
-        *("Auto", "Batch", "BatchTimeout", "Checkpoint", "DataLoader", "MpiterError"),
+        *("Batch", "BatchTimeout", "Checkpoint", "DataLoader", "MpiterError"),
         *("MultiprocessIterator", "MultithreadIterator", "OptionError", "Packed", "Process", "SampleError"),
         *("SerialIterator", "Shard", "Skip", "StateError", "Stats", "WorkerCrashed", "WorkerInfo", "batches"),
         *("get_rng", "get_worker_info", "tune"),

@@ -1,8 +1,8 @@
 """Hooks: objects whose methods the engine calls when something happens to the batches of one iterator.
 
-A trace, the pilot of "auto", receipts, and the copying ahead of a staged dataset are hooks.  ``Options.hooks`` makes
-new ones for each loop, which closes them when it ends.  Guarantees that a hook which raises is not called again, with
-one warning, and that it stops neither the training nor the end of the workers.
+A trace, receipts, and the copying ahead of a staged dataset are hooks.  ``Options.hooks`` makes new ones for each
+loop, which closes them when it ends.  Guarantees that a hook which raises is not called again, with one warning, and
+that it stops neither the training nor the end of the workers.
 """
 
 from __future__ import annotations
@@ -41,9 +41,6 @@ class Hook:
     def lost(self, worker: int, was_asked: bool) -> None:
         """A worker has ended: on request if ``was_asked``, else it died."""
 
-    def resized(self, workers: int) -> None:
-        """The number of workers has changed."""
-
     # -- in the consumer's thread --------------------------------------------------------------------------------
 
     def begun(self, cursor: Cursor, plans: Plans) -> None:
@@ -60,6 +57,13 @@ class Hook:
 
     def close(self) -> None:
         """The loop has ended; may be called several times, from any thread."""
+
+
+class Wings:
+    """Functions that make hooks; packages that the core doesn't import register them here."""
+
+    trace: Callable[[str], Any]  # takes the file's name
+    receipts: Callable[[Any], Any]  # takes the folder's name
 
 
 class Hooks:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
@@ -24,8 +24,7 @@ from ..pool.backends import backend_for
 from ..pool.starting import interrupts_later
 from ..rules import DEAR_S, Rules, Skip
 from ..samples.batch import settle_as
-from .hook import Hook
-from .pilot import Wings, auto
+from .hook import Hook, Wings
 from .rooms import check_serializer
 
 
@@ -41,7 +40,7 @@ class Options:
 
     dataset: Any
     batch_size: int = 1  # rows at the most
-    n_workers: Any = None  # a number, "auto" or an Auto; None: one for each core
+    n_workers: int | None = None  # None: one for each core
     n_prefetch: int = 1
     dataset_timeout: float | None = 30.0
     sample_timeout: float | None = 600.0
@@ -75,10 +74,7 @@ class Options:
                 f"object with __len__ and __getitem__.{streams}"
             )
         whole("batch_size", self.batch_size, least=1)
-        if isinstance(self.n_workers, str) and self.n_workers != "auto":
-            raise OptionError(f"{self.workers_name}={self.n_workers!r:.60} is unknown; use a whole number or 'auto'.")
-        if auto(self.n_workers) is None:
-            whole(self.workers_name, self.n_workers, least=0, optional=True)
+        whole(self.workers_name, self.n_workers, least=0, optional=True)
         whole("n_prefetch", self.n_prefetch, least=1)
         whole("run_ahead", self.run_ahead, least=0, optional=True)
         whole("maxtasksperchild", self.max_samples, least=1, optional=True)
@@ -126,21 +122,15 @@ class Options:
     def _count_workers(self) -> int:
         if not self.has_workers:
             return 1
-        found = auto(self.n_workers)
-        count = getattr(self.backend, "count_workers", None)  # where they are there already
-        if found is not None:
-            return found.bound if count is None else min(found.bound, count())
         if self.n_workers is not None:
             return int(self.n_workers)
-        if count is not None:
+        if (count := getattr(self.backend, "count_workers", None)) is not None:  # where they are there already
             return int(count())
         return cores() if self.shard is None else max(1, cores() // ranks_here())
 
     def hooks(self) -> list[Hook]:
-        """Return new hooks for one loop: those of the trace, the pilot, the receipts and the dataset that there are."""
+        """Return new hooks for one loop: those of the trace, the receipts and the dataset that there are."""
         found = [] if self.trace is None else [self.trace.hook(self.rules(), self.backend.name)]
-        if self.has_workers and (workers := auto(self.n_workers)) is not None:
-            found.append(Wings.pilot(replace(workers, most=self.workers)))
         if self.receipts is not None:
             found.append(self.receipts.hook(self.shard))
         if (make := offered(users(self.dataset), "mpiter_hook")) is not None:
@@ -193,7 +183,6 @@ class Options:
         alone = not self.has_workers
         return Rules(
             workers=self.workers,
-            workers_first=min(found.least, self.workers) if (found := auto(self.n_workers)) else None,
             in_process=self.backend.in_process,
             shares_memory=self.backend.shares_memory,
             dear_s=getattr(self.backend, "dear_s", DEAR_S),

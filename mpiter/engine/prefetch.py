@@ -33,7 +33,6 @@ from .communicator import Terminated, _Communicator
 from .hook import Hook, Hooks
 from .ledger import Ledger
 from .outcome import finish, named, not_sendable
-from .pilot import Look
 from .recovery import Recovery, doings
 from .rooms import OBJECTS
 from .run import Delivery, Run, ending
@@ -139,23 +138,6 @@ class _PrefetchLoop:
         """Return True if sending ``cargo`` to the workers now would change nothing for them."""
         return (team := self._team) is not None and team.carries(cargo)
 
-    # -- for a pilot, in the loop's thread -------------------------------------------------------------------------
-
-    @property
-    def is_settled(self) -> bool:
-        """True if no worker is starting or ending."""
-        return (team := self._team) is not None and team.crew.is_settled
-
-    @property
-    def width(self) -> int:
-        """The number of workers."""
-        return self._rules.workers if (team := self._team) is None else team.crew.width
-
-    def resize(self, workers: int) -> None:
-        """Change the number of workers."""
-        self._team.crew.resize(workers)
-        self._hooks.tell(Hook.resized, workers)
-
     # -- what is going on --------------------------------------------------------------------------------------------
 
     @property
@@ -176,20 +158,13 @@ class _PrefetchLoop:
     def pids(self) -> tuple[int, ...]:
         return team.crew.pids if (team := self._team) else ()
 
-    def look(self) -> Look:
-        """Return the measurements that a pilot decides by."""
-        tally, worker_bytes = self.tally, sum(map(machine.own_bytes, self.pids))
-        seconds = 0.0 if tally.began is None else time.monotonic() - tally.began
-        counted = tally.batches, seconds, tally.wait_s, tally.fetch_s
-        return Look(*counted, self._in_flight, self.room_bytes, worker_bytes)
-
     def stats(self) -> Stats:
         in_flight, team = self._in_flight, self._team
         waiting = self._communicator.count(lambda delivery: delivery.holds_a_slot)
         return Stats(
             **self.tally.counters(),
             **self.tally.look(),
-            workers=self.width,
+            workers=self._rules.workers,
             worker_bytes=sum(map(machine.own_bytes, self.pids)),
             restarts=self._recovery.restarts,
             ready_batches=len(self._communicator.queue),
@@ -268,8 +243,8 @@ class _PrefetchLoop:
     def _measure(self, team: Team) -> tuple[int, int, int]:
         """Return three numbers: the equal blocks to cut a batch into (0: send one row, to see a sample), the blocks
         that a worker may have, and the batches that may be in flight."""
-        rules, rooms, horizon, width = self._rules, team.rooms, self._horizon, team.crew.width
-        most = rules.n_prefetch + rules.ahead(width)
+        rules, rooms, horizon = self._rules, team.rooms, self._horizon
+        most, workers = rules.most, rules.workers
         if size := rooms.bytes:
             most = min(most, max(1, team.most_bytes // size - rules.reserve) + rules.n_prefetch)
         if rooms.is_new:
@@ -277,7 +252,7 @@ class _PrefetchLoop:
             if rooms.wait_for_a_sample(horizon.rows):
                 return 0, 1, most
         batch_s = self.tally.sample_s * horizon.rows
-        parts = width if batch_s > rules.dear_s or most <= width else 1
+        parts = workers if batch_s > rules.dear_s or most <= workers else 1
         return parts, _MOST_OUT if batch_s < parts * _DEAR_BLOCK_S else 1, most
 
     @property

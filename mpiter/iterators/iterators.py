@@ -12,7 +12,6 @@ from typing import Any, Literal, Self, Unpack
 
 from ..engine.arguments import OF_ITERATORS, OF_NONE, OF_THREADS, Rare, takes
 from ..engine.options import Options
-from ..engine.pilot import Auto
 from ..errors import OptionError
 from ..order.cursor import Cursor, batches_of
 from ..samples.batch import Batch, Settle, Stacker, collate, columns_of, settle_as
@@ -49,7 +48,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
-        n_processes: int | Literal["auto"] | Auto | None = None,
+        n_processes: int | None = None,
         n_prefetch: int = 1,
         shared_mem: int | None = None,
         order_sampler: Any = None,
@@ -93,7 +92,7 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
-        n_threads: int | Literal["auto"] | Auto = 1,
+        n_threads: int = 1,
         order_sampler: Any = None,
         *,
         n_prefetch: int = 1,
@@ -196,7 +195,7 @@ def batches(
     dataset: Any,
     batch_size: int,
     *,
-    n_processes: int | Literal["auto"] | Auto | None = None,
+    n_processes: int | None = None,
     shuffle: bool | None = None,
     epochs: int | None = 1,
     drop_last: bool = False,
@@ -218,8 +217,7 @@ def batches(
     Args:
         dataset: anything with ``len`` and ``[]``: a list, an array, a tuple or dict of arrays, an object of yours.
         batch_size: samples in a batch.
-        n_processes: worker processes.  None: one for each core that this process may use; 0: ``next()`` itself fetches;
-            "auto" or ``Auto(least, most)``: as many as help at the moment.
+        n_processes: worker processes.  None: one for each core that this process may use; 0: ``next()`` itself fetches.
         shuffle: shuffle each epoch anew; None means True unless there is an ``order_sampler``.
         epochs: the number of epochs that one ``for`` goes through; None for no end.
         drop_last: leave out the last batch of an epoch if it is short.

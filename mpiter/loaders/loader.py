@@ -15,7 +15,6 @@ import numpy as np
 from ..datasets.columns import as_dataset
 from ..engine.arguments import OF_LOADERS, OfLoaders, takes
 from ..engine.options import flag, is_object, whole
-from ..engine.pilot import Auto
 from ..errors import OptionError
 from ..iterators.iterators import Columns
 from ..samples.batch import collate, samples_of, settle_as
@@ -60,8 +59,7 @@ class DataLoader(Loading[B_co]):
         shuffle: a new random order in each epoch.
         sampler: an iterable of keys for ``dataset[key]``.
         batch_sampler: an iterable of lists of keys, one for each batch.
-        num_workers: worker processes; 0 fetches in the caller's own thread, "auto" adapts the number to the load
-            (``Auto(least, most)`` within bounds).
+        num_workers: worker processes; 0 fetches in the caller's own thread.
         collate_fn: makes a batch from a list of samples, in a worker; None stacks arrays and numbers.
         pin_memory: has no meaning for NumPy; must be False.
         drop_last: leave out the last batch if it is short.
@@ -92,7 +90,7 @@ class DataLoader(Loading[B_co]):
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
-        num_workers: int | Literal["auto"] | Auto = 0,
+        num_workers: int = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,

@@ -19,7 +19,6 @@ from ..datasets.columns import Table, users
 from ..engine.alone import pump_for
 from ..engine.arguments import OfLoaders
 from ..engine.options import Options, seconds, whole
-from ..engine.pilot import auto
 from ..engine.tally import Skipped
 from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError
 from ..order.cursor import Cursor, Pace, batches_of
@@ -38,9 +37,7 @@ Coming = Pace | Drawn | Streaming  # what plans an epoch's batches
 
 
 def workers_of(num_workers: Any) -> int:
-    """Return the largest number of workers that ``num_workers`` allows."""
-    if (found := auto(num_workers)) is not None:
-        return found.bound
+    """Return ``num_workers`` as an int."""
     whole("num_workers", num_workers, least=0)
     return int(num_workers)
 
@@ -162,7 +159,7 @@ class Loading(Generic[B_co]):
     def _begin(self, served: Any, num_workers: Any, worker_init: Any, options: OfLoaders) -> None:
         """Finish the construction: check ``options`` and prepare the backend; workers fetch rows from ``served``."""
         more: dict[str, Any] = {name: value for name, value in options.items() if name not in _KNOWN}
-        found, most_workers = auto(num_workers), workers_of(num_workers)
+        workers = workers_of(num_workers)
         factor, context, timeout = self.prefetch_factor, self.multiprocessing_context, self.timeout
         if num_workers == 0 and (timeout or self.persistent_workers or factor is not None or context is not None):
             raise OptionError(
@@ -176,17 +173,17 @@ class Loading(Generic[B_co]):
             raise OptionError(f"multiprocessing_context={context!r:.60} is neither a start method nor a context.")
         if context is not None and more.get("backend") is not None:
             raise OptionError("multiprocessing_context says how processes start here: there are none with backend=.")
-        n_prefetch = max(2, most_workers) if found is None else 2
+        n_prefetch = max(2, workers)
         if factor is not None:
-            n_prefetch = min(max(2, most_workers), factor * most_workers)
-            more.setdefault("run_ahead", factor * most_workers - n_prefetch)
+            n_prefetch = min(n_prefetch, factor * workers)
+            more.setdefault("run_ahead", factor * workers - n_prefetch)
         if more.get("backend") is None:
             more["backend"] = Process(context if is_method else context.get_start_method())
         made = Options(
             dataset=served,
             is_settled=True,
             batch_size=1 if self._in_one else self.batch_size or 1,
-            n_workers=num_workers,
+            n_workers=workers,
             n_prefetch=n_prefetch,
             dataset_timeout=timeout or None,
             seed=self._seed,

@@ -133,7 +133,7 @@ class AnyPool(Workers):
     ) -> None:
         super().__init__(bell)
         self._make = partial(make, workers, initializer, initargs)
-        self._most = self.width = workers  # at most ``width`` workers are at work; the others stay idle
+        self._count = workers
         self._out: dict[int, Block] = {}
         self._pool: Any = self._make()  # None after ``kill``, until ``start``
 
@@ -153,13 +153,7 @@ class AnyPool(Workers):
             self._events.append(Lost(block.number, value) if isinstance(value, BaseException) else value[0])
 
     def vacancies(self, most: int) -> int:
-        """Return the number of further blocks for the workers, if each may have ``most``.
-
-        If some must stay idle, each of the others may have only one, because the Pool gives blocks to any worker.
-        """
-        if self._pool is None:
-            return 0
-        return max(0, (most if self.width == self._most else 1) * self.width - len(self._out))
+        return 0 if self._pool is None else max(0, most * self._count - len(self._out))
 
     def out(self, number: int) -> int:
         """Return the number of all unanswered blocks, since it isn't known which worker has which."""

@@ -36,13 +36,12 @@ class Launch:
     cargo: Any  # the packed dataset: has ``open``, ``holds`` and ``close``
     pool: Callable[..., Any]  # takes (workers, initializer, initargs, bell=)
     dumps: Callable[[Any], bytes]  # pickles something for the workers
-    grows: bool = True  # workers can be started and ended one by one
 
 
-def packed(cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any], grows: bool = True) -> Launch:
+def packed(cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any]) -> Launch:
     """Return the launch for workers that can't be forked; ``hold`` keeps the dataset's buffers."""
     try:
-        return Launch(ship.Shipment(cargo, hold=hold), pool, ship.by_value, grows)
+        return Launch(ship.Shipment(cargo, hold=hold), pool, ship.by_value)
     except (MemoryError, Warning, MpiterError):
         raise
     except Exception as error:
@@ -136,7 +135,7 @@ class Process:
         if method == "fork":
             name_classes()
         if self.pool is not None:
-            return Launch(cargo, partial(AnyPool, self.pool), pickles, grows=False)
+            return Launch(cargo, partial(AnyPool, self.pool), pickles)
         return Launch(cargo, partial(Pool, context=multiprocessing.get_context(method)), pickles)
 
 

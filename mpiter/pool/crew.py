@@ -40,13 +40,12 @@ class Crew:
         self._name, self._is_here = backend.name, backend.shares_memory
         self._are_ours = self._is_here and not backend.in_process  # processes on this machine that we start and end
         self._pool: Any = None  # ``Workers``, or an object with its methods
-        self.width = rules.workers if rules.workers_first is None else rules.workers_first  # workers wanted
         self._taken: set[int] = set()  # places with a worker, until its end was reported
         self._proven: set[int] = set()  # places in which a worker was ready once
         self._evictions: dict[int, Eviction] = {}
         self._samples: Counter[int] = Counter()  # fetched by the worker in each place
         self._drawn: set[str] = set()  # global generators that the dataset draws from; new workers get them
-        self._is_settled = self._has_gaps = False
+        self._has_gaps = False  # places without a worker
         self._must_note = not self._is_here or rules.max_samples is not None
         self.dataset = new_key()  # key in the workers' registry
         self.staff()
@@ -64,7 +63,7 @@ class Crew:
         self._box = BlackBox() if self._are_ours else None
         self._watch = Watch(timeout) if (timeout := self._rules.sample_timeout) else None
         self._oom_kills = machine.out_of_memory_kills()
-        self._taken.update(self._places)
+        self._taken.update(range(self._rules.workers))
         setup = Setup(
             dataset=self.dataset,
             cargo=self._launch.cargo,
@@ -79,43 +78,21 @@ class Crew:
         )
         try:
             with _named_errors():
-                self._pool = self._launch.pool(len(self._places), begin, (setup,), bell=self._bell)
+                self._pool = self._launch.pool(self._rules.workers, begin, (setup,), bell=self._bell)
         except BaseException:
             self._clear(is_clean=True)
             raise
-        self.resize(self.width)
-
-    def resize(self, width: int) -> None:
-        """Change the number of workers: surplus ones end after their blocks, ``replace_workers`` starts new ones."""
-        self.width, self._is_settled, self._has_gaps = width, False, True
-        if self._pool is not None:
-            self._pool.width = width
-            for worker in self._taken.difference(self._places):
-                self._pool.retire(worker)
-
-    @property
-    def _places(self) -> range:
-        """The places that should have a worker: all of them, if a Pool can't start and end single workers."""
-        return range(self.width if self._launch.grows else self._rules.workers)
 
     def replace_workers(self) -> None:
-        """Start a worker in each place that should have one and has none."""
+        """Start a worker in each place that has none."""
         if not self._has_gaps or self._pool is None:
             return
-        for worker in self._places:
+        for worker in range(self._rules.workers):
             if worker not in self._taken:
                 with _named_errors():
                     self._pool.start(worker)
                 self._taken.add(worker)
         self._has_gaps = False
-
-    @property
-    def is_settled(self) -> bool:
-        """True if no worker is starting or ending."""
-        if self._pool is not None and not self._is_settled:
-            ready = all(line.ready for line in self._board.lines()[: self.width])
-            self._is_settled = self._pool.shares_fate or (ready and len(self._taken) == self.width)
-        return self._is_settled
 
     # -- what they do ------------------------------------------------------------------------------------------------
 

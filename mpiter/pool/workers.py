@@ -70,7 +70,6 @@ class Workers:
     """
 
     shares_fate = False  # True if ending one worker ends all
-    width = 0  # number of workers that may be at work, in a Pool that keeps the others
 
     def __init__(self, bell: Bell) -> None:
         self._bell = bell

@@ -75,7 +75,7 @@ class MPI:
         """Pack the dataset to be sent to each rank; raise an error if a rank was lost before."""
         _ending.raise_if_lost()
         _ending.prepare()
-        return packed(cargo, _Sent, _RankPool, grows=False)
+        return packed(cargo, _Sent, _RankPool)
 
 
 def _ranks() -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import torch
 import torch.utils.data
@@ -18,7 +18,6 @@ from torch.utils.data import _utils
 from ..datasets.columns import as_dataset
 from ..device import can_pin
 from ..engine.arguments import OF_LOADERS, OfLoaders, defaults, takes
-from ..engine.pilot import Auto
 from ..errors import OptionError
 from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
@@ -72,7 +71,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
-        num_workers: int | Literal["auto"] | Auto = 0,
+        num_workers: int = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,

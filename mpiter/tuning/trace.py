@@ -178,6 +178,3 @@ class Tracer(Hook):
     def lost(self, worker: int, was_asked: bool) -> None:
         how = "has ended, as it was asked to" if was_asked else "was lost, and is replaced"
         self._note(_MARK, PREFETCH, f"worker {worker} {how}")
-
-    def resized(self, workers: int) -> None:
-        self._note(_MARK, PREFETCH, f"{workers} workers")

@@ -174,10 +174,10 @@ class Rooms:
 class Crew:
     """Workers that do what the choices say, when the loop waits."""
 
-    dataset, is_staffed, is_settled, pids = 1, True, True, ()
+    dataset, is_staffed, pids = 1, True, ()
 
     def __init__(self, world: World) -> None:
-        self._world, self.width = world, world.case.workers
+        self._world, self.workers = world, world.case.workers
         self.out: list[tuple[int, Block]] = []  # who has which
         self.wait = world.something_happens
 
@@ -185,11 +185,11 @@ class Crew:
         return [block for number, block in self.out if number == worker]
 
     def vacancies(self, most: int) -> int:
-        return sum(max(0, most - len(self.of(worker))) for worker in range(self.width))
+        return sum(max(0, most - len(self.of(worker))) for worker in range(self.workers))
 
     def map_async(self, block: Block) -> None:
         load = Counter(worker for worker, _ in self.out)
-        worker = min(range(self.width), key=lambda at: (load[at], at))
+        worker = min(range(self.workers), key=lambda at: (load[at], at))
         assert load[worker] < 2
         assert block.number not in [other.number for _, other in self.out]
         self._world.begun.add(block.batch)
