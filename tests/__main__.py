@@ -94,9 +94,9 @@ def everything(arguments: list) -> int:
     """Runs every environment, whatever becomes of the others, and ends with the table."""
     deadline = time.monotonic() + LIMIT_S
     first, *others = jobs()
-    bootstrap.prepare(here(first.environment.folder, extras=EXTRAS))
-    with ThreadPoolExecutor(1) as pool:  # pip installs the other environments while tests run in those that are ready
+    with ThreadPoolExecutor(1) as pool:  # pip installs the other environments beside the first and its tests
         ready = [pool.submit(make_ready, job) for job in others]
+        bootstrap.prepare(here(first.environment.folder, extras=EXTRAS))
         rows = [timed("style", style, deadline), timed("docs", site, deadline), timed("examples", demo, deadline)]
         suites = [(first, timed(first.name, suite, first, arguments, deadline))]
         for job, is_ready in zip(others, ready):
@@ -122,10 +122,11 @@ def jobs() -> list:
     found = [Job("python " + mine, here(".venv"))]
     for version in PYTHONS:
         if version != mine:
-            names = ON_OTHER_PYTHONS + (ON_THE_NEWEST if version == NEWEST else ())
-            found.append(
-                Job("python " + version, elsewhere(".venv-" + version, version), ("-m", QUICK, *folders(names)))
-            )
+            names, extras = ON_OTHER_PYTHONS, "test"
+            if version == NEWEST:
+                names, extras = names + ON_THE_NEWEST, "test,chainer"
+            environment = elsewhere(".venv-" + version, version, extras=extras)
+            found.append(Job("python " + version, environment, ("-m", QUICK, *folders(names))))
     chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, wanted=CHAINERS_COMPANY)
     found.append(Job("chainer", chainer, ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY))))
     found.append(Job("torch", torchs(), ("-m", "torch", "--ignore=tests/remote"), ("torchvision", "jax", "ray")))
