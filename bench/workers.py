@@ -125,7 +125,7 @@ EXPERIMENT = Experiment(
     curves=curves,
     against="0",
     asked=("iterations",),
-    small={"cases": ["store, processes"], "rows": ["0", "1"], "iterations": 6},
+    small={"cases": ["store, processes"], "rows": ["0", "1"], "iterations": 3},
 )
 
 

@@ -1,4 +1,4 @@
-"""Many trainers, one epoch: eight trainers on one machine, then three, then two, each sample of an epoch once.
+"""Many trainers, one epoch: four trainers on one machine, then three, then two, each sample of an epoch once.
 
 Run it: `python examples/many_trainers.py` starts the trainers itself, as a launcher would (`torchrun`, `mpiexec` and
 `srun` say the same by variables of their own).  Each has worker processes of its own: as many as leave the cores to
@@ -80,8 +80,8 @@ def main() -> None:
         train(asked.steps, asked.batch_size, asked.workers)
         return
     STATE.unlink(missing_ok=True)
-    given = start(8, 5, 16, asked.workers)
-    given += start(3, 10, 20, 1)  # five of them are gone, and the batches are larger
+    given = start(4, 10, 16, asked.workers)
+    given += start(3, 10, 20, 1)  # one of them is gone, and the batches are larger
     given += start(2, -1, 32, 1)  # to the end of the epoch
     counts = Counter(given)
     assert set(counts) == set(range(LENGTH)), "samples were lost"

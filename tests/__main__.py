@@ -29,14 +29,12 @@ from bootstrap import Environment, Trouble
 PYTHONS = ("3.11", "3.12", "3.13")
 NEWEST = "3.13"  # where workers die as well
 # Of tests/: what leans on the interpreter itself…
-ON_OTHER_PYTHONS = (
-    *("samples/test_codec.py", "samples/test_byvalue.py", "worker", "pool"),
-    *("iterators/test_contract.py", "iterators/test_dropped.py"),
-)
+ON_OTHER_PYTHONS = ("samples/test_codec.py", "samples/test_byvalue.py", "pool", "iterators/test_contract.py")
 # …and where it changes most; the rest is Python on top.
 ON_THE_NEWEST = (
-    *("datasets/test_variables.py", "datasets/test_packed.py", "transport", "engine/test_serial.py"),
+    *("worker", "iterators/test_dropped.py", "datasets/test_variables.py", "datasets/test_packed.py", "transport"),
     *("deaths/test_crash_matrix.py", "deaths/test_interrupts.py", "deaths/test_left_behind.py"),
+    "engine/test_serial.py",
 )
 ON_CHAINERS_NUMPY = ("samples/test_codec.py", "doors")  # what leans on NumPy
 TORCH = "torch==2.13.0"
