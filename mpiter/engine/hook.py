@@ -59,11 +59,7 @@ class Hook:
         """The loop has ended; may be called several times, from any thread."""
 
 
-class Wings:
-    """Functions that make hooks; packages that the core doesn't import register them here."""
-
-    trace: Callable[[str], Any]  # takes the file's name
-    receipts: Callable[[Any], Any]  # takes the folder's name
+WINGS: dict[str, Callable[[str], Any]] = {}  # make "trace" and "receipts", which the core doesn't import, from a path
 
 
 class Hooks:

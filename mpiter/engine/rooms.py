@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..bell import Bell
-from ..errors import OptionError
 from ..rules import Rules
 from ..samples.tree import MANY, Aside, Contents, Layout, Node, check_memory, describe, is_record, merge, scatter
 from ..transport.memory import Arena
@@ -185,12 +184,4 @@ class Rooms:
         return (
             f"{slots.leased} batches are kept alive, all that fits into {megabytes:.0f} MB of shared memory; further "
             f"ones are copied until some are dropped. Keep fewer batches, or pass copy=True."
-        )
-
-
-def check_serializer(serializer: Any) -> None:
-    """Refuse an unknown serializer."""
-    if serializer not in ("slots", "packed") and not (hasattr(serializer, "pack") and hasattr(serializer, "unpack")):
-        raise OptionError(
-            f"serializer={serializer!r:.60} is unknown; use 'slots', 'packed' or an object with pack and unpack."
         )

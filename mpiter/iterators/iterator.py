@@ -15,7 +15,7 @@ from typing import Any, Generic, Self
 import numpy as np
 
 from ..engine.alone import pump_for
-from ..engine.options import Options, flag, whole
+from ..engine.options import Options, whole
 from ..errors import IteratorClosed, OptionError
 from ..order.cursor import Cursor, Pace
 from ..order.order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
@@ -39,8 +39,6 @@ class Sampling:
 
     def __post_init__(self) -> None:
         whole("epochs", self.epochs, least=0, optional=True)
-        for name, value in (("repeat", self.wrap), ("drop_last", self.drop_last), ("shuffle", self.shuffle or False)):
-            flag(name, value)
         if self.order_sampler is not None and not callable(self.order_sampler):
             raise OptionError(f"order_sampler={self.order_sampler!r:.60} cannot be called; pass a function.")
         if self.shuffle is not None and self.order_sampler is not None:
@@ -63,7 +61,7 @@ class Sampling:
                 "not agree.  Leave order_sampler out: shuffle and seed= make one order for all ranks."
             )
         if self.drop_last:
-            options.check_drop_last(length, options.batch_size)
+            options.check_drop_last()
 
     @property
     def shuffles(self) -> bool:

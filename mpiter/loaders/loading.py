@@ -198,11 +198,10 @@ class Loading(Generic[B_co]):
                 f"on_error= and receipts= are about keys, and {name} is read as a stream, which has none and may be at "
                 f"its end once it has raised; have its __iter__ catch the error, or pass a dataset with [] and len()."
             )
-        if not self._is_stream and self._goes_through_all:
-            if self.drop_last:
-                made.check_drop_last(len(self.dataset), self.batch_size or 1)
-            if made.receipts is not None:
-                made.receipts.terms = len(self.dataset), (self.batch_size or 1) * self.drop_last
+        if self.drop_last:
+            made.check_drop_last()
+        if not self._is_stream and self._goes_through_all and made.receipts is not None:
+            made.receipts.terms = len(self.dataset), (self.batch_size or 1) * self.drop_last
         made.prepare()
         self._next = Place()  # where the next iter() begins
         self._settle_in()
