@@ -29,11 +29,10 @@ from ..worker.block import Block
 from ..worker.caller import CallersWorker
 from ..worker.mail import Inbox
 from . import lifetime
+from .delivery import Delivery, ending, finish, named
 from .hook import Hook, Hooks
 from .options import Options
-from .outcome import finish, named
-from .pump import Late, Pump, Pumping
-from .run import Delivery, ending
+from .pump import Pump, Pumping
 from .tally import Skipped, Tally
 
 _MEASURED_S = 0.25  # between two batches whose processor time is measured
@@ -129,32 +128,29 @@ class Alone(Pumping):
         says_keys = self._each or type(pace).whole is not Plans.whole
         self._is_usual = bool(says_keys) and not self._hooks and hasattr(self._opens, "of_rows")
 
-    def _take(self, loop: _Reading) -> Delivery:
-        began = loop.tally.asked()
+    def _fetch(self, loop: _Reading) -> Delivery:
+        began = _now()
         try:
             plan = self._going.step(self.cursor, next(self._numbers))
             if plan is None:
                 return ending(self.cursor)
             self._hooks.tell(Hook.planned, plan, self._going, began, _now())
             delivery = loop.fetch(plan, self.seed)
+            if self.is_closed:
+                raise self._closed_meanwhile()
+            loop.mail.deliver()
+            return delivery
         except BaseException as error:
             self._has_stopped = True
             if isinstance(error, StopIteration):  # which would end the caller's loop
                 raise RuntimeError("the order_sampler raised StopIteration") from error
             raise
-        finally:
-            loop.tally.waited(began, ended := _now())
-            self._hooks.tell(Hook.waited, began, ended)
-        if self.is_closed:
-            raise self._closed_meanwhile()
-        loop.mail.deliver()
-        return delivery
 
 
 class _Reading:
     """This process as the worker of one dataset, with the counters; takes the place of the prefetch loop."""
 
-    room_bytes, pids = 0, ()
+    pids = ()
     plain_until = 0.0  # until then whole batches are read in one piece; then a ``fetch`` measures
     cpu_share = 1.0  # of fetching that was work and not waiting, as measured last
 
@@ -163,14 +159,13 @@ class _Reading:
         self.cargo, self._rules = options.cargo, options.rules(seed, as_samples)
         self.worker, self.mail = CallersWorker(*options.cargo, self._rules, options.copy), Inbox()
         self.tally, self._hooks = Tally(skipped), hooks
-        hooks.begin(self)
+        hooks.warn = self.mail.warn
 
     def stop(self) -> None:
         """End the reading; may be called from any thread, and from the dataset's own code."""
         self._hooks.tell(Hook.close)
 
-    def join(self) -> None:
-        """Do nothing: there is no thread to wait for."""
+    close = stop
 
     def wake(self) -> None:
         """Do nothing: no thread fetches ahead."""
@@ -214,12 +209,6 @@ def _contents(payload: Any, batch: Delivery, failed: frozenset[int]) -> Contents
     return Contents(_ASIDE, count, objects=samples, failed=failed)
 
 
-def pump_for(
-    options: Options,
-    opens: Callable[[Contents], Any],
-    late: Late,
-    counts: Callable[[Any], int | None] | None = None,
-    skipped: Skipped | None = None,
-) -> Pump | Alone:
-    """Return the pump for these options: one with workers, or one without."""
-    return (Pump if options.has_workers else Alone)(options, opens, late, counts, skipped)
+def pump_for(options: Options, *given: Any, **more: Any) -> Pump | Alone:
+    """Return the pump for these options, one with workers or one without; the other arguments are ``Pumping``'s."""
+    return (Pump if options.has_workers else Alone)(options, *given, **more)

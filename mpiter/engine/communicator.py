@@ -25,7 +25,7 @@ class _Communicator(Generic[T]):
     """A queue of at most ``n_prefetch`` deliveries (finished batches); ``taken`` is called with each as it is taken."""
 
     def __init__(self, n_prefetch: int, taken: Callable[[T], None]) -> None:
-        self.n_prefetch = n_prefetch
+        self._n_prefetch = n_prefetch
         self._taken = taken
         self._lock = threading.RLock()  # the garbage collector may call terminate() in the thread that holds it
         self._not_empty = threading.Condition(self._lock)
@@ -34,51 +34,35 @@ class _Communicator(Generic[T]):
         self._run = 0
         self._terminated = False
 
-    def put(self, deliveries: Iterable[T], run: int) -> bool:
-        """Queue deliveries, waiting while the queue is full; return False if they belong to an earlier run."""
+    def put(self, deliveries: Iterable[T], run: int) -> None:
+        """Queue deliveries, waiting while the queue is full; drop them if they belong to an earlier run."""
         with self._lock:
             for delivery in deliveries:
-                if len(self.queue) >= self.n_prefetch:
-                    self._not_full.wait_for(lambda: self._may_go_on(run))
+                self._not_full.wait_for(
+                    lambda: len(self.queue) < self._n_prefetch or self._terminated or run != self._run
+                )
                 if self._terminated:
                     raise Terminated
                 if run != self._run:
-                    return False
+                    return
                 self.queue.append(delivery)
                 self._not_empty.notify()
-            return True
 
-    def _may_go_on(self, run: int) -> bool:
-        return len(self.queue) < self.n_prefetch or self._terminated or run != self._run
-
-    def get(self, is_alive: Callable[[], bool], stalled: Callable[[float], None], glance_s: float = 1.0) -> T:
+    def get(self, stalled: Callable[[float], None], glance_s: float = 1.0) -> T:
         """Wait for the next delivery; every ``glance_s`` seconds ``stalled`` gets the time waited so far."""
-        with self._lock:
-            if self.queue:
-                return self._take_locked()
         stopwatch, waited = Stopwatch(glance_s), 0.0
         while True:
             with self._lock:
                 self._not_empty.wait_for(lambda: self.queue or self._terminated, glance_s)
                 if self.queue:
-                    return self._take_locked()
+                    delivery = self.queue.popleft()
+                    self._not_full.notify()
+                    self._taken(delivery)
+                    return delivery
                 if self._terminated:
                     raise Terminated
-            if not is_alive():
-                raise Terminated
             waited += stopwatch.lap()
             stalled(waited)
-
-    def _take_locked(self) -> T:
-        delivery = self.queue.popleft()
-        self._not_full.notify()
-        self._taken(delivery)
-        return delivery
-
-    def count(self, what: Callable[[T], bool]) -> int:
-        """Return the number of queued deliveries for which ``what`` is true."""
-        with self._lock:
-            return sum(map(what, self.queue))
 
     def reset(self, run: int) -> None:
         """Drop the queued deliveries; from now on only deliveries of ``run`` are accepted."""

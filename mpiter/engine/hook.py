@@ -15,17 +15,11 @@ from ..errors import told
 if TYPE_CHECKING:
     from ..order.cursor import Cursor, Plan, Plans
     from ..worker.block import Done
-    from .run import Delivery
+    from .delivery import Delivery
 
 
 class Hook:
     """The base class of all hooks; each method does nothing unless it is overridden.  A method must return quickly."""
-
-    loop: Any = None  # the loop, once it has begun
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the loop, since a dataset may be pickled together with its hook."""
-        return {name: value for name, value in vars(self).items() if name != "loop"}
 
     # -- in the prefetch thread; without workers only the first two, in the consumer's ---------------------------
 
@@ -63,20 +57,14 @@ WINGS: dict[str, Callable[[str], Any]] = {}  # make "trace" and "receipts", whic
 
 
 class Hooks:
-    """The hooks of one loop."""
+    """The hooks of one loop, which sets ``warn``, a function that warns the user."""
 
     def __init__(self, hooks: Iterable[Hook] = ()) -> None:
         self._hooks = list(hooks)
-        self._warn: Callable[[str], None] = lambda text: None
+        self.warn: Callable[[str], None] = lambda text: None
 
     def __bool__(self) -> bool:
         return bool(self._hooks)
-
-    def begin(self, loop: Any) -> None:
-        """Pass the loop to each hook."""
-        self._warn = loop.mail.warn
-        for hook in self._hooks:
-            hook.loop = loop
 
     def tell(self, event: Callable[..., None], *what: Any) -> None:
         """Call a method of every hook: ``tell(Hook.lost, worker, was_asked)``."""
@@ -85,7 +73,7 @@ class Hooks:
                 getattr(hook, event.__name__)(*what)
             except Exception as error:
                 self._hooks = [one for one in self._hooks if one is not hook]  # the other thread may do the same
-                self._warn(
+                self.warn(
                     f"{type(hook).__name__}.{event.__name__}() has failed and is told nothing more: {told(error)}"
                 )
                 if event is not Hook.close:

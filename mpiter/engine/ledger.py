@@ -17,8 +17,8 @@ import numpy as np
 from ..order.cursor import Plan, Stretch
 from ..worker.block import Block, Done, Fault, Keys, Place, make_block
 from ..worker.board import Line
+from .delivery import Delivery
 from .rooms import OBJECTS, Room
-from .run import Delivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,37 +29,28 @@ class Suspect:
     index: Any = field(compare=False)  # may be a list of keys, which can't be hashed
 
 
-_Uncut = tuple[
-    Delivery, int, int
-]  # a batch, and the rows that are with no worker: the first, and the one after the last
+_Uncut = tuple[Delivery, int, int]  # a batch, and the range of its rows that are with no worker
 
 
 class Ledger:
     """The unfinished rows of one run; ``give_back`` is called with a room that was not handed out."""
 
-    def __init__(self, give_back: Callable[[Room, bool], None], in_order: bool = True, is_blind: bool = False) -> None:
+    def __init__(
+        self,
+        give_back: Callable[[Room, bool], None] = lambda room, is_lost: None,
+        in_order: bool = True,
+        is_blind: bool = False,
+    ) -> None:
         self._give_back, self._in_order = give_back, in_order
         self._is_blind = is_blind  # the board doesn't show which row a worker fetches: suspects are sent one by one
         self.batches: OrderedDict[int, Delivery] = OrderedDict()  # on their way
         self.uncut: deque[_Uncut] = deque()  # rows to be sent to workers
-        self._out: dict[int, tuple[Block, Delivery]] = {}
+        self.out: dict[int, tuple[Block, Delivery]] = {}  # blocks that are with workers, by number
 
-    @property
-    def blocks(self) -> int:
-        """The number of blocks that are with workers."""
-        return len(self._out)
-
-    def enter(self, plan: Plan, room: Room | None) -> None:
-        """Add a batch that is to be fetched; ``room`` is None until the layout of its samples is known."""
+    def enter(self, plan: Plan, room: Room) -> None:
+        """Add a batch that is to be fetched into ``room``."""
         batch = self.batches[plan.number] = Delivery(plan, room, plan.rows)
         self.uncut.append((batch, 0, plan.rows))
-
-    def seat(self, take: Callable[[int], Room | None]) -> list[Delivery]:
-        """Give rooms to the batches that were entered before the layout was known, and return these batches."""
-        found = [batch for batch in self.batches.values() if batch.room is None]
-        for batch in found:
-            batch.room = take(batch.plan.rows) or OBJECTS
-        return found
 
     def cut(self, number: int, parts: int, dataset: int, seed: int, sent: float) -> Block:
         """Cut the next block from the first batch with unsent rows: one of ``parts`` equal ones, or one row if 0."""
@@ -68,12 +59,11 @@ class Ledger:
         if first + rows < stop:
             self.uncut.appendleft((batch, first + rows, stop))
             stop = first + rows
-        room, plan, singly = batch.room or OBJECTS, batch.plan, batch.is_suspect
-        rows, stretches = stop - first, tuple(_part(plan.stretches, first, stop))
-        place = plan.number, first, rows, stretches
-        block = make_block((number, dataset, seed, *place, room.brief, room.address, singly, sent))
+        room, plan = batch.room, batch.plan
+        place = plan.number, first, stop - first, tuple(_part(plan.stretches, first, stop))
+        block = make_block((number, dataset, seed, *place, room.brief, room.address, batch.is_suspect, sent))
         batch.out += 1
-        self._out[number] = block, batch
+        self.out[number] = block, batch
         return block
 
     def recall(self, numbers: Collection[int], is_lost: bool = False) -> int:
@@ -84,7 +74,7 @@ class Ledger:
         """
         rows = 0
         for number in sorted(numbers, reverse=True):
-            if (found := self._out.pop(number, None)) is None:
+            if (found := self.out.pop(number, None)) is None:
                 continue
             block, batch = found
             batch.out -= 1
@@ -97,13 +87,9 @@ class Ledger:
             rows += block.rows
         return rows
 
-    def recall_all(self, is_lost: bool = False) -> None:
-        """Recall every block, because none of them will be answered."""
-        self.recall(list(self._out), is_lost)
-
     def in_hand(self, line: Line) -> Suspect | None:
         """Return the row that a worker's line on the board names, or None if it isn't in the block that is named."""
-        found = self._out.get(line.block)
+        found = self.out.get(line.block)
         sample = found[0].sample(line.row) if found is not None else None
         return None if sample is None else Suspect(*sample)
 
@@ -122,7 +108,7 @@ class Ledger:
 
     def settle(self, done: Done) -> tuple[Block, Delivery] | None:
         """Note that a block was answered; return it with its batch, or None if the answer is no longer wanted."""
-        found = self._out.pop(done.number, None)
+        found = self.out.pop(done.number, None)
         if found is None:
             return None  # it was recalled: the answer is from a thread that was given up
         block, batch = found
@@ -164,9 +150,9 @@ class Ledger:
         self.batches.clear()
 
     def _give_up(self, batch: Delivery) -> None:
-        if batch.out == 0 and batch.room is not None:
+        if batch.out == 0:
             self._give_back(batch.room, batch.is_lost)
-            batch.room = None
+            batch.room = OBJECTS
 
 
 def _part(stretches: Iterable[Stretch], first: int, stop: int) -> Iterator[tuple[int, int, int, Keys]]:

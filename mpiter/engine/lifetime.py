@@ -52,9 +52,4 @@ def end_all() -> None:
     with contextlib.ExitStack() as all_of_them:  # an error in the end of one doesn't spare the others
         for loop in list(_running):
             if loop.pid == os.getpid():
-                all_of_them.callback(_end, loop)
-
-
-def _end(loop: Any) -> None:
-    loop.stop()
-    loop.join()
+                all_of_them.callback(loop.close)

@@ -13,10 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..bell import Bell
 from ..rules import Rules
 from ..samples.tree import MANY, Aside, Contents, Layout, Node, check_memory, describe, is_record, merge, scatter
-from ..transport.memory import Arena
 from ..transport.slots import Slot, Slots
 
 _COMMON = 4  # lay out anew when one row in four did not fit
@@ -36,33 +34,32 @@ class Room:
 OBJECTS = Room()
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What rooms need from their iterator."""
-
-    rules: Rules
-    arena: Arena
-    most_bytes: int  # for batches in flight and batches that the consumer keeps
-    dumps: Callable[[Any], bytes]  # pickles something for a worker
-    bell: Bell  # rung when a slot comes home after ``take`` had none
-    warn: Callable[[str], None]  # warns the user in the coming next()
-
-
 class Rooms:
     """Hands out the memory for the batches of one iterator.
 
-    With ``in_slots``, workers write into the slots themselves; else they send the rows, which are copied there here.
+    ``slots`` lend the memory, and ``dumps`` pickles a layout for the workers.  ``warn`` warns the user in the coming
+    ``next()``.  With ``in_slots``, workers write into the slots themselves; else they send the rows, which are copied
+    there here.  With ``as_objects``, all samples are sent as objects.
     """
 
-    def __init__(self, host: Host, copy: bool, in_slots: bool, as_objects: bool) -> None:
-        self._host, self._copy, self._in_slots, self._as_objects = host, copy, in_slots, as_objects
+    def __init__(
+        self,
+        rules: Rules,
+        slots: Slots,
+        dumps: Callable[[Any], bytes],
+        warn: Callable[[str], None],
+        copy: bool,
+        in_slots: bool,
+        as_objects: bool,
+    ) -> None:
+        self._rules, self.slots, self._dumps, self._warn = rules, slots, dumps, warn
+        self._copy, self._in_slots, self._as_objects = copy, in_slots, as_objects
         self.bytes = 0  # of one room
         self._rows = 1  # of the largest batch so far
         self._tree: Node | None = None
         self._layout: Layout | None = None
         self._brief = b""
         self._warned = False
-        self.slots = Slots(host.arena, host.most_bytes, host.bell)
 
     @property
     def is_new(self) -> bool:
@@ -79,7 +76,7 @@ class Rooms:
         if self._as_objects:
             check_memory(tree, rows)
         self._tree = tree
-        if self._host.rules.as_samples and is_record(tree):
+        if self._rules.as_samples and is_record(tree):
             self._tree = _ASIDE  # pickled as a whole: taking records apart and putting them together costs more
 
     def take(self, rows: int) -> Room | None:
@@ -95,7 +92,7 @@ class Rooms:
 
     def _lay_out(self, tree: Node) -> None:
         self._tree, self._layout = tree, Layout(tree, self._rows)
-        self._brief, self.bytes = self._host.dumps(self._layout), self._layout.size
+        self._brief, self.bytes = self._dumps(self._layout), self._layout.size
         self.slots.resize(self._layout.size)
 
     def fill(self, room: Room, row: int, rows: int, columns: list[Any]) -> None:
@@ -155,17 +152,14 @@ class Rooms:
         else:
             self.slots.give_back(room.slot)
 
-    def close(self) -> None:
-        self.slots.close()
-
     def _runs_short(self) -> bool:
         """Return True if the consumer keeps so many batches that too few slots would be left for the loop."""
-        reserve = self._host.rules.reserve
+        reserve = self._rules.reserve
         if self.slots.can_lease(reserve):
             return False
         if not self._warned:
             self._warned = True
-            self._host.warn(self._why_it_copies(reserve))
+            self._warn(self._why_it_copies(reserve))
         return True
 
     def _why_it_copies(self, reserve: int) -> str:
@@ -178,7 +172,7 @@ class Rooms:
         if slots.leased <= reserve:
             return (
                 f"a batch of {slots.size / 1e6:.0f} MB leaves no room for {reserve + 1} of them "
-                f"within {self._host.most_bytes / 1e6:.0f} MB of shared memory, so batches are handed out as copies. "
+                f"within {slots.most_bytes / 1e6:.0f} MB of shared memory, so batches are handed out as copies. "
                 f"Lower batch_size, n_prefetch or n_processes."
             )
         return (

@@ -56,11 +56,6 @@ class Tally:
         """Return the counters that ``Stats`` has under the same names."""
         return {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
 
-    @property
-    def skipped(self) -> int:
-        """The number of samples that were left out."""
-        return self.all_skipped.count
-
     def asked(self) -> float:
         """Note that ``next()`` begins to wait; return the time."""
         now = time.monotonic()

@@ -15,8 +15,8 @@ import time
 import weakref
 from typing import Any
 
+from ..engine.delivery import Delivery
 from ..engine.hook import Hook
-from ..engine.run import Delivery
 from ..errors import OptionError
 from ..order.cursor import Plan, Plans
 from ..rules import Rules
@@ -33,7 +33,7 @@ _WAIT, _STEP, _ORDER, _OPEN, _FETCH = (
     f'{{"ph":"X",{_HEAD},"name":"{name}","args":{{{args}}}}}'
     for name, args in {
         **dict.fromkeys(("wait", "step", "order"), ""),
-        "open": '"samples":%d,"bytes":%d',
+        "open": '"samples":%d',
         "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g',
     }.items()
 )
@@ -151,7 +151,7 @@ class Tracer(Hook):
         if samples is None:
             return
         self._since = ended
-        self._notes.append((_OPEN, CONSUMER, began, ended, samples, self.loop.room_bytes))
+        self._notes.append((_OPEN, CONSUMER, began, ended, samples))
         if ended > self._due:
             self._write(ended)
 

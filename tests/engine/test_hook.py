@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from typing import Any
 
@@ -78,9 +77,3 @@ def test_a_hook_that_fails_is_told_nothing_more_and_stops_nobody(event: str, n_p
             assert sum(len(batch) for batch in stream) == 48
         assert hook.told[event] == 1
         assert hook.told["close"] == 1
-
-
-def test_a_hook_travels_without_what_fetches() -> None:
-    hook = Hook()
-    hook.loop = lambda: None
-    assert pickle.loads(pickle.dumps(hook)).loop is None

@@ -17,11 +17,12 @@ from samples import Plain, Point, arrays_in, assert_same, leaves, like, samples
 
 import mpiter
 from mpiter.datasets import ship
-from mpiter.engine.rooms import Host, Rooms
+from mpiter.engine.rooms import Rooms
 from mpiter.rules import Rules
 from mpiter.samples.batch import Stacker, collate, columns_of, samples_of
 from mpiter.samples.envelope import Sealing, dumps
 from mpiter.samples.tree import Aside, Group, describe
+from mpiter.transport.slots import Slots
 from mpiter.worker.board import LINE_BYTES, Cell
 from mpiter.worker.sheets import Unsendable, Writer
 
@@ -45,8 +46,8 @@ class Journey:
     def __init__(self, batch, first=None, spare=0, travels=False, copy=False):
         self.batch, self.memory = batch, Memory()
         bell = SimpleNamespace(ring=lambda: None)
-        host = Host(Rules(1, as_samples=False), self.memory, 1 << 40, dumps, bell, pytest.fail)
-        self.rooms = Rooms(host, copy, not travels, False)
+        slots, rules = Slots(self.memory, 1 << 40, bell), Rules(1, as_samples=False)
+        self.rooms = Rooms(rules, slots, dumps, pytest.fail, copy, in_slots=not travels, as_objects=False)
         self.rooms.learn(batch[0] if first is None else first, 1)
         self.room = self.rooms.take(len(batch) + spare)
         self.layout, self.odd, self.asides = self.room.layout, {}, {}
