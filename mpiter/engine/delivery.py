@@ -8,19 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import SampleError, SampleNotSendable, SharedMemoryFull
 from ..order.cursor import Cursor, Plan
 from ..rules import Rules
-from ..samples.tree import Contents
+from ..samples.tree import Contents, Layout
+from ..transport.slots import Slot
 from ..worker.block import Fault, raised
-from .rooms import OBJECTS, Room
 from .tally import Tally
 
 _row = attrgetter("row")
 _Contents = Callable[["Delivery", frozenset[int]], Contents]  # the contents of a batch without the rows that failed
-_Error = TypeVar("_Error", bound=BaseException)
+
+
+@dataclass(slots=True, eq=False)
+class Room:
+    """The memory of one batch: a slot and its layout; both are None if the batch's samples are sent as objects."""
+
+    layout: Layout | None = None
+    brief: bytes = b""  # the layout, pickled
+    slot: Slot | None = None
+    address: int | None = None  # where workers write; None: the rows are sent with the answers
+
+
+OBJECTS = Room()
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +83,7 @@ def finish(batch: Delivery, rules: Rules, tally: Tally, contents: _Contents) -> 
     if batch.error is None and len(failed) < batch.plan.rows:
         try:
             batch.contents = contents(batch, failed)
+            tally.copies += batch.contents.copied
         except MemoryError as problem:  # there is none for a copy
             batch.error = named(problem)
 
@@ -108,7 +121,7 @@ def not_sendable(what: str, problem: BaseException) -> BaseException:
     return error
 
 
-def named(problem: _Error) -> _Error | SharedMemoryFull:
+def named(problem: BaseException) -> BaseException:
     """Return ``problem`` itself, or for a bare MemoryError one that names the remedy."""
     if not isinstance(problem, MemoryError) or isinstance(problem, SharedMemoryFull):
         return problem

@@ -32,9 +32,6 @@ class Hook:
     def in_flight(self, batches: int, ready: int) -> None:
         """Called after each feeding: ``batches`` batches are in flight, and ``ready`` of them are finished."""
 
-    def lost(self, worker: int, was_asked: bool) -> None:
-        """A worker has ended: on request if ``was_asked``, else it died."""
-
     # -- in the consumer's thread --------------------------------------------------------------------------------
 
     def begun(self, cursor: Cursor, plans: Plans) -> None:
@@ -67,7 +64,7 @@ class Hooks:
         return bool(self._hooks)
 
     def tell(self, event: Callable[..., None], *what: Any) -> None:
-        """Call a method of every hook: ``tell(Hook.lost, worker, was_asked)``."""
+        """Call a method of every hook: ``tell(Hook.answered, done)``."""
         for hook in self._hooks:
             try:
                 getattr(hook, event.__name__)(*what)

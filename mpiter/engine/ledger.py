@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,27 +16,17 @@ import numpy as np
 from ..order.cursor import Plan, Stretch
 from ..worker.block import Block, Done, Fault, Keys, Place, make_block
 from ..worker.board import Line
-from .delivery import Delivery
-from .rooms import OBJECTS, Room
-
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A row that a worker was fetching when it died."""
-
-    place: Place
-    index: Any = field(compare=False)  # may be a list of keys, which can't be hashed
-
+from .delivery import Delivery, Room
 
 _Uncut = tuple[Delivery, int, int]  # a batch, and the range of its rows that are with no worker
 
 
 class Ledger:
-    """The unfinished rows of one run; ``give_back`` is called with a room that was not handed out."""
+    """The unfinished rows of one run; ``give_back`` is called with a batch that isn't handed out."""
 
     def __init__(
         self,
-        give_back: Callable[[Room, bool], None] = lambda room, is_lost: None,
+        give_back: Callable[[Delivery], None] = lambda batch: None,
         in_order: bool = True,
         is_blind: bool = False,
     ) -> None:
@@ -87,11 +76,10 @@ class Ledger:
             rows += block.rows
         return rows
 
-    def in_hand(self, line: Line) -> Suspect | None:
-        """Return the row that a worker's line on the board names, or None if it isn't in the block that is named."""
+    def in_hand(self, line: Line) -> tuple[Place, Any] | None:
+        """Return place and key of the row that a worker's line names; None if it isn't in the block that is named."""
         found = self.out.get(line.block)
-        sample = found[0].sample(line.row) if found is not None else None
-        return None if sample is None else Suspect(*sample)
+        return None if found is None else found[0].sample(line.row)
 
     def count_as_failed(self, fault: Fault) -> None:
         """Count a row that is with no worker as failed, so that it isn't sent again."""
@@ -151,8 +139,7 @@ class Ledger:
 
     def _give_up(self, batch: Delivery) -> None:
         if batch.out == 0:
-            self._give_back(batch.room, batch.is_lost)
-            batch.room = OBJECTS
+            self._give_back(batch)
 
 
 def _part(stretches: Iterable[Stretch], first: int, stop: int) -> Iterator[tuple[int, int, int, Keys]]:

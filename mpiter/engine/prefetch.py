@@ -23,18 +23,16 @@ from ..order.cursor import Cursor, Horizon, Plans
 from ..pool.endings import End
 from ..pool.starting import never_interrupted
 from ..rules import Rules
-from ..samples.tree import Contents
 from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block, Done, Lost
 from ..worker.board import Line
 from ..worker.mail import Inbox
 from .communicator import Terminated, _Communicator
-from .delivery import Delivery, ending, finish, named, not_sendable
+from .delivery import OBJECTS, Delivery, ending, finish, named, not_sendable
 from .hook import Hook, Hooks
 from .ledger import Ledger
 from .recovery import Recovery
-from .rooms import OBJECTS
 from .tally import Skipped, Tally
 from .team import Team
 
@@ -127,8 +125,6 @@ class _PrefetchLoop:
         self.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_CLOSE_S + 0.3)
-            if not self._thread.is_alive():
-                self._dispose()
 
     def carries(self, cargo: Any) -> bool:
         """Return True if sending ``cargo`` to the workers now would change nothing for them."""
@@ -194,8 +190,8 @@ class _PrefetchLoop:
                 event = self._events.popleft()
                 if type(event) is Done:
                     self._settle(event)
-                elif type(event) is End:
-                    self._lose_worker(event)
+                elif type(event) is End and not event.was_asked:
+                    self._recover(event)
                 elif type(event) is Lost:
                     self.ledger.recall([event.number])
                     raise not_sendable("a worker could not send its answer", event.error)
@@ -321,16 +317,16 @@ class _PrefetchLoop:
             for one in found:
                 one.room = rooms.take(one.plan.rows) or OBJECTS
         for one in found:
-            rooms.place(one.room, one.odd, one.asides)
+            rooms.place(one)
 
     def _hand_over(self) -> None:
         """Put finished batches, and the end of the run, into the communicator, as far as it has room."""
-        ledger, room = self.ledger, self._rules.n_prefetch - len(self.communicator.queue)
+        ledger, rooms, room = self.ledger, self._team.rooms, self._rules.n_prefetch - len(self.communicator.queue)
         deliveries = ledger.completed(room)
         for batch in deliveries:
-            finish(batch, self._rules, self.tally, self._contents)
+            finish(batch, self._rules, self.tally, rooms.contents)
             if batch.contents is None:
-                self._team.rooms.give_back(batch.room, batch.is_lost)
+                rooms.give_back(batch)
         if deliveries:
             self._recovery.progress()
         if len(deliveries) >= room:
@@ -343,12 +339,6 @@ class _PrefetchLoop:
         if deliveries:
             self._deliver(deliveries)
 
-    def _contents(self, batch: Delivery, failed: frozenset[int]) -> Contents:
-        found = batch.room, batch.plan.rows, batch.odd, batch.asides, failed, batch.is_lost
-        contents: Contents = self._team.rooms.contents(*found)
-        self.tally.copies += contents.copied
-        return contents
-
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """Number the deliveries, so that the consumer notices if Ctrl-C loses one, and queue them."""
         for delivery in deliveries:
@@ -356,11 +346,8 @@ class _PrefetchLoop:
             self._delivered += 1
         self.communicator.put(deliveries, self._run.number)
 
-    def _lose_worker(self, end: End) -> None:
-        """Handle the end of a worker: after a death its rows are sent again."""
-        self._hooks.tell(Hook.lost, end.worker, end.was_asked)
-        if end.was_asked:
-            return
+    def _recover(self, end: End) -> None:
+        """Handle the death of a worker: its rows are sent again."""
         try:
             self._recovery.recover(end, self.ledger)
         except Exception:

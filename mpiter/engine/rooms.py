@@ -10,28 +10,15 @@ that doesn't fit is sent as an object.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ..rules import Rules
 from ..samples.tree import MANY, Aside, Contents, Layout, Node, check_memory, describe, is_record, merge, scatter
-from ..transport.slots import Slot, Slots
+from ..transport.slots import Slots
+from .delivery import OBJECTS, Delivery, Room
 
 _COMMON = 4  # lay out anew when one row in four did not fit
 _ASIDE = Aside()
-
-
-@dataclass(slots=True, eq=False)
-class Room:
-    """The memory of one batch: a slot and its layout; both are None if the batch's samples are sent as objects."""
-
-    layout: Layout | None = None
-    brief: bytes = b""  # the layout, pickled
-    slot: Slot | None = None
-    address: int | None = None  # where workers write; None: the rows are sent with the answers
-
-
-OBJECTS = Room()
 
 
 class Rooms:
@@ -103,33 +90,32 @@ class Rooms:
             mine = column[row : row + rows]
             mine.reshape(-1).view("u1")[:] = memoryview(raw.memory)
 
-    def place(self, room: Room, odd: dict[int, Any], asides: dict[int, Any]) -> None:
-        """Write the samples in ``odd`` that fit into their columns; values that have no column go into ``asides``."""
+    def place(self, batch: Delivery) -> None:
+        """Write the batch's samples that came as objects, and fit, into its columns."""
+        room = batch.room
         if room.layout is None or room.slot is None:
             return
         columns = room.layout.columns(self.slots.view(room.slot))
-        for row, sample in list(odd.items()):
+        for row, sample in list(batch.odd.items()):
             values: list[Any] = []
             if scatter(room.layout.tree, [sample], iter(columns), row, values):
-                del odd[row]
-                asides[row] = tuple([some[0] for some in values])
+                del batch.odd[row]
+                batch.asides[row] = tuple([some[0] for some in values])
 
-    def contents(
-        self, room: Room, rows: int, odd: dict[int, Any], asides: dict[int, Any], failed: frozenset[int], is_lost: bool
-    ) -> Contents:
-        """Return the batch's contents, leased or copied; with ``is_lost``, a worker may still write into the slot."""
-        layout, slot = room.layout, room.slot
+    def contents(self, batch: Delivery, failed: frozenset[int]) -> Contents:
+        """Return the batch's contents without the rows that failed: leased, or copied, if a lease must not be given."""
+        layout, slot, rows, odd = batch.room.layout, batch.room.slot, batch.plan.rows, batch.odd
         if layout is None or slot is None:
             return Contents(_ASIDE, rows, objects=[*map(odd.get, range(rows))], failed=failed)
-        copied = is_lost or self._copy or self._runs_short()
+        copied = batch.is_lost or self._copy or self._runs_short()
         columns = layout.columns(self.slots.view(slot) if copied else self.slots.lease(slot), rows)
         contents = Contents(layout.tree, rows, columns, odd=odd, failed=failed, copied=copied)
         if layout.asides:
             nothing = (None,) * layout.asides
-            contents.asides = [asides.get(row, nothing) for row in range(rows)]
+            contents.asides = [batch.asides.get(row, nothing) for row in range(rows)]
         if copied:
             contents.columns = [column.copy() for column in columns]
-            self.give_back(room, is_lost)
+            self.give_back(batch)
         if odd and len(odd) * _COMMON >= rows and layout is self._layout:
             self._widen(odd)
         return contents
@@ -143,14 +129,13 @@ class Rooms:
         if tree != self._tree:
             self._lay_out(tree)
 
-    def give_back(self, room: Room, is_lost: bool = False) -> None:
-        """Take back a room that was not handed out; with ``is_lost``, its slot is never used again."""
-        if room.slot is None:
-            return
-        if is_lost:
+    def give_back(self, batch: Delivery) -> None:
+        """Take back the room of a batch that isn't handed out; if a worker may still write there, it is lost."""
+        slot, batch.room = batch.room.slot, OBJECTS
+        if slot is not None and batch.is_lost:
             self.slots.lose()
-        else:
-            self.slots.give_back(room.slot)
+        elif slot is not None:
+            self.slots.give_back(slot)
 
     def _runs_short(self) -> bool:
         """Return True if the consumer keeps so many batches that too few slots would be left for the loop."""

@@ -39,7 +39,6 @@ _WAIT, _STEP, _ORDER, _OPEN, _FETCH = (
 )
 _BATCHES = f'{{"ph":"C",{_HEAD},"name":"batches","args":{{"ready":%d,"on their way":%d}}}}'
 _NAME = f'{{"ph":"M",{_HEAD},"name":"%s_name","args":{{"name":"%s"}}}}'
-_MARK = f'{{"ph":"i","s":"p",{_HEAD},"name":"%s","args":{{}}}}'
 
 Note = tuple[Any, ...]  # the event's pattern, its thread, its beginning and end, and the pattern's further values
 
@@ -174,7 +173,3 @@ class Tracer(Hook):
         if (batches, ready) != self._seen:
             self._seen = batches, ready
             self._note(_BATCHES, PREFETCH, ready, max(0, batches - ready))
-
-    def lost(self, worker: int, was_asked: bool) -> None:
-        how = "has ended, as it was asked to" if was_asked else "was lost, and is replaced"
-        self._note(_MARK, PREFETCH, f"worker {worker} {how}")

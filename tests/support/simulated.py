@@ -17,9 +17,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from mpiter.engine.communicator import Terminated
+from mpiter.engine.delivery import OBJECTS
 from mpiter.engine.hook import Hooks
 from mpiter.engine.prefetch import Run, _PrefetchLoop
-from mpiter.engine.rooms import OBJECTS
 from mpiter.engine.tally import Skipped
 from mpiter.errors import SampleNotSendable
 from mpiter.order.cursor import Cursor, Pace
@@ -152,24 +152,26 @@ class Rooms:
         for at, key in enumerate(keys, row):
             room.write(at, key)
 
-    def place(self, room: Any, odd: dict[int, Any], asides: dict[int, Any]) -> None:
-        for row, key in list(odd.items()):
-            if room is not OBJECTS and not is_odd(key):
-                room.write(row, odd.pop(row))
+    def place(self, batch: Any) -> None:
+        for row, key in list(batch.odd.items()):
+            if batch.room is not OBJECTS and not is_odd(key):
+                batch.room.write(row, batch.odd.pop(row))
 
-    def contents(self, room: Any, rows: int, odd: Any, asides: Any, failed: Any, is_lost: bool) -> Any:
+    def contents(self, batch: Any, failed: Any) -> Any:
         """What the user gets: the keys of the batch."""
-        keys = [None] * rows if room is OBJECTS else room.rows
-        keys = [odd.get(row, key) for row, key in enumerate(keys) if row not in failed]
+        room, is_lost = batch.room, batch.is_lost
+        keys = [None] * batch.plan.rows if room is OBJECTS else room.rows
+        keys = [batch.odd.get(row, key) for row, key in enumerate(keys) if row not in failed]
         if room is not OBJECTS:
             assert room.state == "open", f"a room that is {room.state} is handed over"
             room.state = "lost" if is_lost else "leased"
         return SimpleNamespace(keys=keys, room=None if is_lost else room, copied=is_lost, columns=[])
 
-    def give_back(self, room: Any, is_lost: bool = False) -> None:
+    def give_back(self, batch: Any) -> None:
+        room, batch.room = batch.room, OBJECTS
         if room is not OBJECTS:
             assert room.state == "open", f"a room that is {room.state} is discarded"
-            room.state = "lost" if is_lost else "discarded"
+            room.state = "lost" if batch.is_lost else "discarded"
 
 
 class Crew:
