@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .errors import OptionError
-
 DEAR_S = 0.05  # a batch that takes longer to fetch is split over the workers, unless handing over is dear as well
 
 
@@ -29,10 +27,6 @@ class Skip:
     """
 
     most: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.most is not None and (type(self.most) is not int or self.most < 0):
-            raise OptionError(f"most={self.most!r:.60} must be a whole number from 0 on, or None.")
 
 
 @dataclass(frozen=True, slots=True)

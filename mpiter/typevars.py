@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    T = TypeVar("T", default=Any)
-    B = TypeVar("B", default=Any)
-    B_co = TypeVar("B_co", covariant=True, default=Any)
+    T = TypeVar("T", default=Any)  # a sample
+    B = TypeVar("B", default=Any)  # a batch that an iterator hands out
+    B_co = TypeVar("B_co", covariant=True, default=Any)  # a batch that a loader hands out
 else:
     from typing import TypeVar
 
-    T = TypeVar("T")  # a sample
-    B = TypeVar("B")  # a batch that an iterator hands out
-    B_co = TypeVar("B_co", covariant=True)  # a batch that a loader hands out
+    T = B = B_co = TypeVar("T")

@@ -176,7 +176,7 @@ class _Reading:
 
     def stats(self) -> Stats:
         """A snapshot of the counters."""
-        return Stats(**self.tally.counters(), **self.tally.look())
+        return Stats(**self.tally.look())
 
     # -- a batch -------------------------------------------------------------------------------------------------
 
@@ -211,4 +211,4 @@ def _contents(payload: Any, batch: Delivery, failed: frozenset[int]) -> Contents
 
 def pump_for(options: Options, *given: Any, **more: Any) -> Pump | Alone:
     """Return the pump for these options, one with workers or one without; the other arguments are ``Pumping``'s."""
-    return (Pump if options.has_workers else Alone)(options, *given, **more)
+    return (Alone if options.n_workers == 0 else Pump)(options, *given, **more)

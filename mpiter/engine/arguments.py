@@ -111,16 +111,9 @@ def takes(more: type) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
             return function(*args, **kwargs)
 
         called.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]
-        called.__doc__ = "\n\n    ".join(filter(None, (function.__doc__ and function.__doc__.rstrip(), *_docs(more))))
         return called
 
     return decorate
-
-
-def _docs(more: type) -> list[str]:
-    """Return the descriptions of these options, for ``help()``."""
-    kinds = [one for one in (Rare, OfLoaders, more) if set(one.__annotations__) <= set(more.__annotations__)]
-    return [(kind.__doc__ or "").partition(">>>")[0].strip() for kind in dict.fromkeys(kinds)]
 
 
 def _hint(name: str, mine: list[str]) -> str:

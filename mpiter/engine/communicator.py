@@ -10,31 +10,28 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
 
 from ..pool.endings import Stopwatch
-
-T = TypeVar("T")
+from .delivery import Delivery
 
 
 class Terminated(Exception):
     """The queue was closed while a thread was waiting in it, or before."""
 
 
-class _Communicator(Generic[T]):
+class _Communicator:
     """A queue of at most ``n_prefetch`` deliveries (finished batches); ``taken`` is called with each as it is taken."""
 
-    def __init__(self, n_prefetch: int, taken: Callable[[T], None]) -> None:
-        self._n_prefetch = n_prefetch
-        self._taken = taken
+    def __init__(self, n_prefetch: int, taken: Callable[[Delivery], None]) -> None:
+        self._n_prefetch, self._taken = n_prefetch, taken
         self._lock = threading.RLock()  # the garbage collector may call terminate() in the thread that holds it
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
-        self.queue: deque[T] = deque()  # guarded by _lock, like all below; only the prefetch thread makes it longer
+        self.queue: deque[Delivery] = deque()  # guarded by _lock, like all below; only the loop makes it longer
         self._run = 0
         self._terminated = False
 
-    def put(self, deliveries: Iterable[T], run: int) -> None:
+    def put(self, deliveries: Iterable[Delivery], run: int) -> None:
         """Queue deliveries, waiting while the queue is full; drop them if they belong to an earlier run."""
         with self._lock:
             for delivery in deliveries:
@@ -48,7 +45,7 @@ class _Communicator(Generic[T]):
                 self.queue.append(delivery)
                 self._not_empty.notify()
 
-    def get(self, stalled: Callable[[float], None], glance_s: float = 1.0) -> T:
+    def get(self, stalled: Callable[[float], None], glance_s: float = 1.0) -> Delivery:
         """Wait for the next delivery; every ``glance_s`` seconds ``stalled`` gets the time waited so far."""
         stopwatch, waited = Stopwatch(glance_s), 0.0
         while True:

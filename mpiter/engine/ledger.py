@@ -1,8 +1,8 @@
 """The record of unfinished batches: which rows (samples of a batch) are with a worker, and which are still to be sent.
 
-Used by the prefetch thread only.  Rows are sent as *blocks*, contiguous rows of one batch; a *room* is the memory of a
-batch.  Guarantees that every planned row is settled exactly once and sent again until it is; that batches leave in
-order (or, if asked, as they finish); and that a room is given back only when no worker can write into it any more.
+Used by the prefetch thread only.  Guarantees that every planned row is settled exactly once and sent again until it is;
+that batches leave in order (or, if asked, as they finish); and that a room, the memory of a batch, is given back only
+when no worker can write into it any more.
 """
 
 from __future__ import annotations

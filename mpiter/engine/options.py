@@ -13,7 +13,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from ..datasets.columns import as_dataset, offered, users
-from ..errors import OptionError, warn
+from ..errors import OptionError
 from ..machine import cores
 from ..order.cursor import WHOLE, Share
 from ..order.ranks import ranks_here, shard_for
@@ -37,7 +37,7 @@ class Options:
 
     dataset: Any
     batch_size: int = 1  # rows at the most
-    n_workers: int | None = None  # None: one for each core
+    n_workers: int | None = None  # None: one for each core; 0: the consumer's thread fetches
     n_prefetch: int = 1
     dataset_timeout: float | None = 30.0
     sample_timeout: float | None = 600.0
@@ -85,7 +85,7 @@ class Options:
         if self.shard is not None and self.seed is None:
             self._set(seed=0)  # which all ranks have
         backend = backend_for(self.backend)  # which is checked even where there are no workers
-        self._set(backend=backend if self.has_workers else _NoWorkers())
+        self._set(backend=_NoWorkers() if self.n_workers == 0 else backend)
         self._set(workers=self._count_workers())
         if self.receipts is not None and not self.in_order:
             raise OptionError(
@@ -109,10 +109,8 @@ class Options:
             object.__setattr__(self, name, value)
 
     def _count_workers(self) -> int:
-        if not self.has_workers:
-            return 1
         if self.n_workers is not None:
-            return int(self.n_workers)
+            return max(1, int(self.n_workers))  # where there are none, the consumer counts as one
         if (count := getattr(self.backend, "count_workers", None)) is not None:  # where they are there already
             return int(count())
         return cores() if self.shard is None else max(1, cores() // ranks_here())
@@ -135,28 +133,15 @@ class Options:
         if self.shard is not None and self.shard.exact:
             raise OptionError("drop_last leaves samples out, and Shard(exact=True) gives each: leave one of them out.")
 
-    def warn_of_disorder(self) -> None:
-        """Warn that a state isn't exact if batches are handed out as they finish."""
-        if not self.in_order:
-            warn(
-                "in_order=False: a state counts the batches that were handed out, and does not say which; going on "
-                "from it, some samples come twice and as many never. Pass in_order=True where that matters."
-            )
-
     def prepare(self) -> None:
         """Have the backend start what takes time, such as a fork server, because workers will be needed soon."""
         if (prepare := getattr(self.backend, "prepare", None)) is not None:
             with interrupts_later():
                 prepare()
 
-    @property
-    def has_workers(self) -> bool:
-        """True if workers fetch; False if the consumer's thread does."""
-        return bool(self.n_workers != 0)
-
     def rules(self, seed: int = 0, as_samples: bool = True) -> Rules:
         """Return the options that the loop and the workers need, as plain values."""
-        alone = not self.has_workers
+        alone = self.n_workers == 0
         return Rules(
             workers=self.workers,
             in_process=self.backend.in_process,
@@ -173,11 +158,6 @@ class Options:
             sample_timeout=self.sample_timeout,
             max_samples=self.max_samples,
         )
-
-    @property
-    def most_ahead(self) -> int:
-        """The largest number of batches in flight to the consumer."""
-        return self.rules().most
 
     @property
     def cargo(self) -> tuple[Any, Any]:

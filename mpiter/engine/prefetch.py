@@ -64,7 +64,7 @@ class _PrefetchLoop:
         self._bell, self._hooks = Bell(), hooks
         hooks.warn = self.mail.warn
         self._runs: deque[Run] = deque()  # that were asked for and not yet begun
-        self.communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch, self._has_taken)
+        self.communicator = _Communicator(rules.n_prefetch, self._has_taken)
         self._recovery = Recovery(skips=rules.skips_errors)
         self._team: Any = None  # a Team, while there is one
         self.ledger = Ledger()
@@ -145,7 +145,6 @@ class _PrefetchLoop:
         in_flight, team = self._in_flight, self._team
         waiting = sum(delivery.holds_a_slot for delivery in self.communicator.queue.copy())
         return Stats(
-            **self.tally.counters(),
             **self.tally.look(),
             workers=self._rules.workers,
             worker_bytes=sum(map(machine.own_bytes, self.pids)),

@@ -1,10 +1,9 @@
 """The pump of an iterator or a loader: hands out one batch after the other, from any position that it is sent to.
 
-Runs in the consumer's thread and owns the prefetch loop: starts it when the first batch is asked for, waits for its
-batches, moves it to another position (a new *run*), ends it.  Guarantees that ``cursor``, the position between two
-batches, tells what has been handed out, never what is prefetched; that Ctrl-C in ``next()`` loses and repeats nothing;
-and that ``close()`` works from any thread, in any state, any number of times, and ends in bounded time, as do dropping
-the pump and leaving the interpreter.
+Runs in the consumer's thread and owns the prefetch loop.  Guarantees that ``cursor`` tells what has been handed out,
+never what is prefetched; that Ctrl-C in ``next()`` loses and repeats nothing; and that ``close()`` works from any
+thread, in any state, any number of times, and ends in bounded time, as do dropping the pump and leaving the
+interpreter.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import IteratorClosed, UnevenSamples, name_samples, warn
-from ..order.cursor import Cursor, Plan, Plans
+from ..order.cursor import Cursor, Plans
 from ..pool.crew import named_errors
 from ..pool.endings import Patience, interval_for
 from ..pool.starting import interrupts_later
@@ -91,8 +90,7 @@ class Pumping:
     def refresh(self) -> None:
         """If the dataset has changed, end the workers, so that the next batch starts new ones."""
         if self.loop is not None and not self.loop.carries(self.options.cargo):
-            self.close()
-            self.is_closed = False
+            self.change(self.options)
 
     # -- handing out ---------------------------------------------------------------------------------------------
 
@@ -144,11 +142,13 @@ class Pumping:
 
     def _take(self, loop: Any) -> Delivery:
         """Wait for the loop's next delivery, and note for how long."""
-        began = loop.tally.asked()
+        tally, began = loop.tally, time.monotonic()
+        tally.waits = tally.waits[0], began  # at once: another thread may look
         try:
             return self._fetch(loop)
         finally:
-            loop.tally.waited(began, ended := time.monotonic())
+            ended = time.monotonic()
+            tally.waits = tally.waits[0] + ended - began, None
             self._hooks.tell(Hook.waited, began, ended)
 
     def _hand_out(self, loop: Any, delivery: Delivery) -> Any:
@@ -164,7 +164,11 @@ class Pumping:
             batch = self._opens(contents)
         except Exception as error:  # samples that can't be stacked
             self._advance(delivery)  # the batch counts as handed out, else it would come again and again
-            self._name_samples(error, contents, plan)
+            if plan.samples is None:
+                keys = [key for stretch in plan.stretches for key in stretch.indices]
+                keys = [key for row, key in enumerate(keys) if row not in contents.failed]
+                rows = error.rows if isinstance(error, UnevenSamples) else ()
+                name_samples(error, keys, rows or differing(samples_of(contents)))
             raise
         if self._counts is not None:
             samples = self._counts(batch)
@@ -193,14 +197,6 @@ class Pumping:
             if not delivery.is_empty:
                 self._before = None
         self._taken += 1
-
-    def _name_samples(self, error: Exception, contents: Contents, plan: Plan) -> None:
-        """Add to the error which samples can't be stacked."""
-        if plan.samples is None:
-            keys = [key for stretch in plan.stretches for key in stretch.indices]
-            keys = [key for row, key in enumerate(keys) if row not in contents.failed]
-            rows = error.rows if isinstance(error, UnevenSamples) else ()
-            name_samples(error, keys, rows or differing(samples_of(contents)))
 
     def _course(self) -> Plans:
         """Return the plans for this rank's part of a run that begins here."""

@@ -1,7 +1,6 @@
 """Rooms: the memory of batches in flight, laid out by the first sample, and laid out anew when many samples don't fit.
 
-Runs in the prefetch thread.  A *slot* is shared memory for one batch, a *column* one value of all its samples, an
-*aside* a value that has no column.  Guarantees that layouts only ever widen (a leaf that varies leaves the columns), so
+Runs in the prefetch thread.  Guarantees that layouts only ever widen (a leaf that varies leaves the columns), so
 that they settle; that a slot is the consumer's alone once it is handed out; and that a consumer which keeps batches
 gets more slots, then copies, and never waits for its own batches.  A wrong layout costs speed, not correctness: a row
 that doesn't fit is sent as an object.
@@ -139,28 +138,19 @@ class Rooms:
 
     def _runs_short(self) -> bool:
         """Return True if the consumer keeps so many batches that too few slots would be left for the loop."""
-        reserve = self._rules.reserve
-        if self.slots.can_lease(reserve):
+        slots, reserve = self.slots, self._rules.reserve
+        if slots.can_lease(reserve):
             return False
-        if not self._warned:
-            self._warned = True
-            self._warn(self._why_it_copies(reserve))
-        return True
-
-    def _why_it_copies(self, reserve: int) -> str:
-        slots, megabytes = self.slots, self.slots.bytes / 1e6
-        if slots.is_refused:
-            return (
-                f"memory is short: the {slots.count} slots there are ({megabytes:.0f} MB) just serve the workers, so "
+        megabytes = f"{slots.bytes / 1e6:.0f}"
+        if not self._warned and (slots.is_refused or slots.leased <= reserve):
+            self._warn(
+                f"memory is short: the {slots.count} slots there are ({megabytes} MB) just serve the workers, so "
                 f"batches are handed out as copies. Lower batch_size or n_prefetch, or free memory."
             )
-        if slots.leased <= reserve:
-            return (
-                f"a batch of {slots.size / 1e6:.0f} MB leaves no room for {reserve + 1} of them "
-                f"within {slots.most_bytes / 1e6:.0f} MB of shared memory, so batches are handed out as copies. "
-                f"Lower batch_size, n_prefetch or n_processes."
+        elif not self._warned:
+            self._warn(
+                f"{slots.leased} batches are kept alive, all that fits into {megabytes} MB of shared memory; further "
+                f"ones are copied until some are dropped. Keep fewer batches, or pass copy=True."
             )
-        return (
-            f"{slots.leased} batches are kept alive, all that fits into {megabytes:.0f} MB of shared memory; further "
-            f"ones are copied until some are dropped. Keep fewer batches, or pass copy=True."
-        )
+        self._warned = True
+        return True

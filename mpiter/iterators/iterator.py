@@ -234,7 +234,7 @@ class DatasetIterator(Generic[B]):
     @property
     def fetches_here(self) -> bool:
         """True if ``next()`` fetches the samples itself, without workers."""
-        return not self._pump.options.has_workers
+        return self._pump.options.n_workers == 0
 
     @property
     def repeat(self) -> bool:
@@ -291,7 +291,6 @@ class DatasetIterator(Generic[B]):
     def load_state_dict(self, state: Any) -> None:
         """Continue from where ``state`` was saved, with whatever number of workers it was saved."""
         self._refuse_if_closed("load a state")
-        self._pump.options.warn_of_disorder()
         self._go(*load(state, self._agreed(), self._cursor.order))
 
     def _agreed(self) -> dict[str, Any]:

@@ -298,7 +298,7 @@ class Loading(Generic[B_co]):
             plans = self._plans(place)  # before the seed, as in torch: iter() of a sampler may draw
             seed, length = self._seed_of_epoch(), len(self.dataset) if isinstance(plans, Pace) else 0
             order = Shuffled(length, self._seed, place.epoch) if length and self._shuffles else Sequential(length)
-            return Pass(place, plans, seed, order, begun_with, self._recipe.most_ahead)
+            return Pass(place, plans, seed, order, begun_with, self._recipe.rules().most)
         except StateError:
             generators.restore(begun_with)
             raise
@@ -358,13 +358,12 @@ class Loading(Generic[B_co]):
 
     def load_state_dict(self, state: Any) -> None:
         """Make the next ``iter()`` go on from where ``state`` was saved, with any number of workers."""
-        self._recipe.warn_of_disorder()
         self._next, self._seed = load(state, self._agreed())
 
     @property
     def fetches_here(self) -> bool:
         """True if the loop itself fetches the samples, without workers."""
-        return not self._recipe.has_workers
+        return self._recipe.n_workers == 0
 
     @property
     def is_new_epoch(self) -> bool:

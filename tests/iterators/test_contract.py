@@ -229,18 +229,6 @@ def test_batches_larger_than_the_dataset_follow_an_order_sampler(
     assert found == np.concatenate(orders[1:] + orders[:1])[: 5 * size].tolist()
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: iterator(range(8), 2, in_order=False, n_processes=1),
-        lambda: mpiter.DataLoader(range(8), 2, num_workers=1, in_order=False),
-    ],
-)
-def test_a_state_without_order_is_warned_of_when_it_is_loaded(make: Any) -> None:
-    with make() as one, pytest.warns(RuntimeWarning, match="some samples come twice and as many never"):
-        one.load_state_dict(one.state_dict())
-
-
 @pytest.mark.parametrize("repeat", [False, True])
 @pytest.mark.parametrize(("size", "other"), [(3, 4), (4, 3), (2, 15)])
 def test_a_state_goes_on_in_batches_of_another_size(size: int, other: int, repeat: bool) -> None:
@@ -458,12 +446,6 @@ def test_more_failures_than_may_be_skipped_are_errors_each(default: dict[str, An
             assert isinstance(error.value.__cause__, KeyError)
         assert [label for _, label in next(it)] == [9, 10, 11]
         assert it.stats().skipped == 2
-
-
-@pytest.mark.parametrize("most", [-1, 1.5, True, "3"])
-def test_a_limit_of_skipping_is_a_whole_number(most: Any) -> None:
-    with pytest.raises(mpiter.OptionError, match="must be a whole number from 0 on, or None"):
-        mpiter.Skip(most=most)
 
 
 # -- several at once, and the end --------------------------------------------------------------------------------
