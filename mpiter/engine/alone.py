@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +18,7 @@ from operator import is_
 from typing import Any
 
 from ..errors import WorkerStartError
-from ..order.cursor import WHOLE, Cursor, Pace, Plan, Plans, make_cursor
-from ..order.order import Order
+from ..order.cursor import Plan, Plans
 from ..samples.batch import Batch, stacked
 from ..samples.tree import MANY, Aside, Contents
 from ..stats import Stats
@@ -36,7 +34,6 @@ from .pump import Pump, Pumping
 from .tally import Skipped, Tally
 
 _MEASURED_S = 0.25  # between two batches whose processor time is measured
-_KEYS = 1 << 12  # that an order is asked for at once
 _ASIDE = Aside()
 _now = time.monotonic
 
@@ -46,11 +43,6 @@ class Alone(Pumping):
 
     _going: Plans  # the plans of the run
     _is_usual = False  # may batches be read in one piece?
-    _each = _room = 0  # rows that are cut from an order (0: plans say more), and what must be left behind them
-    _epochs = math.inf
-    _keys_of: Order | None = None  # the order that the keys are of…
-    _keys_from = 0  # …from there on
-    _keys: Any = ()
     _numbers: Iterator[int]  # of batches, never used twice
 
     def start(self) -> None:
@@ -75,7 +67,7 @@ class Alone(Pumping):
         tally = reading.tally
         tally.waits = tally.waits[0], began  # at once: another thread may look
         try:
-            found = self._cut(cursor) if self._each else self._going.whole(cursor)
+            found = self._going.whole(cursor)
             if found is None:
                 return None
             keys, position, after = found
@@ -101,17 +93,6 @@ class Alone(Pumping):
         self.cursor = after
         return batch
 
-    def _cut(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:
-        """Return a whole batch's keys, its position and the cursor after it, or None; keys are drawn many at once."""
-        (position, epoch, _, order, _), each = cursor, self._each
-        stop, length, at = position + each, len(order), position - self._keys_from
-        if stop + self._room > length or epoch >= self._epochs:
-            return None
-        if order is not self._keys_of or not 0 <= at <= len(self._keys) - each:
-            self._keys_of, self._keys_from, at = order, position, 0
-            self._keys = order.take(position, min(length, position + max(each, _KEYS))).tolist()
-        return self._keys[at : at + each], position, make_cursor((stop, epoch, False, order, epoch + position / length))
-
     def _launch(self) -> None:
         self._numbers = itertools.count()
         self.loop = _Reading(self.options, self._opens is Batch, self.seed, self._all_skipped, self._hooks)
@@ -120,13 +101,8 @@ class Alone(Pumping):
 
     def _begin(self, loop: _Reading) -> None:
         loop.worker.give_again(())  # drops what Ctrl-C has left there
-        pace = self._going = self._course()
-        self._each = 0
-        if type(pace) is Pace and pace.share is WHOLE and pace.batch_size <= MANY:
-            self._each, self._room = pace.batch_size, 1 if pace.wrap else pace.batch_size
-            self._epochs = math.inf if pace.epochs is None else pace.epochs
-        says_keys = self._each or type(pace).whole is not Plans.whole
-        self._is_usual = bool(says_keys) and not self._hooks and hasattr(self._opens, "of_rows")
+        self._going, is_small = self._course(), self.options.batch_size <= MANY
+        self._is_usual = is_small and not self._hooks and hasattr(self._opens, "of_rows")
 
     def _fetch(self, loop: _Reading) -> Delivery:
         began = _now()
