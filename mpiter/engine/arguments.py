@@ -1,14 +1,12 @@
-"""The rare options, which ``batches()``, the iterators and the loaders have in common, and hints for misspelt ones."""
+"""The rare options, which ``batches()``, the iterators and the loaders have in common."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import os
 from collections.abc import Callable
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from ..order.ranks import Sharding
@@ -77,13 +75,6 @@ class OfLoaders(Rare, total=False):
 
 _OF_LOADERS = {"backend": None, "persistent_workers": None, "pin_memory_device": "", "ragged": "raise"}
 _DEFAULTS = {field.name: field.default for field in fields(Options)} | _OF_LOADERS
-_ALIKE = (  # names of the same thing in torch, in Chainer and here
-    {"n_processes", "n_threads", "num_workers"},
-    {"n_prefetch", "prefetch_factor"},
-    {"worker_init", "worker_init_fn"},
-    {"dataset_timeout", "timeout"},
-    {"order_sampler", "sampler"},
-)
 
 
 def defaults(more: type) -> dict[str, Any]:
@@ -92,33 +83,21 @@ def defaults(more: type) -> dict[str, Any]:
 
 
 def takes(more: type) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Decorate a function whose ``**options`` are those of ``more``, so that ``help()`` and editors list them by name.
-
-    Any other argument is refused, with the name of the one that was probably meant.
-    """
+    """Decorate a function whose ``**options`` are those of ``more``: these are listed by ``help()``, others refused."""
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
         own = inspect.signature(function)
         named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
         for name, default in defaults(more).items():
             named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
-        mine = [one.name for one in named]
+        signature = own.replace(parameters=named)
 
         @functools.wraps(function)
         def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            for name in kwargs.keys() - set(mine):
-                raise TypeError(f"there is no argument {name!r}{_hint(name, mine)}.")
+            signature.bind(*args, **kwargs)  # raises a TypeError that names the argument
             return function(*args, **kwargs)
 
-        called.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]
+        called.__signature__ = signature  # type: ignore[attr-defined]
         return called
 
     return decorate
-
-
-def _hint(name: str, mine: list[str]) -> str:
-    for near in get_close_matches(name, [*mine, *itertools.chain(*_ALIKE)], 1, 0.7):
-        alike = next((names for names in _ALIKE if near in names), {near})
-        for meant in alike.intersection(mine):
-            return f"; use {meant}"
-    return ""

@@ -23,7 +23,7 @@ class _Communicator:
     """A queue of at most ``n_prefetch`` deliveries (finished batches); ``taken`` is called with each as it is taken."""
 
     def __init__(self, n_prefetch: int, taken: Callable[[Delivery], None]) -> None:
-        self._n_prefetch, self._taken = n_prefetch, taken
+        self._most, self._taken = n_prefetch, taken
         self._lock = threading.RLock()  # the garbage collector may call terminate() in the thread that holds it
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
@@ -35,9 +35,7 @@ class _Communicator:
         """Queue deliveries, waiting while the queue is full; drop them if they belong to an earlier run."""
         with self._lock:
             for delivery in deliveries:
-                self._not_full.wait_for(
-                    lambda: len(self.queue) < self._n_prefetch or self._terminated or run != self._run
-                )
+                self._not_full.wait_for(lambda: self._terminated or run != self._run or len(self.queue) < self._most)
                 if self._terminated:
                     raise Terminated
                 if run != self._run:

@@ -62,10 +62,6 @@ class Delivery:
         """True if all samples were left out; ``next()`` then skips it, since the user never gets an empty batch."""
         return not self.is_end and self.contents is None and self.error is None
 
-    @property
-    def holds_a_slot(self) -> bool:
-        return self.contents is not None and bool(self.contents.columns) and not self.contents.copied
-
 
 def ending(at: Cursor, error: BaseException | None = None) -> Delivery:
     """Return the delivery that ends a run; ``error`` is one that concerns no single batch, if there is one."""

@@ -88,17 +88,13 @@ class Options:
         self._set(backend=_NoWorkers() if self.n_workers == 0 else backend)
         self._set(workers=self._count_workers())
         if self.receipts is not None and not self.in_order:
-            raise OptionError(
-                "receipts need in_order=True: of batches that come as they finish, no audit could tell which are "
-                "lost and which are still to come."
-            )
+            raise OptionError("receipts need in_order=True: else no audit could tell lost batches from coming ones.")
         for name in ("trace", "receipts"):
             if (given := getattr(self, name)) is not None and not hasattr(given, "hook"):
                 self._set(**{name: WINGS[name](os.fsdecode(given))})
         if (check := getattr(self.backend, "check", None)) is not None:
             check(self)
-        own = hasattr(self.serializer, "pack") and hasattr(self.serializer, "unpack")
-        if not own and self.serializer not in ("slots", "packed"):
+        if isinstance(self.serializer, str) and self.serializer not in ("slots", "packed"):
             raise OptionError(
                 f"serializer={self.serializer!r:.60} is unknown; use 'slots', 'packed' or an object with pack and "
                 f"unpack."

@@ -143,7 +143,8 @@ class _PrefetchLoop:
 
     def stats(self) -> Stats:
         in_flight, team = self._in_flight, self._team
-        waiting = sum(delivery.holds_a_slot for delivery in self.communicator.queue.copy())
+        queued = [delivery.contents for delivery in self.communicator.queue.copy()]
+        waiting = sum(not found.copied for found in queued if found is not None and found.columns)
         return Stats(
             **self.tally.look(),
             workers=self._rules.workers,
@@ -260,7 +261,7 @@ class _PrefetchLoop:
 
     def _begin(self, run: Run) -> None:
         self.ledger.abandon()
-        self._recovery.forget()
+        self._recovery.deaths.clear()
         self._run, self._epoch_taken = run, run.cursor.epoch
         self._horizon.begin(run.cursor, run.plans)
         self._ended, self._delivered = False, 0
@@ -327,7 +328,7 @@ class _PrefetchLoop:
             if batch.contents is None:
                 rooms.give_back(batch)
         if deliveries:
-            self._recovery.progress()
+            self._recovery.setbacks.clear()
         if len(deliveries) >= room:
             self._is_held_up = True
             if room <= 0:

@@ -306,10 +306,8 @@ class Pump(Pumping):
             warn(problem)
 
     def _launch(self) -> None:
-        options = self.options
-        rules = options.rules(self.seed, as_samples=self._opens is Batch)
-        hire = partial(Team, rules, options.backend, options.serializer, options.copy, options.cargo)
-        loop = _PrefetchLoop(rules, hire, self._all_skipped, self._hooks)
+        rules = self.options.rules(self.seed, as_samples=self._opens is Batch)
+        loop = _PrefetchLoop(rules, partial(Team, rules, self.options), self._all_skipped, self._hooks)
         run = self._run()
         self._letting_go = lifetime.end_with(self, loop)
         with named_errors(), interrupts_later():  # Ctrl-C comes before workers are started or after the pump owns them

@@ -32,18 +32,10 @@ class Recovery:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, skips: bool = False) -> None:
         self._clock, self._skips = clock, skips
-        self._deaths: Counter[Place] = Counter()  # by the row that was being fetched
-        self._setbacks: deque[tuple[float, str, set[int]]] = deque()  # when, what, and the workers that died at once
+        self.deaths: Counter[Place] = Counter()  # by the row that was being fetched
+        self.setbacks: deque[tuple[float, str, set[int]]] = deque()  # when, what, and the workers that died at once
         self._false_starts: Counter[int] = Counter()  # consecutive ones, by worker
         self.restarts = 0  # of single workers
-
-    def progress(self) -> None:
-        """Note that a batch was finished: the workers make progress."""
-        self._setbacks.clear()
-
-    def forget(self) -> None:
-        """Forget the suspected samples, because the batches in flight were dropped."""
-        self._deaths.clear()
 
     def recover(self, end: End, ledger: Ledger) -> None:
         """Have the ledger send the worker's rows again; raise an error if continuing is pointless."""
@@ -61,7 +53,7 @@ class Recovery:
             text,
             rows - (fault is not None),
             without,
-            exc_info=RemoteTraceback(stack) if stack else None,
+            exc_info=_trace(stack),
         )
 
     def _judged(self, end: End, suspect: tuple[Place, Any] | None, text: str) -> Fault | None:
@@ -71,18 +63,18 @@ class Recovery:
         else:
             self._false_starts[end.worker] += 1
             if not end.others_work or self._false_starts.total() > _MOST_SETBACKS:
-                raise _chained(WorkerStartError(f"{text}, while starting. {_LOOK}"), end)
+                raise WorkerStartError(f"{text}, while starting. {_LOOK}") from _trace(end.stack)
         if suspect is not None:
-            self._deaths[suspect[0]] += 1
-            if self._deaths[suspect[0]] >= _MOST_DEATHS:
-                self._setbacks.clear()  # the cause is known now
+            self.deaths[suspect[0]] += 1
+            if self.deaths[suspect[0]] >= _MOST_DEATHS:
+                self.setbacks.clear()  # the cause is known now
                 return _fault(end, *suspect, text)
         self._set_back(end, text)
         return None
 
     def _set_back(self, end: End, text: str) -> None:
         """Count a setback, unless another worker died with this one; raise an error if there are too many."""
-        now, setbacks = self._clock(), self._setbacks
+        now, setbacks = self._clock(), self.setbacks
         while setbacks and now - setbacks[0][0] > _WITHIN_S:
             setbacks.popleft()
         if setbacks and end.worker not in (at_once := setbacks[-1][2]):
@@ -92,7 +84,8 @@ class Recovery:
         if len(setbacks) > _MOST_SETBACKS:
             seen = "\n".join(f"  {text}" for _, text, _ in setbacks)
             setbacks.clear()
-            raise _chained(WorkerCrashed(f"the workers keep dying, and no batch is finished:\n{seen}"), end)
+            text = f"the workers keep dying, and no batch is finished:\n{seen}"
+            raise WorkerCrashed(text) from _trace(end.stack)
 
 
 def doings(lines: Sequence[Line], ledger: Ledger) -> str:
@@ -116,7 +109,5 @@ def _fault(end: End, place: Place, index: Any, text: str) -> Fault:
     return Fault(batch, row, index, epoch, position, f"worker {end.worker}", summary, end.stack, dumps(error))
 
 
-def _chained(error: Exception, end: End) -> Exception:
-    if end.stack:
-        error.__cause__ = RemoteTraceback(end.stack)
-    return error
+def _trace(stack: str) -> RemoteTraceback | None:
+    return RemoteTraceback(stack) if stack else None

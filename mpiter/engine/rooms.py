@@ -116,17 +116,12 @@ class Rooms:
             contents.columns = [column.copy() for column in columns]
             self.give_back(batch)
         if odd and len(odd) * _COMMON >= rows and layout is self._layout:
-            self._widen(odd)
+            tree = layout.tree  # widened, so that these samples fit too
+            for sample in odd.values():
+                tree = merge(tree, describe(sample)) or tree
+            if tree != layout.tree:
+                self._lay_out(tree)
         return contents
-
-    def _widen(self, odd: dict[int, Any]) -> None:
-        """Lay out anew so that the samples in ``odd`` fit too."""
-        tree = self._tree
-        assert tree is not None
-        for sample in odd.values():
-            tree = merge(tree, describe(sample)) or tree
-        if tree != self._tree:
-            self._lay_out(tree)
 
     def give_back(self, batch: Delivery) -> None:
         """Take back the room of a batch that isn't handed out; if a worker may still write there, it is lost."""

@@ -13,7 +13,6 @@ from typing import Any
 
 from .. import machine
 from ..bell import Bell
-from ..pool.backends import Backend
 from ..pool.crew import Crew
 from ..rules import Rules
 from ..samples.copying import Held
@@ -21,6 +20,7 @@ from ..samples.envelope import Sealing
 from ..transport.memory import Arena
 from ..transport.slots import Slots
 from ..worker.sheets import Packing, Writer
+from .options import Options
 from .rooms import Rooms
 
 _SHARE = 8  # of the memory: what batches may take unless told otherwise
@@ -29,18 +29,10 @@ _SHARE = 8  # of the memory: what batches may take unless told otherwise
 class Team:
     """The workers (``crew``) and the memory of batches (``rooms``), joined as ``serializer`` says."""
 
-    def __init__(
-        self,
-        rules: Rules,
-        backend: Backend,
-        serializer: Any,
-        copy: bool,
-        cargo: tuple[Any, Any],
-        bell: Bell,
-        warn: Callable[[str], None],
-    ) -> None:
+    def __init__(self, rules: Rules, options: Options, bell: Bell, warn: Callable[[str], None]) -> None:
+        backend, serializer = options.backend, options.serializer
         with contextlib.ExitStack() as undoing:  # if an error comes before the end of the block
-            launch = backend.launch(cargo)
+            launch = backend.launch(options.cargo)
             undoing.callback(launch.cargo.close)
             self.carries = launch.cargo.holds
             arena = Arena(min(machine.memory_total() // 2, machine.address_space() // 4))
@@ -53,7 +45,7 @@ class Team:
             as_objects = is_own or (backend.in_process and rules.as_samples)
             slots = Slots(arena, machine.memory_total() // _SHARE, bell)
             undoing.callback(slots.close)
-            self.rooms = Rooms(rules, slots, launch.dumps, warn, copy, in_slots, as_objects)
+            self.rooms = Rooms(rules, slots, launch.dumps, warn, options.copy, in_slots, as_objects)
             seals: Any = partial(Packing, serializer) if is_own else Held if backend.in_process else Sealing
             self.crew = Crew(rules, backend, launch, arena, Writer(arena if in_slots else None, seals), bell)
             self._closing = undoing.pop_all()

@@ -94,7 +94,7 @@ def test_a_row_in_hand_at_two_deaths_is_to_blame_and_is_not_asked_for_again(ledg
 def test_what_is_dropped_is_suspected_no_more(ledger: Ledger) -> None:
     recovery = Recovery()
     recovery.recover(died(), ledger)
-    recovery.forget()
+    recovery.deaths.clear()
     cut(ledger, 2)
     recovery.recover(died(block=2), ledger)
     assert faults_in(ledger) == []
@@ -107,7 +107,7 @@ def test_a_line_that_does_not_fit_its_block_blames_no_sample(ledger: Ledger, lin
     for _ in range(3):
         recovery.recover(died(**{"blocks": (0,), **line}), ledger)
         assert cut(ledger, 0).batch == 0
-        recovery.progress()
+        recovery.setbacks.clear()
     assert faults_in(ledger) == []
 
 
@@ -135,7 +135,7 @@ def test_a_finished_batch_or_a_minute_makes_up_for_them() -> None:
     recovery = Recovery(clock)
     for _ in range(10):
         bury(recovery, 3)
-        recovery.progress()
+        recovery.setbacks.clear()
     for _ in range(10):
         bury(recovery, 1)
         clock.now += 21
@@ -156,7 +156,7 @@ def test_only_starts_that_fail_one_after_the_other_count() -> None:
     for _ in range(10):
         for proven in (True, False, False, False):
             recovery.recover(died(ready=0, active=0, blocks=(), is_proven=proven), empty())
-            recovery.progress()
+            recovery.setbacks.clear()
 
 
 def test_exit_codes_in_words() -> None:
