@@ -1,7 +1,4 @@
-"""The type variables of batches and samples, which default to Any.
-
-Python knows defaults of type variables from 3.13 on, so only type checkers see them here.
-"""
+"""The type variables of batches and samples; type checkers see that they default to Any, as Python can from 3.13 on."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Loading without workers: the consumer's thread fetches each batch when it is asked for.
 
-Has the interface of the pump (``pump.py``).  This process acts as the worker: a batch is one block, and a list holds
-the very objects that the dataset has returned.  Guarantees that ``cursor`` tells what has been handed out; that Ctrl-C
-in ``next()`` loses and repeats nothing; that the caller's random generators are left as they were; and that a dataset
-which reuses the memory of its samples is noticed: from then on each sample is copied before the next is fetched.
+This process acts as the worker: a batch is one block, and a list holds the very objects that the dataset has returned.
+Guarantees what the pump guarantees; that the caller's random generators are left as they were; and that a dataset which
+reuses the memory of its samples is noticed: from then on each sample is copied before the next is fetched.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The bounded queue between the prefetch thread and the consumer.
+"""The bounded queue between the prefetch thread, which calls ``put``, and the consumer, which calls ``get``.
 
-The prefetch thread calls ``put``, the consumer calls ``get``; each waits for the other on a condition.  Guarantees that
-after ``reset`` nothing of an earlier run is handed out (a run is the batches from one position on), and that both sides
-return at once after ``terminate``.
+Guarantees that after ``reset`` nothing of an earlier run (the batches from one position on) is handed out, and that
+both sides return at once after ``terminate``.
 """
 
 from __future__ import annotations

@@ -69,8 +69,7 @@ class Hooks:
                 getattr(hook, event.__name__)(*what)
             except Exception as error:
                 self._hooks = [one for one in self._hooks if one is not hook]  # the other thread may do the same
-                self.warn(
-                    f"{type(hook).__name__}.{event.__name__}() has failed and is told nothing more: {told(error)}"
-                )
+                name = f"{type(hook).__name__}.{event.__name__}()"
+                self.warn(f"{name} has failed and is told nothing more: {told(error)}")
                 if event is not Hook.close:
                     Hooks([hook]).tell(Hook.close)

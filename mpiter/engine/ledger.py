@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..order.cursor import Plan, Stretch
+from ..rules import Rules
 from ..worker.block import Block, Done, Fault, Keys, Place, make_block
 from ..worker.board import Line
 from .delivery import Delivery, Room
@@ -24,14 +25,8 @@ _Uncut = tuple[Delivery, int, int]  # a batch, and the range of its rows that ar
 class Ledger:
     """The unfinished rows of one run; ``give_back`` is called with a batch that isn't handed out."""
 
-    def __init__(
-        self,
-        give_back: Callable[[Delivery], None] = lambda batch: None,
-        in_order: bool = True,
-        is_blind: bool = False,
-    ) -> None:
-        self._give_back, self._in_order = give_back, in_order
-        self._is_blind = is_blind  # the board doesn't show which row a worker fetches: suspects are sent one by one
+    def __init__(self, rules: Rules, give_back: Callable[[Delivery], None] = lambda batch: None) -> None:
+        self._rules, self._give_back = rules, give_back
         self.batches: OrderedDict[int, Delivery] = OrderedDict()  # on their way
         self.uncut: deque[_Uncut] = deque()  # rows to be sent to workers
         self.out: dict[int, tuple[Block, Delivery]] = {}  # blocks that are with workers, by number
@@ -44,7 +39,8 @@ class Ledger:
     def cut(self, number: int, parts: int, dataset: int, seed: int, sent: float) -> Block:
         """Cut the next block from the first batch with unsent rows: one of ``parts`` equal ones, or one row if 0."""
         batch, first, stop = self.uncut.popleft()
-        rows = -(-batch.plan.rows // parts) if parts and not (self._is_blind and batch.is_suspect) else 1
+        is_blind = not self._rules.shares_memory  # the board doesn't show which row a worker fetches
+        rows = -(-batch.plan.rows // parts) if parts and not (is_blind and batch.is_suspect) else 1
         if first + rows < stop:
             self.uncut.appendleft((batch, first + rows, stop))
             stop = first + rows
@@ -123,7 +119,7 @@ class Ledger:
                 break
             if not (batch.missing or batch.out):
                 found.append(batch)
-            elif self._in_order:
+            elif self._rules.in_order:
                 break
         for batch in found:
             del self.batches[batch.plan.number]

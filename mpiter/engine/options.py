@@ -79,11 +79,10 @@ class Options:
         if not isinstance(self.on_error, Skip) and self.on_error not in ("raise", "skip"):
             raise OptionError(f"on_error={self.on_error!r} is unknown; use 'raise', 'skip' or Skip(most=…).")
         settle_as(self.ragged)
+        shard = shard_for(self.shard)
+        seed = 0 if self.seed is None and shard is not None else self.seed  # all ranks need the same
         # plain numbers from here on: np.int64 overflows, and is no JSON
-        self._set(batch_size=int(self.batch_size), seed=None if self.seed is None else int(self.seed))
-        self._set(shard=shard_for(self.shard))
-        if self.shard is not None and self.seed is None:
-            self._set(seed=0)  # which all ranks have
+        self._set(batch_size=int(self.batch_size), seed=None if seed is None else int(seed), shard=shard)
         backend = backend_for(self.backend)  # which is checked even where there are no workers
         self._set(backend=_NoWorkers() if self.n_workers == 0 else backend)
         self._set(workers=self._count_workers())

@@ -67,7 +67,7 @@ class _PrefetchLoop:
         self.communicator = _Communicator(rules.n_prefetch, self._has_taken)
         self._recovery = Recovery(skips=rules.skips_errors)
         self._team: Any = None  # a Team, while there is one
-        self.ledger = Ledger()
+        self.ledger = Ledger(rules)
         self._thread: threading.Thread | None = None
         self._horizon = Horizon()
         self._ended = False  # the end has been delivered
@@ -91,7 +91,7 @@ class _PrefetchLoop:
     def staff(self, run: Run) -> None:
         """Start the workers, and begin ``run``."""
         self._team = self._hire(self._bell, self.mail.warn)
-        self.ledger = Ledger(self._team.rooms.give_back, self._rules.in_order, not self._rules.shares_memory)
+        self.ledger = Ledger(self._rules, self._team.rooms.give_back)
         self.communicator.reset(run.number)
         self._begin(run)
 
@@ -142,15 +142,15 @@ class _PrefetchLoop:
         return team.crew.pids if (team := self._team) else ()
 
     def stats(self) -> Stats:
-        in_flight, team = self._in_flight, self._team
-        queued = [delivery.contents for delivery in self.communicator.queue.copy()]
+        queued, team = [delivery.contents for delivery in self.communicator.queue.copy()], self._team
+        in_flight = len(self.ledger.batches) + len(queued)
         waiting = sum(not found.copied for found in queued if found is not None and found.columns)
         return Stats(
             **self.tally.look(),
             workers=self._rules.workers,
             worker_bytes=sum(map(machine.own_bytes, self.pids)),
             restarts=self._recovery.restarts,
-            ready_batches=len(self.communicator.queue),
+            ready_batches=len(queued),
             in_flight_batches=in_flight,
             in_flight_bytes=in_flight * team.rooms.bytes if team else 0,
             leased_batches=max(0, team.rooms.slots.leased - waiting) if team else 0,
@@ -238,14 +238,11 @@ class _PrefetchLoop:
         parts = workers if batch_s > rules.dear_s or most <= workers else 1
         return parts, _MOST_OUT if batch_s < parts * _DEAR_BLOCK_S else 1, most
 
-    @property
-    def _in_flight(self) -> int:
-        return len(self.ledger.batches) + len(self.communicator.queue)
-
     def _plan(self, rooms: Any, most_in_flight: int) -> bool:
         """Plan one more batch and add it to the ledger; return False if the order or the memory has none to give."""
         horizon, room = self._horizon, OBJECTS
-        if self._in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
+        in_flight = len(self.ledger.batches) + len(self.communicator.queue)
+        if in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
             self._is_held_up = not horizon.is_reached
             return False
         began = time.monotonic()
@@ -380,4 +377,4 @@ class _PrefetchLoop:
             team.close(_CLOSE_S)
         self._bell.close()
         self._hooks.tell(Hook.close)
-        self.ledger = Ledger()
+        self.ledger = Ledger(self._rules)

@@ -46,15 +46,9 @@ class Recovery:
         fault, without = self._judged(end, suspect, text), ""
         if fault is not None:
             ledger.count_as_failed(fault)
-            without = f", without sample {fault.index!r:.60}"
+            rows, without = rows - 1, f", without sample {fault.index!r:.60}"
         stack = end.stack if fault is None or self._skips else ""  # which the error has
-        _log.warning(
-            "%s; replacing it and fetching %d samples again%s",
-            text,
-            rows - (fault is not None),
-            without,
-            exc_info=_trace(stack),
-        )
+        _log.warning("%s; replacing it and fetching %d samples again%s", text, rows, without, exc_info=_trace(stack))
 
     def _judged(self, end: End, suspect: tuple[Place, Any] | None, text: str) -> Fault | None:
         """Return the fault of a sample that has ended two workers, or None for any other death."""
@@ -65,10 +59,16 @@ class Recovery:
             if not end.others_work or self._false_starts.total() > _MOST_SETBACKS:
                 raise WorkerStartError(f"{text}, while starting. {_LOOK}") from _trace(end.stack)
         if suspect is not None:
+            (batch, row, epoch, position), index = suspect
             self.deaths[suspect[0]] += 1
             if self.deaths[suspect[0]] >= _MOST_DEATHS:
                 self.setbacks.clear()  # the cause is known now
-                return _fault(end, *suspect, text)
+                error = WorkerCrashed(
+                    f"sample {index!r:.60} has ended its worker twice: {text}. on_error='skip' would leave it out"
+                    f"{'; sample_timeout= says how long a sample may take' if end.was_stuck else ''}."
+                )
+                where = batch, row, index, epoch, position, f"worker {end.worker}"
+                return Fault(*where, f"WorkerCrashed: {error}", end.stack, dumps(error))
         self._set_back(end, text)
         return None
 
@@ -97,16 +97,6 @@ def doings(lines: Sequence[Line], ledger: Ledger) -> str:
         elif line.active and (sample := ledger.in_hand(line)):
             told.append(f"worker {worker} (pid {line.pid}) is fetching sample {sample[1]!r:.60}")
     return ", ".join(told)
-
-
-def _fault(end: End, place: Place, index: Any, text: str) -> Fault:
-    error = WorkerCrashed(
-        f"sample {index!r:.60} has ended its worker twice: {text}. on_error='skip' would leave it out"
-        f"{'; sample_timeout= says how long a sample may take' if end.was_stuck else ''}."
-    )
-    batch, row, epoch, position = place
-    summary = f"WorkerCrashed: {error}"
-    return Fault(batch, row, index, epoch, position, f"worker {end.worker}", summary, end.stack, dumps(error))
 
 
 def _trace(stack: str) -> RemoteTraceback | None:

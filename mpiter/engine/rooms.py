@@ -1,9 +1,8 @@
 """Rooms: the memory of batches in flight, laid out by the first sample, and laid out anew when many samples don't fit.
 
-Runs in the prefetch thread.  Guarantees that layouts only ever widen (a leaf that varies leaves the columns), so
-that they settle; that a slot is the consumer's alone once it is handed out; and that a consumer which keeps batches
-gets more slots, then copies, and never waits for its own batches.  A wrong layout costs speed, not correctness: a row
-that doesn't fit is sent as an object.
+Guarantees that layouts only ever widen (a leaf that varies leaves the columns), so that they settle; that a slot is the
+consumer's alone once it is handed out; and that a consumer which keeps batches gets more slots, then copies, and never
+waits for its own batches.  A wrong layout costs speed, not correctness: a row that doesn't fit is sent as an object.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The counters of one iterator, which ``stats()`` reads.
 
 Written by the prefetch thread, except those about waiting and taking batches, which the consumer's thread writes.
-Times are on the monotonic clock, which the workers on this machine share.
 """
 
 from __future__ import annotations

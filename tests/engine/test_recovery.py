@@ -13,6 +13,7 @@ from mpiter.engine.recovery import Recovery
 from mpiter.errors import WorkerCrashed
 from mpiter.order.cursor import Plan, Stretch
 from mpiter.pool.endings import START_S, End, Patience, cause, ended, in_hand
+from mpiter.rules import Rules
 from mpiter.worker.block import Block
 from mpiter.worker.board import Line
 
@@ -20,7 +21,7 @@ ROWS = 4
 
 
 def empty(**options: Any) -> Ledger:
-    return Ledger(**options)
+    return Ledger(Rules(1, **options))
 
 
 def entered(ledger: Ledger, number: int) -> None:
@@ -64,7 +65,7 @@ def faults_in(ledger: Ledger) -> list[Any]:
 
 
 def test_the_suspect_that_a_worker_elsewhere_had_to_itself_names_what_was_in_hand() -> None:
-    ledger, told = empty(is_blind=True), Line(**dict.fromkeys(Line._fields, 0))
+    ledger, told = empty(shares_memory=False), Line(**dict.fromkeys(Line._fields, 0))
     entered(ledger, 3)
     blocks = [cut(ledger, 5, 1), cut(ledger, 6)]
     assert in_hand(blocks, told, stood_still=False).active == 2, "it may have been answered, and the answer lost"
