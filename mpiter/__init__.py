@@ -31,7 +31,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .engine.hook import Wings
+from .engine.hook import WINGS
 from .errors import BatchTimeout, MpiterError, OptionError, SampleError, StateError, WorkerCrashed
 from .errors import __all__ as _rarer_errors
 from .pool.backends import BY_NAME, Process
@@ -93,7 +93,7 @@ def _from_wing(module: str, name: str) -> Callable[..., Any]:
     return lambda *given: getattr(import_module(f"mpiter.{module}"), name)(*given)
 
 
-Wings.trace, Wings.receipts = _from_wing("tuning.trace", "Trace"), _from_wing("receipts", "Receipts")
+WINGS["trace"], WINGS["receipts"] = _from_wing("tuning.trace", "Trace"), _from_wing("receipts", "Receipts")
 BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("remote.mpi", "MPI")
 
 _ELSEWHERE = {  # names that users look for here, and the modules that have them

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from .engine.delivery import Delivery
 from .engine.hook import Hook
-from .engine.run import Delivery
 from .order.cursor import Cursor, Pace, Plan, Plans
 from .order.order import Given, Sequential, Shuffled
 from .order.ranks import Shard

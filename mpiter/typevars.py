@@ -1,7 +1,4 @@
-"""The type variables of batches and samples, which default to Any.
-
-Python knows defaults of type variables from 3.13 on, so only type checkers see them here.
-"""
+"""The type variables of batches and samples; type checkers see that they default to Any, as Python can from 3.13 on."""
 
 from __future__ import annotations
 
@@ -10,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    T = TypeVar("T", default=Any)
-    B = TypeVar("B", default=Any)
-    B_co = TypeVar("B_co", covariant=True, default=Any)
+    T = TypeVar("T", default=Any)  # a sample
+    B = TypeVar("B", default=Any)  # a batch that an iterator hands out
+    B_co = TypeVar("B_co", covariant=True, default=Any)  # a batch that a loader hands out
 else:
     from typing import TypeVar
 
-    T = TypeVar("T")  # a sample
-    B = TypeVar("B")  # a batch that an iterator hands out
-    B_co = TypeVar("B_co", covariant=True)  # a batch that a loader hands out
+    T = B = B_co = TypeVar("T")

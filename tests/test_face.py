@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import subprocess
 import sys
 from typing import Any
 
 import pytest
-from datasets import Squares
 
 import mpiter
 import mpiter.__main__ as command
-from mpiter.engine.arguments import OF_ITERATORS, OF_LOADERS
 
 
 def test_the_public_names_are_what_one_is_shown() -> None:
@@ -67,14 +64,6 @@ for door in ("torch", "jax", "device"):
     assert told == [True] * 3, ran.stdout
 
 
-def test_a_class_in_the_place_of_a_dataset_is_told() -> None:
-    for make in (mpiter.DataLoader, lambda one: mpiter.batches(one, 2)):
-        with pytest.raises(
-            mpiter.OptionError, match=r"dataset=Squares is a class; pass one of its objects, Squares\(…\)"
-        ):
-            make(Squares)
-
-
 @pytest.mark.parametrize(("words", "told"), [("tun", "'tune'"), ("tune --batchsize 3 module:x", "--batchsize")])
 def test_a_word_that_the_command_does_not_know_is_told(
     words: str, told: str, capsys: pytest.CaptureFixture[str]
@@ -86,44 +75,19 @@ def test_a_word_that_the_command_does_not_know_is_told(
 
 
 @pytest.mark.parametrize(
-    ("door", "name", "says"),
+    ("door", "name"),
     [
-        (mpiter.batches, "num_workers", "use n_processes"),
-        (mpiter.batches, "n_worker", "use n_processes"),
-        (mpiter.batches, "suffle", "use shuffle"),
-        (mpiter.batches, "echo", "no argument 'echo'.$"),
-        (mpiter.MultiprocessIterator, "epochs", r"use mpiter.batches\(\)"),
-        (mpiter.MultithreadIterator, "n_processes", "use n_threads"),
-        (mpiter.SerialIterator, "n_processes", "use MultiprocessIterator"),
-        (mpiter.DataLoader, "n_processes", "use num_workers"),
-        (mpiter.DataLoader, "shufle", "use shuffle"),
-        (mpiter.DataLoader, "epochs", "use a `for` over the loader for each epoch"),
+        (mpiter.batches, "num_workers"),
+        (mpiter.batches, "is_settled"),
+        (mpiter.MultiprocessIterator, "ragged"),
+        (mpiter.MultithreadIterator, "backend"),
+        (mpiter.SerialIterator, "n_prefetch"),
+        (mpiter.DataLoader, "n_processes"),
     ],
 )
-def test_an_argument_under_another_name_is_told_ours(door: Any, name: str, says: str) -> None:
-    with pytest.raises(TypeError, match=says):
+def test_an_argument_that_there_is_not_is_named(door: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
         door([1, 2], 2, **{name: 1})
-
-
-@pytest.mark.parametrize("name", ["copy", "in_order"])
-def test_a_word_is_no_flag(name: str) -> None:
-    given: Any = {name: "no"}
-    for door in (mpiter.batches, mpiter.DataLoader):
-        with pytest.raises(mpiter.OptionError, match=f"{name}='no' must be True or False"):
-            door([1, 2], 2, **given)
-
-
-@pytest.mark.parametrize(
-    ("door", "elsewhere"),
-    [
-        (mpiter.batches, OF_ITERATORS),
-        (mpiter.MultiprocessIterator, OF_ITERATORS),
-        (mpiter.DataLoader, OF_LOADERS),
-    ],
-)
-def test_what_is_meant_by_other_names_is_there(door: Any, elsewhere: dict[str, str]) -> None:
-    mine = inspect.signature(door).parameters
-    assert [meant for meant in elsewhere.values() if meant.isidentifier() and meant not in mine] == []
 
 
 def test_the_command_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

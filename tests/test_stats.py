@@ -32,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def looked(tally: Tally, **more: Any) -> mpiter.Stats:
-    return mpiter.Stats(**tally.counters(), **tally.look(), **more)
+    return mpiter.Stats(**tally.look(), **more)
 
 
 def test_the_start_is_told_apart_and_shares_are_since_the_last_look(clock: Any) -> None:
@@ -59,11 +59,11 @@ def test_a_wait_counts_while_it_lasts(clock: Any) -> None:
     tally = Tally()
     tally.handed_out(4)
     clock.now = 102.0
-    began = tally.asked()
+    tally.waits = 0.0, clock.now
     clock.now = 110.0
     seen = looked(tally)
     assert (seen.wait_s, seen.recent_s, seen.recent_wait_s) == (8.0, 10.0, 8.0)
-    tally.waited(began, 111.0)
+    tally.waits = 9.0, None
     clock.now = 120.0
     seen = looked(tally)
     assert (seen.wait_s, seen.recent_s, seen.recent_wait_s) == (9.0, 20.0, 9.0)

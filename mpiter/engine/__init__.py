@@ -9,11 +9,11 @@
                                             ├── ledger: rows not yet finished, cut into blocks
                                             └── recovery: what a worker's end means for them
 
-``alone`` is the pump without workers, ``hook`` tells others what happens, ``run`` is what pump and loop pass to each
-other, ``outcome`` decides what a batch is delivered as, ``lifetime`` ends forgotten loops.
+``alone`` is the pump without workers, ``hook`` tells others what happens, ``delivery`` is a batch on its way,
+``lifetime`` ends forgotten loops.
 
-A *plan* describes one coming batch, a *cursor* is a position between two batches, and a *run* is the batches from one
+A *plan* describes one coming batch, a *cursor* is a position between two batches, a *run* is the batches from one
 position on.  Workers fetch a batch in *blocks*, contiguous rows of it, and write them into its *room*: a *slot* of
-shared memory and its layout.  What fits no column is an *aside*, and is sent with the answer.  A *delivery* is the
-finished batch.  On the *board* each worker notes which row it is fetching.
+shared memory and its layout.  What fits no column is an *aside*, and is sent with the answer.  On the *board* each
+worker notes which row it is fetching.
 """

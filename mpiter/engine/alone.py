@@ -1,16 +1,14 @@
 """Loading without workers: the consumer's thread fetches each batch when it is asked for.
 
-Has the interface of the pump (``pump.py``).  This process acts as the worker: a batch is one block, and a list holds
-the very objects that the dataset has returned.  Guarantees that ``cursor`` tells what has been handed out; that Ctrl-C
-in ``next()`` loses and repeats nothing; that the caller's random generators are left as they were; and that a dataset
-which reuses the memory of its samples is noticed: from then on each sample is copied before the next is fetched.
+This process acts as the worker: a batch is one block, and a list holds the very objects that the dataset has returned.
+Guarantees what the pump guarantees; that the caller's random generators are left as they were; and that a dataset which
+reuses the memory of its samples is noticed: from then on each sample is copied before the next is fetched.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +17,7 @@ from operator import is_
 from typing import Any
 
 from ..errors import WorkerStartError
-from ..order.cursor import WHOLE, Cursor, Pace, Plan, Plans, make_cursor
-from ..order.order import Order
+from ..order.cursor import Plan, Plans
 from ..samples.batch import Batch, stacked
 from ..samples.tree import MANY, Aside, Contents
 from ..stats import Stats
@@ -29,15 +26,13 @@ from ..worker.block import Block
 from ..worker.caller import CallersWorker
 from ..worker.mail import Inbox
 from . import lifetime
+from .delivery import Delivery, ending, finish, named
 from .hook import Hook, Hooks
 from .options import Options
-from .outcome import finish, named
-from .pump import Late, Pump, Pumping
-from .run import Delivery, ending
+from .pump import Pump, Pumping
 from .tally import Skipped, Tally
 
 _MEASURED_S = 0.25  # between two batches whose processor time is measured
-_KEYS = 1 << 12  # that an order is asked for at once
 _ASIDE = Aside()
 _now = time.monotonic
 
@@ -47,11 +42,6 @@ class Alone(Pumping):
 
     _going: Plans  # the plans of the run
     _is_usual = False  # may batches be read in one piece?
-    _each = _room = 0  # rows that are cut from an order (0: plans say more), and what must be left behind them
-    _epochs = math.inf
-    _keys_of: Order | None = None  # the order that the keys are of…
-    _keys_from = 0  # …from there on
-    _keys: Any = ()
     _numbers: Iterator[int]  # of batches, never used twice
 
     def start(self) -> None:
@@ -76,7 +66,7 @@ class Alone(Pumping):
         tally = reading.tally
         tally.waits = tally.waits[0], began  # at once: another thread may look
         try:
-            found = self._cut(cursor) if self._each else self._going.whole(cursor)
+            found = self._going.whole(cursor)
             if found is None:
                 return None
             keys, position, after = found
@@ -102,17 +92,6 @@ class Alone(Pumping):
         self.cursor = after
         return batch
 
-    def _cut(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:
-        """Return a whole batch's keys, its position and the cursor after it, or None; keys are drawn many at once."""
-        (position, epoch, _, order, _), each = cursor, self._each
-        stop, length, at = position + each, len(order), position - self._keys_from
-        if stop + self._room > length or epoch >= self._epochs:
-            return None
-        if order is not self._keys_of or not 0 <= at <= len(self._keys) - each:
-            self._keys_of, self._keys_from, at = order, position, 0
-            self._keys = order.take(position, min(length, position + max(each, _KEYS))).tolist()
-        return self._keys[at : at + each], position, make_cursor((stop, epoch, False, order, epoch + position / length))
-
     def _launch(self) -> None:
         self._numbers = itertools.count()
         self.loop = _Reading(self.options, self._opens is Batch, self.seed, self._all_skipped, self._hooks)
@@ -121,40 +100,32 @@ class Alone(Pumping):
 
     def _begin(self, loop: _Reading) -> None:
         loop.worker.give_again(())  # drops what Ctrl-C has left there
-        pace = self._going = self._course()
-        self._each = 0
-        if type(pace) is Pace and pace.share is WHOLE and pace.batch_size <= MANY:
-            self._each, self._room = pace.batch_size, 1 if pace.wrap else pace.batch_size
-            self._epochs = math.inf if pace.epochs is None else pace.epochs
-        says_keys = self._each or type(pace).whole is not Plans.whole
-        self._is_usual = bool(says_keys) and not self._hooks and hasattr(self._opens, "of_rows")
+        self._going, is_small = self._course(), self.options.batch_size <= MANY
+        self._is_usual = is_small and not self._hooks and hasattr(self._opens, "of_rows")
 
-    def _take(self, loop: _Reading) -> Delivery:
-        began = loop.tally.asked()
+    def _fetch(self, loop: _Reading) -> Delivery:
+        began = _now()
         try:
             plan = self._going.step(self.cursor, next(self._numbers))
             if plan is None:
                 return ending(self.cursor)
             self._hooks.tell(Hook.planned, plan, self._going, began, _now())
             delivery = loop.fetch(plan, self.seed)
+            if self.is_closed:
+                raise self._closed_meanwhile()
+            loop.mail.deliver()
+            return delivery
         except BaseException as error:
             self._has_stopped = True
             if isinstance(error, StopIteration):  # which would end the caller's loop
                 raise RuntimeError("the order_sampler raised StopIteration") from error
             raise
-        finally:
-            loop.tally.waited(began, ended := _now())
-            self._hooks.tell(Hook.waited, began, ended)
-        if self.is_closed:
-            raise self._closed_meanwhile()
-        loop.mail.deliver()
-        return delivery
 
 
 class _Reading:
     """This process as the worker of one dataset, with the counters; takes the place of the prefetch loop."""
 
-    room_bytes, pids = 0, ()
+    pids = ()
     plain_until = 0.0  # until then whole batches are read in one piece; then a ``fetch`` measures
     cpu_share = 1.0  # of fetching that was work and not waiting, as measured last
 
@@ -163,14 +134,13 @@ class _Reading:
         self.cargo, self._rules = options.cargo, options.rules(seed, as_samples)
         self.worker, self.mail = CallersWorker(*options.cargo, self._rules, options.copy), Inbox()
         self.tally, self._hooks = Tally(skipped), hooks
-        hooks.begin(self)
+        hooks.warn = self.mail.warn
 
     def stop(self) -> None:
         """End the reading; may be called from any thread, and from the dataset's own code."""
         self._hooks.tell(Hook.close)
 
-    def join(self) -> None:
-        """Do nothing: there is no thread to wait for."""
+    close = stop
 
     def wake(self) -> None:
         """Do nothing: no thread fetches ahead."""
@@ -181,7 +151,7 @@ class _Reading:
 
     def stats(self) -> Stats:
         """A snapshot of the counters."""
-        return Stats(**self.tally.counters(), **self.tally.look())
+        return Stats(**self.tally.look())
 
     # -- a batch -------------------------------------------------------------------------------------------------
 
@@ -214,12 +184,6 @@ def _contents(payload: Any, batch: Delivery, failed: frozenset[int]) -> Contents
     return Contents(_ASIDE, count, objects=samples, failed=failed)
 
 
-def pump_for(
-    options: Options,
-    opens: Callable[[Contents], Any],
-    late: Late,
-    counts: Callable[[Any], int | None] | None = None,
-    skipped: Skipped | None = None,
-) -> Pump | Alone:
-    """Return the pump for these options: one with workers, or one without."""
-    return (Pump if options.has_workers else Alone)(options, opens, late, counts, skipped)
+def pump_for(options: Options, *given: Any, **more: Any) -> Pump | Alone:
+    """Return the pump for these options, one with workers or one without; the other arguments are ``Pumping``'s."""
+    return (Alone if options.n_workers == 0 else Pump)(options, *given, **more)

@@ -1,8 +1,7 @@
-"""The bounded queue between the prefetch thread and the consumer.
+"""The bounded queue between the prefetch thread, which calls ``put``, and the consumer, which calls ``get``.
 
-The prefetch thread calls ``put``, the consumer calls ``get``; each waits for the other on a condition.  Guarantees that
-after ``reset`` nothing of an earlier run is handed out (a run is the batches from one position on), and that both sides
-return at once after ``terminate``.
+Guarantees that after ``reset`` nothing of an earlier run (the batches from one position on) is handed out, and that
+both sides return at once after ``terminate``.
 """
 
 from __future__ import annotations
@@ -10,75 +9,54 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
 
 from ..pool.endings import Stopwatch
-
-T = TypeVar("T")
+from .delivery import Delivery
 
 
 class Terminated(Exception):
     """The queue was closed while a thread was waiting in it, or before."""
 
 
-class _Communicator(Generic[T]):
+class _Communicator:
     """A queue of at most ``n_prefetch`` deliveries (finished batches); ``taken`` is called with each as it is taken."""
 
-    def __init__(self, n_prefetch: int, taken: Callable[[T], None]) -> None:
-        self.n_prefetch = n_prefetch
-        self._taken = taken
+    def __init__(self, n_prefetch: int, taken: Callable[[Delivery], None]) -> None:
+        self._most, self._taken = n_prefetch, taken
         self._lock = threading.RLock()  # the garbage collector may call terminate() in the thread that holds it
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
-        self.queue: deque[T] = deque()  # guarded by _lock, like all below; only the prefetch thread makes it longer
+        self.queue: deque[Delivery] = deque()  # guarded by _lock, like all below; only the loop makes it longer
         self._run = 0
         self._terminated = False
 
-    def put(self, deliveries: Iterable[T], run: int) -> bool:
-        """Queue deliveries, waiting while the queue is full; return False if they belong to an earlier run."""
+    def put(self, deliveries: Iterable[Delivery], run: int) -> None:
+        """Queue deliveries, waiting while the queue is full; drop them if they belong to an earlier run."""
         with self._lock:
             for delivery in deliveries:
-                if len(self.queue) >= self.n_prefetch:
-                    self._not_full.wait_for(lambda: self._may_go_on(run))
+                self._not_full.wait_for(lambda: self._terminated or run != self._run or len(self.queue) < self._most)
                 if self._terminated:
                     raise Terminated
                 if run != self._run:
-                    return False
+                    return
                 self.queue.append(delivery)
                 self._not_empty.notify()
-            return True
 
-    def _may_go_on(self, run: int) -> bool:
-        return len(self.queue) < self.n_prefetch or self._terminated or run != self._run
-
-    def get(self, is_alive: Callable[[], bool], stalled: Callable[[float], None], glance_s: float = 1.0) -> T:
+    def get(self, stalled: Callable[[float], None], glance_s: float = 1.0) -> Delivery:
         """Wait for the next delivery; every ``glance_s`` seconds ``stalled`` gets the time waited so far."""
-        with self._lock:
-            if self.queue:
-                return self._take_locked()
         stopwatch, waited = Stopwatch(glance_s), 0.0
         while True:
             with self._lock:
                 self._not_empty.wait_for(lambda: self.queue or self._terminated, glance_s)
                 if self.queue:
-                    return self._take_locked()
+                    delivery = self.queue.popleft()
+                    self._not_full.notify()
+                    self._taken(delivery)
+                    return delivery
                 if self._terminated:
                     raise Terminated
-            if not is_alive():
-                raise Terminated
             waited += stopwatch.lap()
             stalled(waited)
-
-    def _take_locked(self) -> T:
-        delivery = self.queue.popleft()
-        self._not_full.notify()
-        self._taken(delivery)
-        return delivery
-
-    def count(self, what: Callable[[T], bool]) -> int:
-        """Return the number of queued deliveries for which ``what`` is true."""
-        with self._lock:
-            return sum(map(what, self.queue))
 
     def reset(self, run: int) -> None:
         """Drop the queued deliveries; from now on only deliveries of ``run`` are accepted."""

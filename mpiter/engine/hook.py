@@ -1,8 +1,7 @@
-"""Hooks: objects whose methods the engine calls when something happens to the batches of one iterator.
+"""Hooks: objects whose methods the engine calls when something happens to the batches of one loop.
 
-A trace, receipts, and the copying ahead of a staged dataset are hooks.  ``Options.hooks`` makes new ones for each
-loop, which closes them when it ends.  Guarantees that a hook which raises is not called again, with one warning, and
-that it stops neither the training nor the end of the workers.
+A trace, receipts, and the copying ahead of a staged dataset are hooks.  Guarantees that a hook which raises is not
+called again, with one warning, and that it stops neither the training nor the end of the workers.
 """
 
 from __future__ import annotations
@@ -15,17 +14,11 @@ from ..errors import told
 if TYPE_CHECKING:
     from ..order.cursor import Cursor, Plan, Plans
     from ..worker.block import Done
-    from .run import Delivery
+    from .delivery import Delivery
 
 
 class Hook:
     """The base class of all hooks; each method does nothing unless it is overridden.  A method must return quickly."""
-
-    loop: Any = None  # the loop, once it has begun
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the loop, since a dataset may be pickled together with its hook."""
-        return {name: value for name, value in vars(self).items() if name != "loop"}
 
     # -- in the prefetch thread; without workers only the first two, in the consumer's ---------------------------
 
@@ -37,9 +30,6 @@ class Hook:
 
     def in_flight(self, batches: int, ready: int) -> None:
         """Called after each feeding: ``batches`` batches are in flight, and ``ready`` of them are finished."""
-
-    def lost(self, worker: int, was_asked: bool) -> None:
-        """A worker has ended: on request if ``was_asked``, else it died."""
 
     # -- in the consumer's thread --------------------------------------------------------------------------------
 
@@ -59,38 +49,27 @@ class Hook:
         """The loop has ended; may be called several times, from any thread."""
 
 
-class Wings:
-    """Functions that make hooks; packages that the core doesn't import register them here."""
-
-    trace: Callable[[str], Any]  # takes the file's name
-    receipts: Callable[[Any], Any]  # takes the folder's name
+WINGS: dict[str, Callable[[str], Any]] = {}  # make "trace" and "receipts", which the core doesn't import, from a path
 
 
 class Hooks:
-    """The hooks of one loop."""
+    """The hooks of one loop, which sets ``warn``, a function that warns the user."""
 
     def __init__(self, hooks: Iterable[Hook] = ()) -> None:
         self._hooks = list(hooks)
-        self._warn: Callable[[str], None] = lambda text: None
+        self.warn: Callable[[str], None] = lambda text: None
 
     def __bool__(self) -> bool:
         return bool(self._hooks)
 
-    def begin(self, loop: Any) -> None:
-        """Pass the loop to each hook."""
-        self._warn = loop.mail.warn
-        for hook in self._hooks:
-            hook.loop = loop
-
     def tell(self, event: Callable[..., None], *what: Any) -> None:
-        """Call a method of every hook: ``tell(Hook.lost, worker, was_asked)``."""
+        """Call a method of every hook: ``tell(Hook.answered, done)``."""
         for hook in self._hooks:
             try:
                 getattr(hook, event.__name__)(*what)
             except Exception as error:
                 self._hooks = [one for one in self._hooks if one is not hook]  # the other thread may do the same
-                self._warn(
-                    f"{type(hook).__name__}.{event.__name__}() has failed and is told nothing more: {told(error)}"
-                )
+                name = f"{type(hook).__name__}.{event.__name__}()"
+                self.warn(f"{name} has failed and is told nothing more: {told(error)}")
                 if event is not Hook.close:
                     Hooks([hook]).tell(Hook.close)

@@ -1,79 +1,54 @@
 """The record of unfinished batches: which rows (samples of a batch) are with a worker, and which are still to be sent.
 
-Used by the prefetch thread only.  Rows are sent as *blocks*, contiguous rows of one batch; a *room* is the memory of a
-batch.  Guarantees that every planned row is settled exactly once and sent again until it is; that batches leave in
-order (or, if asked, as they finish); and that a room is given back only when no worker can write into it any more.
+Used by the prefetch thread only.  Guarantees that every planned row is settled exactly once and sent again until it is;
+that batches leave in order (or, if asked, as they finish); and that a room, the memory of a batch, is given back only
+when no worker can write into it any more.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..order.cursor import Plan, Stretch
+from ..rules import Rules
 from ..worker.block import Block, Done, Fault, Keys, Place, make_block
 from ..worker.board import Line
-from .rooms import OBJECTS, Room
-from .run import Delivery
+from .delivery import Delivery, Room
 
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A row that a worker was fetching when it died."""
-
-    place: Place
-    index: Any = field(compare=False)  # may be a list of keys, which can't be hashed
-
-
-_Uncut = tuple[
-    Delivery, int, int
-]  # a batch, and the rows that are with no worker: the first, and the one after the last
+_Uncut = tuple[Delivery, int, int]  # a batch, and the range of its rows that are with no worker
 
 
 class Ledger:
-    """The unfinished rows of one run; ``give_back`` is called with a room that was not handed out."""
+    """The unfinished rows of one run; ``give_back`` is called with a batch that isn't handed out."""
 
-    def __init__(self, give_back: Callable[[Room, bool], None], in_order: bool = True, is_blind: bool = False) -> None:
-        self._give_back, self._in_order = give_back, in_order
-        self._is_blind = is_blind  # the board doesn't show which row a worker fetches: suspects are sent one by one
+    def __init__(self, rules: Rules, give_back: Callable[[Delivery], None] = lambda batch: None) -> None:
+        self._rules, self._give_back = rules, give_back
         self.batches: OrderedDict[int, Delivery] = OrderedDict()  # on their way
         self.uncut: deque[_Uncut] = deque()  # rows to be sent to workers
-        self._out: dict[int, tuple[Block, Delivery]] = {}
+        self.out: dict[int, tuple[Block, Delivery]] = {}  # blocks that are with workers, by number
 
-    @property
-    def blocks(self) -> int:
-        """The number of blocks that are with workers."""
-        return len(self._out)
-
-    def enter(self, plan: Plan, room: Room | None) -> None:
-        """Add a batch that is to be fetched; ``room`` is None until the layout of its samples is known."""
+    def enter(self, plan: Plan, room: Room) -> None:
+        """Add a batch that is to be fetched into ``room``."""
         batch = self.batches[plan.number] = Delivery(plan, room, plan.rows)
         self.uncut.append((batch, 0, plan.rows))
-
-    def seat(self, take: Callable[[int], Room | None]) -> list[Delivery]:
-        """Give rooms to the batches that were entered before the layout was known, and return these batches."""
-        found = [batch for batch in self.batches.values() if batch.room is None]
-        for batch in found:
-            batch.room = take(batch.plan.rows) or OBJECTS
-        return found
 
     def cut(self, number: int, parts: int, dataset: int, seed: int, sent: float) -> Block:
         """Cut the next block from the first batch with unsent rows: one of ``parts`` equal ones, or one row if 0."""
         batch, first, stop = self.uncut.popleft()
-        rows = -(-batch.plan.rows // parts) if parts and not (self._is_blind and batch.is_suspect) else 1
+        is_blind = not self._rules.shares_memory  # the board doesn't show which row a worker fetches
+        rows = -(-batch.plan.rows // parts) if parts and not (is_blind and batch.is_suspect) else 1
         if first + rows < stop:
             self.uncut.appendleft((batch, first + rows, stop))
             stop = first + rows
-        room, plan, singly = batch.room or OBJECTS, batch.plan, batch.is_suspect
-        rows, stretches = stop - first, tuple(_part(plan.stretches, first, stop))
-        place = plan.number, first, rows, stretches
-        block = make_block((number, dataset, seed, *place, room.brief, room.address, singly, sent))
+        room, plan = batch.room, batch.plan
+        place = plan.number, first, stop - first, tuple(_part(plan.stretches, first, stop))
+        block = make_block((number, dataset, seed, *place, room.brief, room.address, batch.is_suspect, sent))
         batch.out += 1
-        self._out[number] = block, batch
+        self.out[number] = block, batch
         return block
 
     def recall(self, numbers: Collection[int], is_lost: bool = False) -> int:
@@ -84,7 +59,7 @@ class Ledger:
         """
         rows = 0
         for number in sorted(numbers, reverse=True):
-            if (found := self._out.pop(number, None)) is None:
+            if (found := self.out.pop(number, None)) is None:
                 continue
             block, batch = found
             batch.out -= 1
@@ -97,15 +72,10 @@ class Ledger:
             rows += block.rows
         return rows
 
-    def recall_all(self, is_lost: bool = False) -> None:
-        """Recall every block, because none of them will be answered."""
-        self.recall(list(self._out), is_lost)
-
-    def in_hand(self, line: Line) -> Suspect | None:
-        """Return the row that a worker's line on the board names, or None if it isn't in the block that is named."""
-        found = self._out.get(line.block)
-        sample = found[0].sample(line.row) if found is not None else None
-        return None if sample is None else Suspect(*sample)
+    def in_hand(self, line: Line) -> tuple[Place, Any] | None:
+        """Return place and key of the row that a worker's line names; None if it isn't in the block that is named."""
+        found = self.out.get(line.block)
+        return None if found is None else found[0].sample(line.row)
 
     def count_as_failed(self, fault: Fault) -> None:
         """Count a row that is with no worker as failed, so that it isn't sent again."""
@@ -122,7 +92,7 @@ class Ledger:
 
     def settle(self, done: Done) -> tuple[Block, Delivery] | None:
         """Note that a block was answered; return it with its batch, or None if the answer is no longer wanted."""
-        found = self._out.pop(done.number, None)
+        found = self.out.pop(done.number, None)
         if found is None:
             return None  # it was recalled: the answer is from a thread that was given up
         block, batch = found
@@ -149,7 +119,7 @@ class Ledger:
                 break
             if not (batch.missing or batch.out):
                 found.append(batch)
-            elif self._in_order:
+            elif self._rules.in_order:
                 break
         for batch in found:
             del self.batches[batch.plan.number]
@@ -164,9 +134,8 @@ class Ledger:
         self.batches.clear()
 
     def _give_up(self, batch: Delivery) -> None:
-        if batch.out == 0 and batch.room is not None:
-            self._give_back(batch.room, batch.is_lost)
-            batch.room = None
+        if batch.out == 0:
+            self._give_back(batch)
 
 
 def _part(stretches: Iterable[Stretch], first: int, stop: int) -> Iterator[tuple[int, int, int, Keys]]:

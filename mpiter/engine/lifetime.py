@@ -1,8 +1,8 @@
 """Ends a prefetch loop that was never closed: with its pump, or with the interpreter.
 
-The garbage collector may run this in any thread, even in the loop's own, so it only asks the loop to end.  At
-interpreter exit it waits for that, before multiprocessing ends the processes that it knows.  A process that
-multiprocessing has started ends without the interpreter's exit functions: there multiprocessing calls ours.
+The garbage collector may run this in any thread, even in the loop's own, so it only asks the loop to end; at
+interpreter exit it also waits for that.  A process that multiprocessing has started ends without the interpreter's
+exit functions: there multiprocessing calls ours.
 """
 
 from __future__ import annotations
@@ -52,9 +52,4 @@ def end_all() -> None:
     with contextlib.ExitStack() as all_of_them:  # an error in the end of one doesn't spare the others
         for loop in list(_running):
             if loop.pid == os.getpid():
-                all_of_them.callback(_end, loop)
-
-
-def _end(loop: Any) -> None:
-    loop.stop()
-    loop.join()
+                all_of_them.callback(loop.close)

@@ -2,8 +2,8 @@
 
 It waits in one place: for answers, for the ends of workers, and for its bell, which other threads ring when they want
 another run (batches from another position on), the end, or a new look at the free memory.  Guarantees that batches in
-flight are bounded in number and in bytes; that every error is delivered to the consumer; and that the loop ends its
-workers itself, so that any thread can stop it, even the garbage collector's.
+flight are bounded in number and in bytes; that every error is delivered to the consumer; and that any thread can stop
+the loop, even the garbage collector's, since it ends its workers itself.
 """
 
 from __future__ import annotations
@@ -14,28 +14,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import machine
 from ..bell import Bell
-from ..errors import WorkerStartError, could_not_start
-from ..order.cursor import Horizon
+from ..errors import WorkerStartError
+from ..order.cursor import Cursor, Horizon, Plans
 from ..pool.endings import End
 from ..pool.starting import never_interrupted
 from ..rules import Rules
-from ..samples.tree import Contents
 from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block, Done, Lost
 from ..worker.board import Line
 from ..worker.mail import Inbox
 from .communicator import Terminated, _Communicator
+from .delivery import OBJECTS, Delivery, ending, finish, named, not_sendable
 from .hook import Hook, Hooks
 from .ledger import Ledger
-from .outcome import finish, named, not_sendable
-from .recovery import Recovery, doings
-from .rooms import OBJECTS
-from .run import Delivery, Run, ending
+from .recovery import Recovery
 from .tally import Skipped, Tally
 from .team import Team
 
@@ -44,28 +41,34 @@ _MOST_OUT = 2  # blocks with one worker: one that it fetches, one in its pipe…
 _DEAR_BLOCK_S = 0.01  # …but none waits behind a block that takes so long: another worker could take it
 
 
+class Run(NamedTuple):
+    """The batches from the position ``cursor`` on, until another run begins."""
+
+    number: int
+    cursor: Cursor
+    seed: int
+    plans: Plans
+
+
 class _PrefetchLoop:
     """The loop of one iterator; ``hire`` makes its workers, from the bell and a function that warns the user."""
 
+    _run: Run
+
     def __init__(
-        self,
-        rules: Rules,
-        hire: Callable[[Bell, Callable[[str], None]], Team],
-        skipped: Skipped | None = None,
-        hooks: Hooks | None = None,
+        self, rules: Rules, hire: Callable[[Bell, Callable[[str], None]], Team], skipped: Skipped, hooks: Hooks
     ) -> None:
         self.pid, self.born = os.getpid(), home.generation
-        self.tally, self.mail = Tally(skipped or Skipped()), Inbox()
+        self.tally, self.mail = Tally(skipped), Inbox()
         self._rules, self._hire = rules, hire
-        self._bell, self._hooks = Bell(), Hooks() if hooks is None else hooks
+        self._bell, self._hooks = Bell(), hooks
+        hooks.warn = self.mail.warn
         self._runs: deque[Run] = deque()  # that were asked for and not yet begun
-        self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch, self._has_taken)
+        self.communicator = _Communicator(rules.n_prefetch, self._has_taken)
         self._recovery = Recovery(skips=rules.skips_errors)
         self._team: Any = None  # a Team, while there is one
-        self._ledger = Ledger(lambda room, is_lost: None)
+        self.ledger = Ledger(rules)
         self._thread: threading.Thread | None = None
-        self._hooks.begin(self)
-        self._run: Run
         self._horizon = Horizon()
         self._ended = False  # the end has been delivered
         self._events: deque[Done | Lost | End] = deque()  # still to be handled
@@ -82,28 +85,21 @@ class _PrefetchLoop:
         """Start the workers, in the caller's thread, then the loop's thread."""
         self.staff(run)
         thread = threading.Thread(target=self._work, name="mpiter-prefetch", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise could_not_start(error) from error
+        thread.start()
         self._thread = thread
 
     def staff(self, run: Run) -> None:
         """Start the workers, and begin ``run``."""
         self._team = self._hire(self._bell, self.mail.warn)
-        self._ledger = Ledger(self._team.rooms.give_back, self._rules.in_order, not self._rules.shares_memory)
-        self._communicator.reset(run.number)
+        self.ledger = Ledger(self._rules, self._team.rooms.give_back)
+        self.communicator.reset(run.number)
         self._begin(run)
 
     def go(self, run: Run) -> None:
         """Drop all batches in flight and continue with ``run``."""
-        self._communicator.reset(run.number)
+        self.communicator.reset(run.number)
         self._runs.append(run)
         self.wake()
-
-    def get(self, stalled: Callable[[float], None], glance_s: float) -> Delivery:
-        """Wait for the next delivery; every ``glance_s`` seconds ``stalled`` is called with the time waited."""
-        return self._communicator.get(self._is_alive, stalled, glance_s)
 
     def _has_taken(self, delivery: Delivery) -> None:
         self._epoch_taken = delivery.plan.after.epoch
@@ -112,9 +108,6 @@ class _PrefetchLoop:
             self._waits_for_room = False
             self._bell.ring()
 
-    def _is_alive(self) -> bool:
-        return self._thread is None or self._thread.is_alive()
-
     def wake(self) -> None:
         """Have the loop look for something to do; may be called from any thread."""
         self._bell.ring()
@@ -122,17 +115,16 @@ class _PrefetchLoop:
     def stop(self) -> None:
         """Ask the loop to end; may be called from any thread, at any time."""
         self._stopping = True
-        self._communicator.terminate()
+        self.communicator.terminate()
         self.wake()
         if self._thread is None:
             self._dispose()
 
-    def join(self, timeout: float = _CLOSE_S) -> None:
-        """Wait until the loop has ended its workers; call ``stop`` before."""
+    def close(self) -> None:
+        """End the loop, and wait until it has ended its workers."""
+        self.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout + 0.3)
-            if not self._thread.is_alive():
-                self._dispose()
+            self._thread.join(_CLOSE_S + 0.3)
 
     def carries(self, cargo: Any) -> bool:
         """Return True if sending ``cargo`` to the workers now would change nothing for them."""
@@ -145,31 +137,22 @@ class _PrefetchLoop:
         """Each worker's line on the board: shared integers that say which row it is fetching."""
         return team.crew.board() if (team := self._team) else []
 
-    def doings(self) -> str:
-        """Say in words what the workers are doing."""
-        return doings(self.lines, self._ledger)
-
-    @property
-    def room_bytes(self) -> int:
-        """The bytes of one batch's memory."""
-        return team.rooms.bytes if (team := self._team) else 0
-
     @property
     def pids(self) -> tuple[int, ...]:
         return team.crew.pids if (team := self._team) else ()
 
     def stats(self) -> Stats:
-        in_flight, team = self._in_flight, self._team
-        waiting = self._communicator.count(lambda delivery: delivery.holds_a_slot)
+        queued, team = [delivery.contents for delivery in self.communicator.queue.copy()], self._team
+        in_flight = len(self.ledger.batches) + len(queued)
+        waiting = sum(not found.copied for found in queued if found is not None and found.columns)
         return Stats(
-            **self.tally.counters(),
             **self.tally.look(),
             workers=self._rules.workers,
             worker_bytes=sum(map(machine.own_bytes, self.pids)),
             restarts=self._recovery.restarts,
-            ready_batches=len(self._communicator.queue),
+            ready_batches=len(queued),
             in_flight_batches=in_flight,
-            in_flight_bytes=in_flight * self.room_bytes,
+            in_flight_bytes=in_flight * team.rooms.bytes if team else 0,
             leased_batches=max(0, team.rooms.slots.leased - waiting) if team else 0,
         )
 
@@ -207,10 +190,10 @@ class _PrefetchLoop:
                 event = self._events.popleft()
                 if type(event) is Done:
                     self._settle(event)
-                elif type(event) is End:
-                    self._lose_worker(event)
+                elif type(event) is End and not event.was_asked:
+                    self._recover(event)
                 elif type(event) is Lost:
-                    self._ledger.recall([event.number])
+                    self.ledger.recall([event.number])
                     raise not_sendable("a worker could not send its answer", event.error)
         except Terminated:
             raise
@@ -221,7 +204,7 @@ class _PrefetchLoop:
 
     def _feed(self) -> None:
         """Send blocks (rows of one batch) to the workers that can take one."""
-        team, ledger = self._team, self._ledger
+        team, ledger = self._team, self.ledger
         crew, rooms, (parts, most_out, most_in_flight) = team.crew, team.rooms, self._measure(team)
         for _ in range(crew.vacancies(most_out)):
             if not ledger.uncut and not self._plan(rooms, most_in_flight):
@@ -237,7 +220,7 @@ class _PrefetchLoop:
                 raise
         if not self._ended:
             crew.replace_workers()
-        ready = len(self._communicator.queue)
+        ready = len(self.communicator.queue)
         self._hooks.tell(Hook.in_flight, len(ledger.batches) + ready, ready)
 
     def _measure(self, team: Team) -> tuple[int, int, int]:
@@ -246,7 +229,7 @@ class _PrefetchLoop:
         rules, rooms, horizon = self._rules, team.rooms, self._horizon
         most, workers = rules.most, rules.workers
         if size := rooms.bytes:
-            most = min(most, max(1, team.most_bytes // size - rules.reserve) + rules.n_prefetch)
+            most = min(most, max(1, rooms.slots.most_bytes // size - rules.reserve) + rules.n_prefetch)
         if rooms.is_new:
             horizon.peek()  # which sets horizon.rows
             if rooms.wait_for_a_sample(horizon.rows):
@@ -255,14 +238,11 @@ class _PrefetchLoop:
         parts = workers if batch_s > rules.dear_s or most <= workers else 1
         return parts, _MOST_OUT if batch_s < parts * _DEAR_BLOCK_S else 1, most
 
-    @property
-    def _in_flight(self) -> int:
-        return len(self._ledger.batches) + len(self._communicator.queue)
-
     def _plan(self, rooms: Any, most_in_flight: int) -> bool:
         """Plan one more batch and add it to the ledger; return False if the order or the memory has none to give."""
-        horizon, room = self._horizon, None
-        if self._in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
+        horizon, room = self._horizon, OBJECTS
+        in_flight = len(self.ledger.batches) + len(self.communicator.queue)
+        if in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
             self._is_held_up = not horizon.is_reached
             return False
         began = time.monotonic()
@@ -271,14 +251,14 @@ class _PrefetchLoop:
         if not rooms.wait_for_a_sample(plan.rows) and (room := rooms.take(plan.rows)) is None:
             self._lacks_room = True  # until a slot comes home, which rings the bell
             return False
-        self._ledger.enter(plan, room)
+        self.ledger.enter(plan, room)
         horizon.take()
         self._hooks.tell(Hook.planned, plan, self._run.plans, began, time.monotonic())
         return True
 
     def _begin(self, run: Run) -> None:
-        self._ledger.abandon()
-        self._recovery.forget()
+        self.ledger.abandon()
+        self._recovery.deaths.clear()
         self._run, self._epoch_taken = run, run.cursor.epoch
         self._horizon.begin(run.cursor, run.plans)
         self._ended, self._delivered = False, 0
@@ -292,7 +272,7 @@ class _PrefetchLoop:
         if done.startup is not None:
             self._send_home()
             raise WorkerStartError(f"worker {done.worker} could not start:\n\n{done.startup}")
-        found = self._ledger.settle(done)
+        found = self.ledger.settle(done)
         self.tally.fetched(done.rows, done.seconds, done.cpu_s)
         if found is not None:
             block, batch = found
@@ -306,19 +286,17 @@ class _PrefetchLoop:
                     self._place(batch)
             ends = done.faults and not self._rules.skips_errors and any(fault.ends_row for fault in done.faults)
             if batch.error or ends:
-                self._ledger.ask_no_more(batch)
+                self.ledger.ask_no_more(batch)
         self._hooks.tell(Hook.answered, done)
 
     def _open(self, block: Block, batch: Delivery, columns: Any, rows: list[int], sealed: Any) -> None:
         """Store the samples that were sent with an answer, instead of through shared memory."""
         rooms = self._team.rooms
-        if columns is not None and batch.room is not None:
+        if columns is not None:
             rooms.fill(batch.room, block.row, block.rows, columns)
         values: Sequence[Any] = () if sealed is None else self._team.opens(sealed)
         if not block.brief:
-            are_all = len(rows) == block.rows  # then there is nothing to do for each row
-            where = range(block.row, block.row + len(rows)) if are_all else [block.row + at for at in rows]
-            batch.odd.update(zip(where, values, strict=True))
+            batch.odd.update(zip([block.row + at for at in rows], values, strict=True))
             return
         for at, value in zip(rows, values, strict=True):
             if at >= 0:
@@ -332,20 +310,22 @@ class _PrefetchLoop:
         rooms, found = self._team.rooms, [batch]
         if rooms.is_new and batch.odd:
             rooms.learn(next(iter(batch.odd.values())), batch.plan.rows)
-            found = self._ledger.seat(rooms.take)
+            found = list(self.ledger.batches.values())
+            for one in found:
+                one.room = rooms.take(one.plan.rows) or OBJECTS
         for one in found:
-            rooms.place(one.room or OBJECTS, one.odd, one.asides)
+            rooms.place(one)
 
     def _hand_over(self) -> None:
         """Put finished batches, and the end of the run, into the communicator, as far as it has room."""
-        ledger, room = self._ledger, self._communicator.n_prefetch - len(self._communicator.queue)
+        ledger, rooms, room = self.ledger, self._team.rooms, self._rules.n_prefetch - len(self.communicator.queue)
         deliveries = ledger.completed(room)
         for batch in deliveries:
-            finish(batch, self._rules, self.tally, self._contents)
+            finish(batch, self._rules, self.tally, rooms.contents)
             if batch.contents is None:
-                self._team.rooms.give_back(batch.room or OBJECTS, batch.is_lost)
+                rooms.give_back(batch)
         if deliveries:
-            self._recovery.progress()
+            self._recovery.setbacks.clear()
         if len(deliveries) >= room:
             self._is_held_up = True
             if room <= 0:
@@ -356,26 +336,17 @@ class _PrefetchLoop:
         if deliveries:
             self._deliver(deliveries)
 
-    def _contents(self, batch: Delivery, failed: frozenset[int]) -> Contents:
-        found = batch.room or OBJECTS, batch.plan.rows, batch.odd, batch.asides, failed, batch.is_lost
-        contents: Contents = self._team.rooms.contents(*found)
-        self.tally.copies += contents.copied
-        return contents
-
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """Number the deliveries, so that the consumer notices if Ctrl-C loses one, and queue them."""
         for delivery in deliveries:
             delivery.number = self._delivered
             self._delivered += 1
-        self._communicator.put(deliveries, self._run.number)
+        self.communicator.put(deliveries, self._run.number)
 
-    def _lose_worker(self, end: End) -> None:
-        """Handle the end of a worker: after a death its rows are sent again."""
-        self._hooks.tell(Hook.lost, end.worker, end.was_asked)
-        if end.was_asked:
-            return
+    def _recover(self, end: End) -> None:
+        """Handle the death of a worker: its rows are sent again."""
         try:
-            self._recovery.recover(end, self._ledger)
+            self._recovery.recover(end, self.ledger)
         except Exception:
             self._send_home()
             raise
@@ -386,23 +357,24 @@ class _PrefetchLoop:
         """End all workers; the next run starts new ones."""
         for end in self._events:
             if type(end) is End:  # another worker ended at the same time
-                self._ledger.recall(end.blocks, is_lost=not end.is_gone)
+                self.ledger.recall(end.blocks, is_lost=not end.is_gone)
                 self._recovery.restarts += not end.was_asked
         self._events.clear()
-        self._ledger.recall_all(is_lost=not self._team.crew.dismiss())
+        is_lost = not self._team.crew.dismiss()
+        self.ledger.recall(list(self.ledger.out), is_lost)
 
     def _fail(self, error: BaseException) -> None:
         """Deliver an error that concerns more than one batch; the consumer may try again."""
-        self._ledger.abandon()
+        self.ledger.abandon()
         self._horizon.end()
         self._ended = True
         self._deliver([ending(self._run.cursor, named(error))])
 
     def _dispose(self) -> None:
-        self._communicator.terminate()
+        self.communicator.terminate()
         team, self._team = self._team, None
         if team is not None:
             team.close(_CLOSE_S)
         self._bell.close()
         self._hooks.tell(Hook.close)
-        self._ledger = Ledger(lambda room, is_lost: None)
+        self.ledger = Ledger(self._rules)

@@ -1,10 +1,9 @@
 """The pump of an iterator or a loader: hands out one batch after the other, from any position that it is sent to.
 
-Runs in the consumer's thread and owns the prefetch loop: starts it when the first batch is asked for, waits for its
-batches, moves it to another position (a new *run*), ends it.  Guarantees that ``cursor``, the position between two
-batches, tells what has been handed out, never what is prefetched; that Ctrl-C in ``next()`` loses and repeats nothing;
-and that ``close()`` works from any thread, in any state, any number of times, and ends in bounded time, as do dropping
-the pump and leaving the interpreter.
+Runs in the consumer's thread and owns the prefetch loop.  Guarantees that ``cursor`` tells what has been handed out,
+never what is prefetched; that Ctrl-C in ``next()`` loses and repeats nothing; and that ``close()`` works from any
+thread, in any state, any number of times, and ends in bounded time, as do dropping the pump and leaving the
+interpreter.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..errors import IteratorClosed, MpiterError, UnevenSamples, could_not_start, name_samples, warn
-from ..order.cursor import Cursor, Plan, Plans
+from ..errors import IteratorClosed, UnevenSamples, name_samples, warn
+from ..order.cursor import Cursor, Plans
+from ..pool.crew import named_errors
 from ..pool.endings import Patience, interval_for
 from ..pool.starting import interrupts_later
 from ..samples.batch import Batch, differing, samples_of
@@ -27,10 +27,11 @@ from ..stats import Stats
 from ..worker import home
 from . import lifetime
 from .communicator import Terminated
+from .delivery import Delivery
 from .hook import Hook, Hooks
 from .options import Options
-from .prefetch import _PrefetchLoop
-from .run import Delivery, Run
+from .prefetch import Run, _PrefetchLoop
+from .recovery import doings
 from .tally import Skipped
 from .team import Team
 
@@ -89,8 +90,7 @@ class Pumping:
     def refresh(self) -> None:
         """If the dataset has changed, end the workers, so that the next batch starts new ones."""
         if self.loop is not None and not self.loop.carries(self.options.cargo):
-            self.close()
-            self.is_closed = False
+            self.change(self.options)
 
     # -- handing out ---------------------------------------------------------------------------------------------
 
@@ -132,15 +132,24 @@ class Pumping:
 
     def _launch(self) -> None:
         """Make the loop and start it."""
-        raise NotImplementedError
 
     def _begin(self, loop: Any) -> None:
         """Have the loop begin another run, at ``self.cursor``, the place after the last batch handed out."""
+
+    def _fetch(self, loop: Any) -> Delivery:
+        """Return the loop's next delivery."""
         raise NotImplementedError
 
     def _take(self, loop: Any) -> Delivery:
-        """Wait for the loop's next delivery."""
-        raise NotImplementedError
+        """Wait for the loop's next delivery, and note for how long."""
+        tally, began = loop.tally, time.monotonic()
+        tally.waits = tally.waits[0], began  # at once: another thread may look
+        try:
+            return self._fetch(loop)
+        finally:
+            ended = time.monotonic()
+            tally.waits = tally.waits[0] + ended - began, None
+            self._hooks.tell(Hook.waited, began, ended)
 
     def _hand_out(self, loop: Any, delivery: Delivery) -> Any:
         contents, plan = delivery.contents, delivery.plan
@@ -153,11 +162,13 @@ class Pumping:
         began = time.monotonic()
         try:
             batch = self._opens(contents)
-        except (
-            Exception
-        ) as error:  # samples that can't be stacked: the batch counts as handed out, else it would come again and again
-            self._advance(delivery)
-            self._name_samples(error, contents, plan)
+        except Exception as error:  # samples that can't be stacked
+            self._advance(delivery)  # the batch counts as handed out, else it would come again and again
+            if plan.samples is None:
+                keys = [key for stretch in plan.stretches for key in stretch.indices]
+                keys = [key for row, key in enumerate(keys) if row not in contents.failed]
+                rows = error.rows if isinstance(error, UnevenSamples) else ()
+                name_samples(error, keys, rows or differing(samples_of(contents)))
             raise
         if self._counts is not None:
             samples = self._counts(batch)
@@ -186,14 +197,6 @@ class Pumping:
             if not delivery.is_empty:
                 self._before = None
         self._taken += 1
-
-    def _name_samples(self, error: Exception, contents: Contents, plan: Plan) -> None:
-        """Add to the error which samples can't be stacked."""
-        if plan.samples is None:
-            keys = [key for stretch in plan.stretches for key in stretch.indices]
-            keys = [key for row, key in enumerate(keys) if row not in contents.failed]
-            rows = error.rows if isinstance(error, UnevenSamples) else ()
-            name_samples(error, keys, rows or differing(samples_of(contents)))
 
     def _course(self) -> Plans:
         """Return the plans for this rank's part of a run that begins here."""
@@ -240,8 +243,7 @@ class Pumping:
             try:
                 self._last_stats = loop.stats()
             finally:
-                loop.stop()
-                loop.join()
+                loop.close()
 
 
 class Pump(Pumping):
@@ -269,30 +271,26 @@ class Pump(Pumping):
 
     def _take(self, loop: _PrefetchLoop) -> Delivery:
         if self._in_hand is None:
-            self._in_hand = self._wait_for(loop)
+            self._in_hand = super()._take(loop)
         loop.mail.deliver()  # a warning may be raised as an error: the batch then stays in hand
         delivery, self._in_hand = self._in_hand, None
         self._has_stopped = delivery.is_end
         return delivery
 
-    def _wait_for(self, loop: _PrefetchLoop) -> Delivery:
-        began, glance_s = loop.tally.asked(), interval_for(limit := self.options.dataset_timeout)
-        if limit is not None:
-            self._patience = Patience(limit)
+    def _fetch(self, loop: _PrefetchLoop) -> Delivery:
+        limit = self.options.dataset_timeout
+        self._patience, glance_s = Patience(limit), interval_for(limit)
         try:
-            delivery = loop.get(self._waits, glance_s)
+            delivery = loop.communicator.get(self._waits, glance_s)
             while delivery.number != self._taken:  # Ctrl-C came between the queue and the user, and a delivery was lost
                 self._begin(loop)
-                delivery = loop.get(self._waits, glance_s)
+                delivery = loop.communicator.get(self._waits, glance_s)
             return delivery
         except Terminated:
             raise self._closed_meanwhile() from None
         except BaseException as error:
             self._has_stopped = not isinstance(error, self._lateness)  # after a warning the run continues
             raise
-        finally:
-            loop.tally.waited(began, ended := time.monotonic())
-            self._hooks.tell(Hook.waited, began, ended)
 
     def _waits(self, seconds: float) -> None:
         """Warn, or raise an error, if no batch has come for longer than ``dataset_timeout``."""
@@ -300,33 +298,24 @@ class Pump(Pumping):
         if loop is None or limit is None:  # closed meanwhile, or there is no limit
             return
         if self._patience.ends(seconds, not any(line.ready for line in loop.lines)):
-            problem = self._late(limit, seconds, loop.doings() or "no worker is at a sample right now")
+            told = doings(loop.lines, loop.ledger) or "no worker is at a sample right now"
+            problem = self._late(limit, seconds, told)
             self._lateness = type(problem)
             if not isinstance(problem, Warning):
                 raise problem
             warn(problem)
 
     def _launch(self) -> None:
-        try:
-            self._launch_loop()
-        except OSError as error:
-            if isinstance(error, MpiterError):
-                raise
-            raise could_not_start(error) from error
-
-    def _launch_loop(self) -> None:
-        options = self.options
-        rules = options.rules(self.seed, as_samples=self._opens is Batch)
-        hire = partial(Team, rules, options.backend, options.serializer, options.copy, options.cargo)
-        loop = _PrefetchLoop(rules, hire, self._all_skipped, self._hooks)
+        rules = self.options.rules(self.seed, as_samples=self._opens is Batch)
+        loop = _PrefetchLoop(rules, partial(Team, rules, self.options), self._all_skipped, self._hooks)
+        run = self._run()
         self._letting_go = lifetime.end_with(self, loop)
-        with interrupts_later():  # Ctrl-C comes before workers are started or after the pump owns them
+        with named_errors(), interrupts_later():  # Ctrl-C comes before workers are started or after the pump owns them
             try:
-                loop.launch(self._run())
+                loop.launch(run)
             except BaseException:
                 self._letting_go.detach()
-                loop.stop()
-                loop.join()
+                loop.close()
                 raise
             self.loop, self._has_stopped = loop, False
         if self.is_closed:

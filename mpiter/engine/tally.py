@@ -1,7 +1,6 @@
 """The counters of one iterator, which ``stats()`` reads.
 
 Written by the prefetch thread, except those about waiting and taking batches, which the consumer's thread writes.
-Times are on the monotonic clock, which the workers on this machine share.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class Tally:
     samples: int = 0
     odd_rows: int = 0
     copies: int = 0
-    fetch_s: float = 0.0  # of all workers
     sample_s: float = 0.0
     sample_cpu_s: float = 0.0
     start_s: float = 0.0
@@ -51,25 +49,6 @@ class Tally:
     since: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins: when, what had been waited, for how many
     looked: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins here next
     barren: int = 0  # samples skipped since the last good one
-
-    def counters(self) -> dict[str, Any]:
-        """Return the counters that ``Stats`` has under the same names."""
-        return {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
-
-    @property
-    def skipped(self) -> int:
-        """The number of samples that were left out."""
-        return self.all_skipped.count
-
-    def asked(self) -> float:
-        """Note that ``next()`` begins to wait; return the time."""
-        now = time.monotonic()
-        self.waits = self.waits[0], now  # at once: another thread may look
-        return now
-
-    def waited(self, began: float, ended: float) -> None:
-        """Note that ``next()`` has waited."""
-        self.waits = self.waits[0] + ended - began, None
 
     @property
     def wait_s(self) -> float:
@@ -87,7 +66,6 @@ class Tally:
 
     def fetched(self, samples: int, seconds: float, cpu_s: float) -> None:
         """Note that fetching ``samples`` samples took ``seconds``, and update the moving average of one."""
-        self.fetch_s += seconds
         if not samples:
             return
         if not self.sample_s:
@@ -96,19 +74,17 @@ class Tally:
         self.sample_cpu_s += 0.25 * (cpu_s / samples - self.sample_cpu_s)
 
     def look(self) -> dict[str, Any]:
-        """Return the times for ``Stats`` that cover the period since the last look.
+        """Return the counters that ``Stats`` has under the same names, and its times since the last look.
 
         A look within a second of the last one, or before another batch, continues the same period: a progress bar that
         looks all the time must leave something to see for others.
         """
+        found = {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
         if self.began is None:
-            return {}
+            return found
         now, wait_s = time.monotonic(), self.wait_s
         if now - self.looked[0] >= _LOOK_S and self.batches > self.looked[2]:
             self.since, self.looked = self.looked, (now, wait_s, self.batches)
         then, waited, batches = self.since
-        return {
-            "recent_s": now - then,
-            "recent_wait_s": wait_s - waited,
-            "recent_batches": self.batches - batches,
-        }
+        recent = {"recent_s": now - then, "recent_wait_s": wait_s - waited, "recent_batches": self.batches - batches}
+        return found | recent

@@ -15,7 +15,7 @@ from typing import Any, Generic, Self
 import numpy as np
 
 from ..engine.alone import pump_for
-from ..engine.options import Options, flag, whole
+from ..engine.options import Options, whole
 from ..errors import IteratorClosed, OptionError
 from ..order.cursor import Cursor, Pace
 from ..order.order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
@@ -39,8 +39,6 @@ class Sampling:
 
     def __post_init__(self) -> None:
         whole("epochs", self.epochs, least=0, optional=True)
-        for name, value in (("repeat", self.wrap), ("drop_last", self.drop_last), ("shuffle", self.shuffle or False)):
-            flag(name, value)
         if self.order_sampler is not None and not callable(self.order_sampler):
             raise OptionError(f"order_sampler={self.order_sampler!r:.60} cannot be called; pass a function.")
         if self.shuffle is not None and self.order_sampler is not None:
@@ -63,7 +61,7 @@ class Sampling:
                 "not agree.  Leave order_sampler out: shuffle and seed= make one order for all ranks."
             )
         if self.drop_last:
-            options.check_drop_last(length, options.batch_size)
+            options.check_drop_last()
 
     @property
     def shuffles(self) -> bool:
@@ -236,7 +234,7 @@ class DatasetIterator(Generic[B]):
     @property
     def fetches_here(self) -> bool:
         """True if ``next()`` fetches the samples itself, without workers."""
-        return not self._pump.options.has_workers
+        return self._pump.options.n_workers == 0
 
     @property
     def repeat(self) -> bool:
@@ -293,7 +291,6 @@ class DatasetIterator(Generic[B]):
     def load_state_dict(self, state: Any) -> None:
         """Continue from where ``state`` was saved, with whatever number of workers it was saved."""
         self._refuse_if_closed("load a state")
-        self._pump.options.warn_of_disorder()
         self._go(*load(state, self._agreed(), self._cursor.order))
 
     def _agreed(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, Self, Unpack
 
-from ..engine.arguments import OF_ITERATORS, OF_NONE, OF_THREADS, Rare, takes
+from ..engine.arguments import Rare, takes
 from ..engine.options import Options
 from ..errors import OptionError
 from ..order.cursor import Cursor, batches_of
@@ -41,7 +41,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
     [[10, 20], [30]]
     """
 
-    @takes(Rare, OF_ITERATORS)
+    @takes(Rare)
     def __init__(
         self,
         dataset: Any,
@@ -85,7 +85,7 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
 
     _revives = True
 
-    @takes(Rare, OF_THREADS)
+    @takes(Rare)
     def __init__(
         self,
         dataset: Any,
@@ -120,7 +120,7 @@ class SerialIterator(DatasetIterator[Batch[T]]):
 
     _revives = True
 
-    @takes(Rare, OF_NONE)
+    @takes(Rare)
     def __init__(
         self,
         dataset: Any,
@@ -190,7 +190,7 @@ class Columns:
         return collate(samples, self._settle, self._stacks) if found is None else found
 
 
-@takes(Rare, OF_ITERATORS)
+@takes(Rare)
 def batches(
     dataset: Any,
     batch_size: int,

@@ -13,8 +13,8 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from ..datasets.columns import as_dataset
-from ..engine.arguments import OF_LOADERS, OfLoaders, takes
-from ..engine.options import flag, is_object, whole
+from ..engine.arguments import OfLoaders, takes
+from ..engine.options import whole
 from ..errors import OptionError
 from ..iterators.iterators import Columns
 from ..samples.batch import collate, samples_of, settle_as
@@ -82,7 +82,7 @@ class DataLoader(Loading[B_co]):
     (2, 2) [2 3]
     """
 
-    @takes(OfNumpy, OF_LOADERS)
+    @takes(OfNumpy)
     def __init__(
         self,
         dataset: Any,
@@ -105,7 +105,6 @@ class DataLoader(Loading[B_co]):
         seed, ragged = options.get("seed"), options.get("ragged", "raise")
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
-        is_object("dataset", dataset)
         for name, called in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
             if called is not None and not callable(called):
                 raise OptionError(f"{name}={called!r:.60} cannot be called; pass a function.")
@@ -116,8 +115,6 @@ class DataLoader(Loading[B_co]):
         if batch_size is None and drop_last:
             raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
         whole("batch_size", batch_size, least=1, optional=True)
-        flag("drop_last", drop_last)
-        flag("shuffle", shuffle or False)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
         is_drawn = sampler is not None or batch_sampler is not None
         if is_stream and not hasattr(type(dataset), "__iter__"):

@@ -198,11 +198,10 @@ class Loading(Generic[B_co]):
                 f"on_error= and receipts= are about keys, and {name} is read as a stream, which has none and may be at "
                 f"its end once it has raised; have its __iter__ catch the error, or pass a dataset with [] and len()."
             )
-        if not self._is_stream and self._goes_through_all:
-            if self.drop_last:
-                made.check_drop_last(len(self.dataset), self.batch_size or 1)
-            if made.receipts is not None:
-                made.receipts.terms = len(self.dataset), (self.batch_size or 1) * self.drop_last
+        if self.drop_last:
+            made.check_drop_last()
+        if not self._is_stream and self._goes_through_all and made.receipts is not None:
+            made.receipts.terms = len(self.dataset), (self.batch_size or 1) * self.drop_last
         made.prepare()
         self._next = Place()  # where the next iter() begins
         self._settle_in()
@@ -299,7 +298,7 @@ class Loading(Generic[B_co]):
             plans = self._plans(place)  # before the seed, as in torch: iter() of a sampler may draw
             seed, length = self._seed_of_epoch(), len(self.dataset) if isinstance(plans, Pace) else 0
             order = Shuffled(length, self._seed, place.epoch) if length and self._shuffles else Sequential(length)
-            return Pass(place, plans, seed, order, begun_with, self._recipe.most_ahead)
+            return Pass(place, plans, seed, order, begun_with, self._recipe.rules().most)
         except StateError:
             generators.restore(begun_with)
             raise
@@ -359,13 +358,12 @@ class Loading(Generic[B_co]):
 
     def load_state_dict(self, state: Any) -> None:
         """Make the next ``iter()`` go on from where ``state`` was saved, with any number of workers."""
-        self._recipe.warn_of_disorder()
         self._next, self._seed = load(state, self._agreed())
 
     @property
     def fetches_here(self) -> bool:
         """True if the loop itself fetches the samples, without workers."""
-        return not self._recipe.has_workers
+        return self._recipe.n_workers == 0
 
     @property
     def is_new_epoch(self) -> bool:

@@ -182,6 +182,15 @@ class Pace(Plans):
             return Plan(number, each, (stretch,), cursor, Cursor(stop, epoch, False, order, epoch + position / length))
         return self._wrapped(cursor, number) if self.wrap else self._bounded(cursor, number)
 
+    def whole(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:
+        position, epoch, _, order, _ = cursor
+        stop, length = position + self.batch_size, len(order)
+        is_last = stop >= length if self.wrap else stop + self.batch_size > length  # or may be followed by a short one
+        if is_last or self.share is not WHOLE or (self.epochs is not None and epoch >= self.epochs):
+            return None
+        after = make_cursor((stop, epoch, False, order, epoch + position / length))
+        return order.take(position, stop).tolist(), position, after
+
     def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
         """Return the plans of several full batches within the epoch at once."""
         position, epoch, _, order, _ = cursor

@@ -77,7 +77,7 @@ class Crew:
             drawn=self._drawn,
         )
         try:
-            with _named_errors():
+            with named_errors():
                 self._pool = self._launch.pool(self._rules.workers, begin, (setup,), bell=self._bell)
         except BaseException:
             self._clear(is_clean=True)
@@ -89,7 +89,7 @@ class Crew:
             return
         for worker in range(self._rules.workers):
             if worker not in self._taken:
-                with _named_errors():
+                with named_errors():
                     self._pool.start(worker)
                 self._taken.add(worker)
         self._has_gaps = False
@@ -218,7 +218,7 @@ class Crew:
 
 
 @contextlib.contextmanager
-def _named_errors() -> Iterator[None]:
+def named_errors() -> Iterator[None]:
     """Raise an OSError at the start of workers as an error that names the system's limits."""
     try:
         yield

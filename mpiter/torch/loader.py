@@ -17,7 +17,7 @@ from torch.utils.data import _utils
 
 from ..datasets.columns import as_dataset
 from ..device import can_pin
-from ..engine.arguments import OF_LOADERS, OfLoaders, defaults, takes
+from ..engine.arguments import OfLoaders, defaults, takes
 from ..errors import OptionError
 from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
@@ -63,7 +63,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     tensor([2., 3.]) tensor([2, 3])
     """
 
-    @takes(OfTorch, OF_LOADERS)
+    @takes(OfTorch)
     def __init__(
         self,
         dataset: Any,

@@ -62,7 +62,7 @@ class Slots:
 
     def __init__(self, arena: Arena, most_bytes: int, bell: Bell) -> None:
         self._arena = arena
-        self._most_bytes = most_bytes  # the arena's share that slots may take
+        self.most_bytes = most_bytes  # the arena's share that slots may take
         self._bell = bell
         self._free: list[Slot] = []  # last in, first out, since the last one is in the caches
         self._home: deque[_Lease] = deque()  # leases that have ended, added by the callbacks
@@ -100,7 +100,7 @@ class Slots:
         if self.count - len(self._leases) > reserve:
             return True
         self.collect()
-        to_come = 0 if self.is_refused else max(0, self._most_bytes - self.bytes) // max(self.size, 1)
+        to_come = 0 if self.is_refused else max(0, self.most_bytes - self.bytes) // max(self.size, 1)
         return self.count - len(self._leases) + to_come > reserve
 
     def lease(self, slot: Slot) -> Any:
@@ -164,7 +164,7 @@ class Slots:
         return len(self._leases) - len(self._home)
 
     def _grow(self) -> Slot | None:
-        fits = self.bytes + self.size <= self._most_bytes or self.count == 0
+        fits = self.bytes + self.size <= self.most_bytes or self.count == 0
         if self.is_refused or not fits:
             return None
         try:

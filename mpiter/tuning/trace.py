@@ -15,8 +15,8 @@ import time
 import weakref
 from typing import Any
 
+from ..engine.delivery import Delivery
 from ..engine.hook import Hook
-from ..engine.run import Delivery
 from ..errors import OptionError
 from ..order.cursor import Plan, Plans
 from ..rules import Rules
@@ -33,13 +33,12 @@ _WAIT, _STEP, _ORDER, _OPEN, _FETCH = (
     f'{{"ph":"X",{_HEAD},"name":"{name}","args":{{{args}}}}}'
     for name, args in {
         **dict.fromkeys(("wait", "step", "order"), ""),
-        "open": '"samples":%d,"bytes":%d',
+        "open": '"samples":%d',
         "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g',
     }.items()
 )
 _BATCHES = f'{{"ph":"C",{_HEAD},"name":"batches","args":{{"ready":%d,"on their way":%d}}}}'
 _NAME = f'{{"ph":"M",{_HEAD},"name":"%s_name","args":{{"name":"%s"}}}}'
-_MARK = f'{{"ph":"i","s":"p",{_HEAD},"name":"%s","args":{{}}}}'
 
 Note = tuple[Any, ...]  # the event's pattern, its thread, its beginning and end, and the pattern's further values
 
@@ -151,7 +150,7 @@ class Tracer(Hook):
         if samples is None:
             return
         self._since = ended
-        self._notes.append((_OPEN, CONSUMER, began, ended, samples, self.loop.room_bytes))
+        self._notes.append((_OPEN, CONSUMER, began, ended, samples))
         if ended > self._due:
             self._write(ended)
 
@@ -174,7 +173,3 @@ class Tracer(Hook):
         if (batches, ready) != self._seen:
             self._seen = batches, ready
             self._note(_BATCHES, PREFETCH, ready, max(0, batches - ready))
-
-    def lost(self, worker: int, was_asked: bool) -> None:
-        how = "has ended, as it was asked to" if was_asked else "was lost, and is replaced"
-        self._note(_MARK, PREFETCH, f"worker {worker} {how}")

@@ -133,7 +133,7 @@ def test_the_slots_of_an_unkillable_worker_are_never_used_again(unkillable: Any)
         seen = [plain(list(next(it))) for _ in range(3)]
         wait_until(lambda: it._pump.loop.lines[0].active, "the worker is held up")
         slots, lent = it._pump.loop._team.rooms.slots, []
-        in_danger = {batch.room.slot for batch in it._pump.loop._ledger.batches.values()}
+        in_danger = {batch.room.slot for batch in it._pump.loop.ledger.batches.values()}
         genuine = slots.lease
         slots.lease = lambda slot: lent.append(slot) or genuine(slot)
         pid = spare(it, 0)

@@ -143,11 +143,6 @@ def test_a_dict_that_a_sampler_has_keys_for_is_samples() -> None:
         Ours(given, 2)
 
 
-def test_what_gives_no_batches_is_told_of() -> None:
-    with pytest.warns(RuntimeWarning, match="no batch will come: the dataset has a length of 3, batch_size=5"):
-        Ours(range(3), 5, drop_last=True)
-
-
 # -- collating ---------------------------------------------------------------------------------------------------
 
 

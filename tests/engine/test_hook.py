@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from typing import Any
 
@@ -78,11 +77,3 @@ def test_a_hook_that_fails_is_told_nothing_more_and_stops_nobody(event: str, n_p
             assert sum(len(batch) for batch in stream) == 48
         assert hook.told[event] == 1
         assert hook.told["close"] == 1
-
-
-def test_what_is_no_hook_is_refused_and_one_travels_without_what_fetches() -> None:
-    with mpiter.batches(Watched(print), 4, n_processes=0) as stream, pytest.raises(mpiter.OptionError, match="Hook"):
-        next(stream)
-    hook = Hook()
-    hook.loop = lambda: None
-    assert pickle.loads(pickle.dumps(hook)).loop is None

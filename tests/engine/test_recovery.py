@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpiter.engine.delivery import OBJECTS
 from mpiter.engine.ledger import Ledger
 from mpiter.engine.recovery import Recovery
-from mpiter.engine.rooms import OBJECTS
 from mpiter.errors import WorkerCrashed
 from mpiter.order.cursor import Plan, Stretch
 from mpiter.pool.endings import START_S, End, Patience, cause, ended, in_hand
+from mpiter.rules import Rules
 from mpiter.worker.block import Block
 from mpiter.worker.board import Line
 
@@ -20,7 +21,7 @@ ROWS = 4
 
 
 def empty(**options: Any) -> Ledger:
-    return Ledger(lambda room, is_lost: None, **options)
+    return Ledger(Rules(1, **options))
 
 
 def entered(ledger: Ledger, number: int) -> None:
@@ -64,7 +65,7 @@ def faults_in(ledger: Ledger) -> list[Any]:
 
 
 def test_the_suspect_that_a_worker_elsewhere_had_to_itself_names_what_was_in_hand() -> None:
-    ledger, told = empty(is_blind=True), Line(**dict.fromkeys(Line._fields, 0))
+    ledger, told = empty(shares_memory=False), Line(**dict.fromkeys(Line._fields, 0))
     entered(ledger, 3)
     blocks = [cut(ledger, 5, 1), cut(ledger, 6)]
     assert in_hand(blocks, told, stood_still=False).active == 2, "it may have been answered, and the answer lost"
@@ -77,7 +78,7 @@ def test_the_suspect_that_a_worker_elsewhere_had_to_itself_names_what_was_in_han
     assert [(block.row, block.rows, block.singly) for block in alone] == [(row, 1, True) for row in range(ROWS)]
     line = in_hand(alone[2:], told, stood_still=False)
     assert (line.block, line.row, line.active) == (9, 0, 1)
-    assert ledger.in_hand(line).index == 302  # type: ignore[union-attr]
+    assert ledger.in_hand(line)[1] == 302  # type: ignore[index]
 
 
 def test_a_row_in_hand_at_two_deaths_is_to_blame_and_is_not_asked_for_again(ledger: Ledger) -> None:
@@ -94,7 +95,7 @@ def test_a_row_in_hand_at_two_deaths_is_to_blame_and_is_not_asked_for_again(ledg
 def test_what_is_dropped_is_suspected_no_more(ledger: Ledger) -> None:
     recovery = Recovery()
     recovery.recover(died(), ledger)
-    recovery.forget()
+    recovery.deaths.clear()
     cut(ledger, 2)
     recovery.recover(died(block=2), ledger)
     assert faults_in(ledger) == []
@@ -107,7 +108,7 @@ def test_a_line_that_does_not_fit_its_block_blames_no_sample(ledger: Ledger, lin
     for _ in range(3):
         recovery.recover(died(**{"blocks": (0,), **line}), ledger)
         assert cut(ledger, 0).batch == 0
-        recovery.progress()
+        recovery.setbacks.clear()
     assert faults_in(ledger) == []
 
 
@@ -135,7 +136,7 @@ def test_a_finished_batch_or_a_minute_makes_up_for_them() -> None:
     recovery = Recovery(clock)
     for _ in range(10):
         bury(recovery, 3)
-        recovery.progress()
+        recovery.setbacks.clear()
     for _ in range(10):
         bury(recovery, 1)
         clock.now += 21
@@ -156,7 +157,7 @@ def test_only_starts_that_fail_one_after_the_other_count() -> None:
     for _ in range(10):
         for proven in (True, False, False, False):
             recovery.recover(died(ready=0, active=0, blocks=(), is_proven=proven), empty())
-            recovery.progress()
+            recovery.setbacks.clear()
 
 
 def test_exit_codes_in_words() -> None:

@@ -229,18 +229,6 @@ def test_batches_larger_than_the_dataset_follow_an_order_sampler(
     assert found == np.concatenate(orders[1:] + orders[:1])[: 5 * size].tolist()
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: iterator(range(8), 2, in_order=False, n_processes=1),
-        lambda: mpiter.DataLoader(range(8), 2, num_workers=1, in_order=False),
-    ],
-)
-def test_a_state_without_order_is_warned_of_when_it_is_loaded(make: Any) -> None:
-    with make() as one, pytest.warns(RuntimeWarning, match="some samples come twice and as many never"):
-        one.load_state_dict(one.state_dict())
-
-
 @pytest.mark.parametrize("repeat", [False, True])
 @pytest.mark.parametrize(("size", "other"), [(3, 4), (4, 3), (2, 15)])
 def test_a_state_goes_on_in_batches_of_another_size(size: int, other: int, repeat: bool) -> None:
@@ -267,15 +255,12 @@ def test_a_state_goes_on_in_batches_of_another_size(size: int, other: int, repea
 
 
 class Peak(Hook):
-    """Notes how many batches were in flight at the most, and the bytes of one."""
+    """Notes how many batches were in flight at the most."""
 
-    batches = bytes = 0
+    batches = 0
 
     def in_flight(self, batches: int, ready: int) -> None:
         self.batches = max(self.batches, batches)
-
-    def answered(self, done: Any) -> None:
-        self.bytes = max(self.bytes, self.loop.room_bytes)
 
 
 class Watched(Squares):
@@ -290,10 +275,11 @@ class Watched(Squares):
 
 
 def test_a_room_has_as_many_rows_as_come(default: dict[str, Any]) -> None:
-    few = Watched(4, (100, 100))
+    few = Squares(4, (100, 100))
     with iterator(few, 512, repeat=False, shuffle=False, **default) as it:
         assert plain_batch(next(it)) == plain_batch([few[index] for index in range(4)])
-    assert few.peak.bytes <= 2 * sum(few[index][0].nbytes for index in range(4))
+        team = getattr(it._pump.loop, "_team", None)  # without workers there is none
+        assert team is None or team.rooms.bytes <= 2 * sum(few[index][0].nbytes for index in range(4))
     with iterator(few, 8, shuffle=False, **default) as it:
         assert plain_batch(next(it)) == 2 * plain_batch([few[index] for index in range(4)])
 
@@ -460,12 +446,6 @@ def test_more_failures_than_may_be_skipped_are_errors_each(default: dict[str, An
             assert isinstance(error.value.__cause__, KeyError)
         assert [label for _, label in next(it)] == [9, 10, 11]
         assert it.stats().skipped == 2
-
-
-@pytest.mark.parametrize("most", [-1, 1.5, True, "3"])
-def test_a_limit_of_skipping_is_a_whole_number(most: Any) -> None:
-    with pytest.raises(mpiter.OptionError, match="must be a whole number from 0 on, or None"):
-        mpiter.Skip(most=most)
 
 
 # -- several at once, and the end --------------------------------------------------------------------------------

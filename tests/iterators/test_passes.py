@@ -76,9 +76,3 @@ def test_reset_begins_with_the_first_pass_and_no_epoch_is_none() -> None:
 def test_what_can_only_be_iterated_over_is_refused_with_the_remedy() -> None:
     with pytest.raises(mpiter.OptionError, match=r"mpiter\.DataLoader takes what can only be iterated over"):
         mpiter.batches(iter([1, 2]), 2)
-
-
-@pytest.mark.parametrize("door", [mpiter.batches, mpiter.DataLoader])
-def test_a_batch_larger_than_the_dataset_that_is_dropped_is_told_of(door: Any) -> None:
-    with pytest.warns(RuntimeWarning, match="no batch will come: the dataset has a length of 3, batch_size=4"):
-        door([1, 2, 3], 4, drop_last=True)

@@ -53,7 +53,6 @@ CHOICES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:no batch will come")
 @settings(max_examples=50)
 @given(
     kind=st.sampled_from(list(CHOICES)),

@@ -17,11 +17,14 @@ from samples import Plain, Point, arrays_in, assert_same, leaves, like, samples
 
 import mpiter
 from mpiter.datasets import ship
-from mpiter.engine.rooms import Host, Rooms
+from mpiter.engine.delivery import Delivery
+from mpiter.engine.rooms import Rooms
+from mpiter.order.cursor import Plan
 from mpiter.rules import Rules
 from mpiter.samples.batch import Stacker, collate, columns_of, samples_of
 from mpiter.samples.envelope import Sealing, dumps
 from mpiter.samples.tree import Aside, Group, describe
+from mpiter.transport.slots import Slots
 from mpiter.worker.board import LINE_BYTES, Cell
 from mpiter.worker.sheets import Unsendable, Writer
 
@@ -45,11 +48,12 @@ class Journey:
     def __init__(self, batch, first=None, spare=0, travels=False, copy=False):
         self.batch, self.memory = batch, Memory()
         bell = SimpleNamespace(ring=lambda: None)
-        host = Host(Rules(1, as_samples=False), self.memory, 1 << 40, dumps, bell, pytest.fail)
-        self.rooms = Rooms(host, copy, not travels, False)
+        slots, rules = Slots(self.memory, 1 << 40, bell), Rules(1, as_samples=False)
+        self.rooms = Rooms(rules, slots, dumps, pytest.fail, copy, in_slots=not travels, as_objects=False)
         self.rooms.learn(batch[0] if first is None else first, 1)
         self.room = self.rooms.take(len(batch) + spare)
-        self.layout, self.odd, self.asides = self.room.layout, {}, {}
+        self.delivery = Delivery(Plan(0, len(batch), (), None, None), self.room)
+        self.layout, self.odd, self.asides = self.room.layout, self.delivery.odd, self.delivery.asides
 
     def sheet(self, row, rows):
         return Writer(self.memory).sheet(self.room.brief, self.room.address, row, rows)
@@ -75,7 +79,7 @@ class Journey:
         return self
 
     def contents(self, failed=frozenset()):
-        return self.rooms.contents(self.room, len(self.batch), self.odd, self.asides, failed, False)
+        return self.rooms.contents(self.delivery, failed)
 
     def read(self):
         return samples_of(self.contents())

@@ -17,9 +17,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from mpiter.engine.communicator import Terminated
-from mpiter.engine.prefetch import _PrefetchLoop
-from mpiter.engine.rooms import OBJECTS
-from mpiter.engine.run import Run
+from mpiter.engine.delivery import OBJECTS
+from mpiter.engine.hook import Hooks
+from mpiter.engine.prefetch import Run, _PrefetchLoop
+from mpiter.engine.tally import Skipped
 from mpiter.errors import SampleNotSendable
 from mpiter.order.cursor import Cursor, Pace
 from mpiter.order.order import Sequential
@@ -122,7 +123,7 @@ class Rooms:
     """So many rooms; what is in them is known after the first sample."""
 
     bytes = 1
-    slots = SimpleNamespace(leased=0)
+    slots = SimpleNamespace(leased=0, most_bytes=1 << 30)
 
     def __init__(self, most: int, travels: bool) -> None:
         self.is_new, self.all, self._most, self._travels = True, list[Room](), most, travels
@@ -151,24 +152,26 @@ class Rooms:
         for at, key in enumerate(keys, row):
             room.write(at, key)
 
-    def place(self, room: Any, odd: dict[int, Any], asides: dict[int, Any]) -> None:
-        for row, key in list(odd.items()):
-            if room is not OBJECTS and not is_odd(key):
-                room.write(row, odd.pop(row))
+    def place(self, batch: Any) -> None:
+        for row, key in list(batch.odd.items()):
+            if batch.room is not OBJECTS and not is_odd(key):
+                batch.room.write(row, batch.odd.pop(row))
 
-    def contents(self, room: Any, rows: int, odd: Any, asides: Any, failed: Any, is_lost: bool) -> Any:
+    def contents(self, batch: Any, failed: Any) -> Any:
         """What the user gets: the keys of the batch."""
-        keys = [None] * rows if room is OBJECTS else room.rows
-        keys = [odd.get(row, key) for row, key in enumerate(keys) if row not in failed]
+        room, is_lost = batch.room, batch.is_lost
+        keys = [None] * batch.plan.rows if room is OBJECTS else room.rows
+        keys = [batch.odd.get(row, key) for row, key in enumerate(keys) if row not in failed]
         if room is not OBJECTS:
             assert room.state == "open", f"a room that is {room.state} is handed over"
             room.state = "lost" if is_lost else "leased"
         return SimpleNamespace(keys=keys, room=None if is_lost else room, copied=is_lost, columns=[])
 
-    def give_back(self, room: Any, is_lost: bool = False) -> None:
+    def give_back(self, batch: Any) -> None:
+        room, batch.room = batch.room, OBJECTS
         if room is not OBJECTS:
             assert room.state == "open", f"a room that is {room.state} is discarded"
-            room.state = "lost" if is_lost else "discarded"
+            room.state = "lost" if batch.is_lost else "discarded"
 
 
 class Crew:
@@ -233,10 +236,10 @@ class World:
         self.most = case.n_prefetch + (2 * case.workers + 1 if case.run_ahead is None else case.run_ahead)
         self.rooms, self.crew, self.closed = Rooms(case.rooms, case.travels), Crew(self), 0
         self.faulty: set[int] = {0} if case.fails_first else set()
-        self.loop = _PrefetchLoop(rules, self._hire)  # type: ignore[arg-type]
+        self.loop = _PrefetchLoop(rules, self._hire, Skipped(), Hooks())  # type: ignore[arg-type]
         self.loop.staff(self._new_run())
         self.loop._thread = SimpleNamespace(is_alive=lambda: True)  # type: ignore[assignment]
-        self.loop._communicator._not_full = self  # type: ignore[assignment]
+        self.loop.communicator._not_full = self  # type: ignore[assignment]
 
     def wait_for(self, is_so: Callable[[], bool]) -> None:
         """The loop's thread waits until the consumer has taken enough."""
@@ -254,7 +257,6 @@ class World:
             crew=self.crew,
             rooms=self.rooms,
             opens=list,
-            most_bytes=1 << 30,
             carries=lambda cargo: True,
             close=self._has_closed,
         )
@@ -329,7 +331,7 @@ class World:
                 yield partial(self._kill, worker)
                 if self.left["stuck"]:
                     yield partial(self._kill, worker, is_gone=False)
-        if len(self.loop._communicator.queue):
+        if len(self.loop.communicator.queue):
             yield self._take
         if self.left["restarts"]:
             yield self._restart
@@ -386,7 +388,7 @@ class World:
         room.write(row, key)
 
     def _take(self) -> None:
-        delivery = self.loop._communicator.get(lambda: True, lambda waited: None)
+        delivery = self.loop.communicator.get(lambda waited: None)
         self.got.append(delivery)
         assert delivery.number == len(self.got) - 1, "a delivery is lost, or comes twice"
         self.ended = delivery.is_end
@@ -413,7 +415,7 @@ class World:
         self.got.clear()
         self.begun.clear()
         self.ended = False
-        for room in filter(None, map(_leased, self.loop._communicator.queue)):
+        for room in filter(None, map(_leased, self.loop.communicator.queue)):
             self._return(room)  # nobody holds what was queued
         self.loop.go(self._new_run())
 
@@ -425,7 +427,7 @@ class World:
 
     def check_bounds(self) -> None:
         """What waits, and what is on its way."""
-        waiting = len(self.loop._communicator.queue)
+        waiting = len(self.loop.communicator.queue)
         assert waiting <= self.case.n_prefetch, f"{waiting} wait"
         ahead = len(self.begun) - len(self.got)
         assert ahead <= self.most, f"{ahead} are on their way"
@@ -445,8 +447,8 @@ class World:
         whole = all(keys in wanted.values() for keys in come)
         assert whole or (case.skips_errors and case.deaths > 1), f"rows that are wrong: {come}"
         assert come == sorted(come) or not case.in_order, f"out of order: {come}"
-        ledger = self.loop._ledger
-        assert (len(ledger.batches), ledger.blocks, len(ledger.uncut)) == (0, 0, 0), "the book is not empty"
+        ledger = self.loop.ledger
+        assert (len(ledger.batches), len(ledger.out), len(ledger.uncut)) == (0, 0, 0), "the book is not empty"
         left = [room.number for room in self.rooms.all if room.state in ("open", "leased")]
         assert not left, f"rooms {left} are lost"
         lost = sum(room.state == "lost" for room in self.rooms.all)

@@ -105,7 +105,7 @@ def test_a_refused_room_is_asked_for_again_though_planning_had_to_wait_meanwhile
     def take(self: Rooms, rows: int) -> Any:
         if next(asked) % 2:
             return genuine(self, rows)
-        self._host.bell.ring()  # there is a room again at once
+        self.slots._bell.ring()  # there is a room again at once
         return None
 
     monkeypatch.setattr(Rooms, "take", take)

@@ -67,9 +67,8 @@ AT_CONSTRUCTION = {
     "a generator": (
         lambda: batches((i for i in DATA), 2),
         "a dataset needs dataset[i], which generator has not; pass a list, an array or an object with __len__ and "
-        "__getitem__.  mpiter.DataLoader takes what can only be iterated over.",
+        "__getitem__. mpiter.DataLoader takes what can only be iterated over.",
     ),
-    "a class": (lambda: batches(list, 2), "dataset=list is a class; pass one of its objects, list(…)."),
     "an unknown backend, and no workers": (
         lambda: batches(DATA, 2, backend="proces", n_processes=0),
         f"backend='proces' is unknown; use {BACKENDS} or an object such as mpiter.Process().",
