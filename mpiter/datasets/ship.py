@@ -13,7 +13,7 @@ import mmap
 import os
 import pickle
 import sys
-import warnings
+from collections.abc import Callable
 from itertools import accumulate
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar
@@ -47,7 +47,7 @@ class Kept:
     def __init__(self, cargo: Any) -> None:
         self._cargo = cargo
 
-    def open(self) -> Any:
+    def open(self, notice: Callable[[str], object]) -> Any:
         return self._cargo
 
     def holds(self, cargo: Any) -> bool:
@@ -121,14 +121,14 @@ class Shipment:
         shared = [one.obj if self._maps_files and isinstance(one.obj, SharedBytes) else None for one in raw]
         return [memoryview(b"") if there else one for one, there in zip(raw, shared, strict=True)], shared, stays
 
-    def open(self) -> Any:
-        """Return the cargo, unpickled; when this worker writes to an array, the pages become private to it."""
+    def open(self, notice: Callable[[str], object]) -> Any:
+        """Return the cargo, unpickled; ``notice`` warns the user.  Pages of arrays that it writes to become private."""
         for module in self._first:
             importlib.import_module(module)
         found = zip(self._shared, self._hold.buffers(is_own=True), strict=True)
         program, pickled, *buffers = [shared or buffer for shared, buffer in found]
         if stays := list(variables.put(pickle.loads(program), _variable)):
-            warnings.warn(_told(stays), RuntimeWarning, stacklevel=2)
+            notice(_told(stays))
         return pickle.loads(pickled, buffers=buffers)
 
     def holds(self, cargo: Any) -> bool:

@@ -18,7 +18,7 @@ from functools import partial
 from operator import is_
 from typing import Any
 
-from ..errors import WorkerStartError
+from ..errors import Notices, WorkerStartError
 from ..order.cursor import WHOLE, Cursor, Pace, Plan, Plans, make_cursor
 from ..order.order import Order
 from ..samples.batch import Batch, stacked
@@ -27,7 +27,6 @@ from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block
 from ..worker.caller import CallersWorker
-from ..worker.mail import Inbox
 from . import lifetime
 from .hook import Hook, Hooks
 from .options import Options
@@ -147,7 +146,7 @@ class Alone(Pumping):
             self._hooks.tell(Hook.waited, began, ended)
         if self.is_closed:
             raise self._closed_meanwhile()
-        loop.mail.deliver()
+        loop.notices.give()
         return delivery
 
 
@@ -161,7 +160,7 @@ class _Reading:
     def __init__(self, options: Options, as_samples: bool, seed: int, skipped: Skipped, hooks: Hooks) -> None:
         self.pid, self.born = os.getpid(), home.generation
         self.cargo, self._rules = options.cargo, options.rules(seed, as_samples)
-        self.worker, self.mail = CallersWorker(*options.cargo, self._rules, options.copy), Inbox()
+        self.worker, self.notices = CallersWorker(*options.cargo, self._rules, options.copy), Notices()
         self.tally, self._hooks = Tally(skipped), hooks
         hooks.begin(self)
 

@@ -78,7 +78,7 @@ class Hooks:
 
     def begin(self, loop: Any) -> None:
         """Pass the loop to each hook."""
-        self._warn = loop.mail.warn
+        self._warn = loop.notices.add
         for hook in self._hooks:
             hook.loop = loop
 

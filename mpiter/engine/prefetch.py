@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import machine
 from ..bell import Bell
-from ..errors import WorkerStartError, could_not_start
+from ..errors import Notices, WorkerStartError, could_not_start
 from ..order.cursor import Horizon
 from ..pool.endings import End
 from ..pool.starting import never_interrupted
@@ -28,7 +28,6 @@ from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block, Done, Lost
 from ..worker.board import Line
-from ..worker.mail import Inbox
 from .communicator import Terminated, _Communicator
 from .hook import Hook, Hooks
 from .ledger import Ledger
@@ -55,7 +54,7 @@ class _PrefetchLoop:
         hooks: Hooks | None = None,
     ) -> None:
         self.pid, self.born = os.getpid(), home.generation
-        self.tally, self.mail = Tally(skipped or Skipped()), Inbox()
+        self.tally, self.notices = Tally(skipped or Skipped()), Notices()
         self._rules, self._hire = rules, hire
         self._bell, self._hooks = Bell(), Hooks() if hooks is None else hooks
         self._runs: deque[Run] = deque()  # that were asked for and not yet begun
@@ -90,7 +89,7 @@ class _PrefetchLoop:
 
     def staff(self, run: Run) -> None:
         """Start the workers, and begin ``run``."""
-        self._team = self._hire(self._bell, self.mail.warn)
+        self._team = self._hire(self._bell, self.notices.add)
         self._ledger = Ledger(self._team.rooms.give_back, self._rules.in_order, not self._rules.shares_memory)
         self._communicator.reset(run.number)
         self._begin(run)
@@ -287,8 +286,7 @@ class _PrefetchLoop:
 
     def _settle(self, done: Done) -> None:
         """Handle a worker's answer: note its rows as done, and store what came with it."""
-        if done.mail:
-            self.mail.post(done.mail)
+        self.notices.add(*done.notices)
         if done.startup is not None:
             self._send_home()
             raise WorkerStartError(f"worker {done.worker} could not start:\n\n{done.startup}")

@@ -162,7 +162,7 @@ class _TheVeryObjects(ship.Kept):
     """A cargo (dataset and ``worker_init``) for threads, which use the caller's own objects."""
 
     def holds(self, cargo: Any) -> bool:
-        return all(map(is_, self.open(), cargo))  # the same objects, even if modified
+        return all(map(is_, self._cargo, cargo))  # the same objects, even if modified
 
 
 # Packages that attach from outside, such as ``mpiter.remote``, add theirs.

@@ -9,7 +9,6 @@ process nor descriptor.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from .. import machine
 from ..errors import MpiterError, could_not_start
 from ..rules import Rules
 from ..transport.memory import Arena
-from ..worker.block import Block, Done
+from ..worker.block import Block, Done, make_done
 from ..worker.board import BlackBox, Board, Line
 from ..worker.fetch import _fetch_run
 from ..worker.sheets import Writer
@@ -73,7 +72,6 @@ class Crew:
             rules=self._rules,
             backend=self._name,
             environment=dict(os.environ) if self._are_ours else None,
-            log_level=logging.getLogger().level,
             drawn=self._drawn,
         )
         try:
@@ -113,9 +111,10 @@ class Crew:
         usual = None if self._watch is None else self._watch.interval
         events: list[Any] = pool.wait(endings.STEP_S if self._evictions else usual)
         for at, event in enumerate(events):
-            if type(event) is Done:
-                if event.drawn or self._must_note:
-                    self._note(pool, event)
+            if type(event) is tuple:
+                events[at] = done = make_done(event)
+                if done.drawn or self._must_note:
+                    self._note(pool, done)
             elif type(event) is Died:
                 events[at] = self._ended(pool, event)
         self._look(pool)

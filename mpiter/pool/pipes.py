@@ -3,8 +3,7 @@
 ``WorkerEnd``, in the worker, blocks while it reads and writes.  ``PoolEnd`` never blocks: it keeps what a full pipe
 doesn't take until there is room, and continues an answer that has come in part when more arrives.  A message for a task
 has its number and its bytes (none after the last task); one for an answer has the task's number, bytes, and the
-answer's large buffers, which are written without a copy and read into private memory.  The bytes are a pickle, or the
-short form of a block or an answer (``block.short``); a block in short form is for the function of the task before it.
+answer's large buffers, which are written without a copy and read into private memory.  The bytes are a pickle.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import struct
 from typing import Any
 
 from ..samples.envelope import OUT_OF_LINE
-from ..worker.block import short
 
 _TASK = struct.Struct("=qQ")  # number, and number of bytes: 0 after the last task
 _ANSWER = struct.Struct("=qQH")  # the task's number, numbers of bytes and of buffers; each buffer's size follows
@@ -64,8 +62,6 @@ class WorkerEnd:
 
 
 def _packed(number: int, value: Any) -> list[Any]:
-    if (answer := short(value)) is not None:
-        return [_ANSWER.pack(number, len(answer), 0) + answer]
     buffers: list[memoryview] = []
 
     def stays_in_line(buffer: pickle.PickleBuffer) -> bool:

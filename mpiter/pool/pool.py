@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from ..bell import Bell
 from ..errors import RemoteTraceback, SampleError
-from ..worker.block import Lost, from_short, short
+from ..worker.block import Block, Lost
 from . import starting
 from .pipes import READY, Answer, PoolEnd, WorkerEnd
 from .workers import NAME, State, Worker, Workers
@@ -46,7 +46,6 @@ class Member(Worker):
     death: int  # a descriptor that becomes readable when it dies
     is_pidfd: bool
     is_full: bool = False  # the pipe is full, and a task waits to be sent
-    func: Any = None  # the function that it was sent last
 
     def kill(self) -> None:
         self.is_doomed = True
@@ -140,9 +139,7 @@ class Pool(Workers):
         for block in blocks:
             chosen: Member = self._least_busy()
             self._numbers += 1
-            task = short(block) if chosen.func is func else None
-            if task is None:
-                task, chosen.func = pickle.dumps((func, block), 5), func
+            task = pickle.dumps((func, block[:] if type(block) is Block else block), 5)  # plain tuples take less time
             chosen.out[self._numbers] = block
             if not chosen.end.send(self._numbers, task):
                 self._wait_for_room(chosen, True)
@@ -191,10 +188,7 @@ class Pool(Workers):
                 if answer[0] == READY:
                     worker.is_ready()
                 else:
-                    event = _opened(answer, worker.out.pop(answer[0]))
-                    if type(event) is Lost:
-                        worker.func = None  # send it again: perhaps the worker couldn't unpickle the task
-                    self._events.append(event)
+                    self._events.append(_opened(answer, worker.out.pop(answer[0])))
         except Exception as error:  # no memory for an answer, say: the rest of the pipe can't be read any more
             worker.kill()
             self._events.extend(Lost(block.number, error) for block in worker.out.values())
@@ -294,8 +288,6 @@ def _failed(what: str, error: Exception) -> _Failed:
 def _opened(answer: Answer, block: Any) -> Any:
     """Return a worker's answer to a block, or Lost if it failed or can't be unpickled."""
     _, pickled, buffers = answer
-    if (done := from_short(pickled)) is not None:
-        return done
     try:
         value = pickle.loads(pickled, buffers=buffers)
     except Exception as problem:
@@ -335,13 +327,12 @@ def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...],
     if initializer is not None:
         initializer(*initargs)
     end.send(READY, None)
-    func: Any = None
     while (task := end.receive()) is not None:
         number, data = task
+        block: Any = None
         answer: Any = None
         try:
-            if (block := from_short(data)) is None:
-                func, block = pickle.loads(data)
+            func, block = pickle.loads(data)
             answer = func(block)
         except Exception as error:
             answer = _failed("", error)

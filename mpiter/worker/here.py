@@ -47,7 +47,7 @@ class WorkerInfo:
 class Frame:
     """The state of one fetch; a new frame stands for no fetch."""
 
-    __slots__ = ("at", "beyond", "drawn", "hearer", "seeds", "worker")
+    __slots__ = ("at", "beyond", "drawn", "hearer", "notices", "seeds", "worker")
 
     def __init__(self) -> None:
         self.worker: WorkerInfo | None = None
@@ -55,6 +55,7 @@ class Frame:
         self.seeds = NONE  # the global generators that are seeded for each sample
         self.beyond = 0  # the sample's number in a row that is made of several
         self.drawn: Any = None  # the sample's place, and the generator that ``get_rng`` made for it
+        self.notices: list[str] = []  # warnings for the user, which the next answer takes along
         self.hearer: Any = None  # the fetch, which records samples that fail within a row
 
 

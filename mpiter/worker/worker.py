@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import logging
 import multiprocessing
 import os
 import re
@@ -26,7 +25,6 @@ from ..rules import Rules
 from . import home, seeding
 from .board import BlackBox, Board, Cell
 from .here import NONE, Frame, WorkerInfo, here, was_asked
-from .mail import Outbox
 from .sheets import Writer
 
 
@@ -42,7 +40,6 @@ class Setup:
     rules: Rules
     backend: str
     environment: dict[str, str] | None  # the caller's; None in a process that we haven't started
-    log_level: int  # of the caller's root logger: records below it aren't sent
     drawn: set[str] = field(default_factory=set)  # global generators that other workers have seen the dataset draw from
 
 
@@ -56,7 +53,6 @@ class Worker:
     cells: memoryview  # this worker's line of the board
     dataset: Any = None
     reader: Reader | None = None  # fetches many samples at once
-    outbox: Outbox | None = None
     startup: str | None = None  # the traceback, if it couldn't start
     blocks: int = 0  # number of blocks that it has fetched
     seeds: frozenset[str] = NONE  # global generators that the dataset draws from, as known so far
@@ -64,6 +60,11 @@ class Worker:
     copies: bool = False  # copy samples, because the dataset overwrites their memory
     looked: float = -1.0  # when all samples of a block were last checked for that
     frame: Frame = field(default_factory=Frame)  # what its thread is fetching
+
+    def take_notices(self) -> tuple[str, ...]:
+        """Return and forget the warnings for the user that have come up since the last call."""
+        taken, self.frame.notices = tuple(self.frame.notices), []
+        return taken
 
     @property
     def owns_globals(self) -> bool:
@@ -106,11 +107,9 @@ def begin(setup: Setup, number: int | None = None) -> None:
         if is_ours:
             home.die_with_parent()
             home.settle_in(setup.environment or {})
-            worker.outbox = Outbox()
             if setup.box is not None:
                 setup.box.arm()
-            logging.getLogger().setLevel(setup.log_level)
-        dataset, worker_init = setup.cargo.open()
+        dataset, worker_init = setup.cargo.open(worker.frame.notices.append)
         settle_at(worker, dataset, copies=rules.in_process)
         call_hooks(worker.info, worker_init)
         if not rules.in_process:  # a replacement is to draw other numbers than those that may have ended the first
