@@ -30,7 +30,7 @@ from . import variables
 _COMPARED = 1 << 20  # bytes compared at once, which fit into the cache
 _LARGEST = 1 << 26  # most bytes of a module's variable
 _MANY = 200_000_000  # bytes of pickled objects, which take each worker seconds and several times the memory
-_REMEDY = (
+REMEDY = (
     "Open such things in worker_init or on first use, leave them out in __getstate__, or pass "
     "backend=mpiter.Process(start_method='fork')."
 )
@@ -226,7 +226,7 @@ def _map_again(filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[i
     return np.empty(shape, dtype) if 0 in shape else np.memmap(filename, dtype, mode, offset, shape)
 
 
-def explain(cargo: Any, name: str, error: Exception, remedy: str = _REMEDY) -> DatasetNotPicklable:
+def explain(cargo: Any, name: str, error: Exception, remedy: str = REMEDY) -> DatasetNotPicklable:
     """Return the error to raise when ``cargo`` can't be pickled; it names the attribute that is the cause."""
     path, value, reason = culprit(cargo, name, error, lambda part: _dumps(part, []))
     is_handle = isinstance(value, io.IOBase) or type(value).__module__.partition(".")[0] in variables.HANDLES

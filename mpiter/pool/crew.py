@@ -116,7 +116,7 @@ class Crew:
                 if done.drawn or self._must_note:
                     self._note(pool, done)
             elif type(event) is Died:
-                events[at] = self._ended(pool, event)
+                events[at] = self._ended(event)
         self._look(pool)
         return events
 
@@ -156,7 +156,7 @@ class Crew:
         for eviction in list(self._evictions.values()):
             eviction.go_on(pool)
 
-    def _ended(self, pool: Any, told: Died) -> End:
+    def _ended(self, told: Died) -> End:
         """Return why a worker has ended and what it was doing, and free its place."""
         worker, code, lines = told.number, told.code or 0, self._board.lines()
         by_the_killer = machine.out_of_memory_kills() > self._oom_kills
@@ -184,13 +184,11 @@ class Crew:
             is_proven=worker in self._proven,
             others_work=bool(self._proven),
         )
-        for place in range(len(lines)) if pool.shares_fate else [worker]:
-            self._evictions.pop(place, None)
-            self._samples[place] = 0
-            if end.is_gone:
-                self._board.clear(place)
-            else:
-                self._board.move(place)
+        self._samples[worker] = 0
+        if end.is_gone:
+            self._board.clear(worker)
+        else:
+            self._board.move(worker)
         if end.was_starting:
             self._proven.discard(worker)  # until a worker is ready there again
         self._taken.discard(worker)

@@ -69,8 +69,6 @@ class Workers:
     it when it is gone.  ``close(timeout)`` ends all workers, and returns False if one hasn't ended in time.
     """
 
-    shares_fate = False  # True if ending one worker ends all
-
     def __init__(self, bell: Bell) -> None:
         self._bell = bell
         self._workers: dict[int, Any] = {}
