@@ -15,6 +15,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from itertools import accumulate
+from operator import is_
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
@@ -42,16 +43,17 @@ _FIRST = ("mpiter.chainer_compat",)  # modules that workers import before others
 
 
 class Kept:
-    """A cargo that isn't pickled, because threads and forked workers have it already."""
+    """A cargo that isn't pickled, because forked workers have a copy, and threads share the objects (``is_shared``)."""
 
-    def __init__(self, cargo: Any) -> None:
-        self._cargo = cargo
+    def __init__(self, cargo: Any, is_shared: bool = False) -> None:
+        self._cargo, self._is_shared = cargo, is_shared
 
     def open(self, notice: Callable[[str], object]) -> Any:
         return self._cargo
 
     def holds(self, cargo: Any) -> bool:
-        return False  # forked workers have an older copy, which can't be compared
+        """True for the same objects, even if modified; an older copy can't be compared."""
+        return self._is_shared and all(map(is_, self._cargo, cargo))
 
     def close(self) -> None: ...
 

@@ -9,7 +9,3 @@
 ``workers`` has the base class of all Pools; ``starting`` starts processes; ``endings`` finds workers that make no
 progress, ends them, and says in words why a worker ended.
 """
-
-from .pool import Pool
-
-__all__ = ["Pool"]

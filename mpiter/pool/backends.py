@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from operator import is_
 from typing import Any, Protocol
 
 from ..datasets import ship
@@ -53,10 +52,7 @@ def packed(cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any], remedy: 
 
 
 class Backend(Protocol):
-    """The interface of a backend, which packs a dataset and makes the Pool for it.
-
-    The optional attribute ``dear_s`` is the number of seconds from which on a batch is split over the workers.
-    """
+    """The interface; the optional ``dear_s`` is the seconds from which on a batch is split over the workers."""
 
     name: str
     shares_memory: bool  # with this process, so that slots can be used; else others start and end its processes
@@ -130,14 +126,7 @@ class Thread:
     name, shares_memory, in_process = "thread", True, True
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        return Launch(_TheVeryObjects(cargo), Threads, pickle.dumps)
-
-
-class _TheVeryObjects(ship.Kept):
-    """A cargo (dataset and ``worker_init``) for threads, which use the caller's own objects."""
-
-    def holds(self, cargo: Any) -> bool:
-        return all(map(is_, self._cargo, cargo))  # the same objects, even if modified
+        return Launch(ship.Kept(cargo, is_shared=True), Threads, pickle.dumps)
 
 
 # Packages that attach from outside, such as ``mpiter.remote``, add theirs.

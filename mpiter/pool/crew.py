@@ -1,25 +1,24 @@
 """The crew: the workers of one iterator.  Each has a *place*, a number that its replacement inherits.
 
-Runs in the consumer process.  A ``Crew`` is made, and its workers started, in the caller's thread (so that a fork
-happens where the caller expects it); later the prefetch thread uses it.  Guarantees that a worker's end is reported
-once and doesn't affect other places, and that ``dismiss`` is idempotent, returns in bounded time, and leaves neither
-process nor descriptor.
+A ``Crew`` is made, and its workers started, in the caller's thread, so that a fork happens where the caller expects it;
+later the prefetch thread uses it.  Guarantees that a worker's end is reported once, and that ``dismiss`` is idempotent,
+returns in bounded time, and leaves neither process nor descriptor.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from .. import machine
 from ..errors import MpiterError, could_not_start
 from ..rules import Rules
 from ..transport.memory import Arena
 from ..worker.block import Block, Done, make_done
-from ..worker.board import BlackBox, Board, Line
+from ..worker.board import BlackBox, Board, Cell, Line
 from ..worker.fetch import _fetch_run
 from ..worker.sheets import Writer
 from ..worker.worker import Setup, begin, forget, new_key
@@ -32,8 +31,6 @@ _FOR_THE_END_S = 2.0  # the time that all have to end; a killed one that needs l
 
 
 class Crew:
-    """Starts, supervises, replaces and ends the workers of one iterator, by a Pool."""
-
     def __init__(self, rules: Rules, backend: Backend, launch: Launch, arena: Arena, writer: Writer, bell: Any) -> None:
         self._rules, self._launch, self._arena, self._writer, self._bell = rules, launch, arena, writer, bell
         self._name, self._is_here = backend.name, backend.shares_memory
@@ -44,7 +41,6 @@ class Crew:
         self._evictions: dict[int, Eviction] = {}
         self._samples: Counter[int] = Counter()  # fetched by the worker in each place
         self._drawn: set[str] = set()  # global generators that the dataset draws from; new workers get them
-        self._has_gaps = False  # places without a worker
         self._must_note = not self._is_here or rules.max_samples is not None
         self.dataset = new_key()  # key in the workers' registry
         self.staff()
@@ -61,7 +57,6 @@ class Crew:
         self._board = Board(self._rules.workers, self._arena if self._is_here else None)
         self._box = BlackBox() if self._are_ours else None
         self._watch = Watch(timeout) if (timeout := self._rules.sample_timeout) else None
-        self._oom_kills = machine.out_of_memory_kills()
         self._taken.update(range(self._rules.workers))
         setup = Setup(
             dataset=self.dataset,
@@ -83,14 +78,12 @@ class Crew:
 
     def replace_workers(self) -> None:
         """Start a worker in each place that has none."""
-        if not self._has_gaps or self._pool is None:
+        if self._pool is None or len(self._taken) == self._rules.workers:
             return
-        for worker in range(self._rules.workers):
-            if worker not in self._taken:
-                with _named_errors():
-                    self._pool.start(worker)
-                self._taken.add(worker)
-        self._has_gaps = False
+        for worker in {*range(self._rules.workers)} - self._taken:
+            with _named_errors():
+                self._pool.start(worker)
+            self._taken.add(worker)
 
     # -- what they do ------------------------------------------------------------------------------------------------
 
@@ -99,7 +92,6 @@ class Crew:
         return 1 if self._pool is None else self._pool.vacancies(most)
 
     def map_async(self, block: Block) -> None:
-        """Hand a block to the worker with the fewest; ``wait`` returns its answer."""
         self._pool.map_async(_fetch_run, [block])
 
     def wait(self) -> list[Any]:
@@ -121,11 +113,12 @@ class Crew:
         return events
 
     def _note(self, pool: Any, done: Done) -> None:
-        """Handle an answer: record the global generators in use, and retire a worker that has reached its limit."""
+        """Record the global generators in use, and retire a worker that has reached its limit."""
         worker = done.worker
         self._drawn |= done.drawn
         if not self._is_here:  # such workers can't write to the board themselves
-            self._board.heard(worker)
+            cells = self._board.cells(worker)
+            cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
         if (most := self._rules.max_samples) is not None:
             self._samples[worker] += done.rows
             if self._samples[worker] >= most:
@@ -135,9 +128,7 @@ class Crew:
     def pids(self) -> tuple[int, ...]:
         """The process ids of the present workers."""
         pool = self._pool
-        if pool is None or not self._are_ours:
-            return ()
-        return tuple(pool.pids.values()) or tuple(line.pid for line in self._board.lines() if line.pid)
+        return () if pool is None or not self._are_ours else tuple(pool.pids.values())
 
     def board(self) -> list[Line]:
         """Return the lines on the board (shared integers: what each worker fetches), with process ids filled in."""
@@ -159,23 +150,19 @@ class Crew:
     def _ended(self, told: Died) -> End:
         """Return why a worker has ended and what it was doing, and free its place."""
         worker, code, lines = told.number, told.code or 0, self._board.lines()
-        by_the_killer = machine.out_of_memory_kills() > self._oom_kills
         line, eviction = lines[worker]._replace(pid=told.pid or lines[worker].pid), self._evictions.pop(worker, None)
         self._proven.update(place for place, one in enumerate(lines) if one.ready)
         line = line if self._is_here else endings.in_hand(told.blocks, line, eviction is not None)
-        how, cause, stack = told.how, "", ""
+        how, stack = told.how or endings.ended(code), ""
         if eviction is not None:
-            how, cause, stack = eviction.how, eviction.cause, eviction.stack
-        elif not told.how:
-            how, cause = endings.ended(code), endings.cause(code, by_the_killer)
-            if self._box is not None and code < 0:
-                stack = self._box.read()
-                self._box.turn_over()
+            how, stack = eviction.how, eviction.stack
+        elif self._box is not None and code < 0:
+            stack = self._box.read()
+            self._box.turn_over()
         end = End(
             worker=worker,
             line=line,
             how=how,
-            cause=cause,
             stack=stack,
             blocks=tuple(block.number for block in told.blocks),
             is_gone=told.code is not None,
@@ -192,7 +179,6 @@ class Crew:
         if end.was_starting:
             self._proven.discard(worker)  # until a worker is ready there again
         self._taken.discard(worker)
-        self._has_gaps = True
         return end
 
     def dismiss(self, timeout: float = _FOR_THE_END_S) -> bool:
@@ -205,6 +191,7 @@ class Crew:
         return is_clean
 
     def _clear(self, is_clean: bool) -> None:
+        """Forget the workers; what they had is freed unless one of them may still write into it."""
         forget(self.dataset)
         if self._box is not None:
             self._box.close()

@@ -1,9 +1,8 @@
 """The two pipes between a Pool and one of its workers: one for tasks, the other for answers.
 
-``WorkerEnd``, in the worker, blocks while it reads and writes.  ``PoolEnd`` never blocks: it keeps what a full pipe
-doesn't take until there is room, and continues an answer that has come in part when more arrives.  A message for a task
-has its number and its bytes (none after the last task); one for an answer has the task's number, bytes, and the
-answer's large buffers, which are written without a copy and read into private memory.  The bytes are a pickle.
+``WorkerEnd``, in the worker, blocks while it reads and writes; ``PoolEnd`` never does.  A message for a task has its
+number and a pickle (none after the last task); one for an answer has the task's number, a pickle, and the pickle's
+large buffers, which are written without a copy and read into private memory.
 """
 
 from __future__ import annotations
@@ -29,27 +28,17 @@ class WorkerEnd:
     """The worker's end of its two pipes."""
 
     def __init__(self, tasks: Any, answers: Any) -> None:
-        self._tasks, self._answers = tasks, answers  # Connections, which own the descriptors
-        self._down, self._up = tasks.fileno(), answers.fileno()
-        self._read = bytearray()
+        self._owners = tasks, answers  # Connections, which own the descriptors
+        self._down, self._up = os.fdopen(tasks.fileno(), "rb", closefd=False), answers.fileno()
 
     def receive(self) -> tuple[int, bytes] | None:
         """Wait for a task and return its number and bytes, or None if there are no more."""
-        end, begin, read = _TASK.size, _TASK.size, self._read
-        while True:
-            if len(read) >= begin:
-                number, size = _TASK.unpack_from(read)
-                if not size:
-                    return None
-                end = begin + size
-                if len(read) >= end:
-                    task = bytes(read[begin:end])
-                    del read[:end]
-                    return number, task
-            more = os.read(self._down, max(_AT_ONCE, end - len(read)))
-            if not more:
-                return None
-            read += more
+        head = self._down.read(_TASK.size)
+        if len(head) < _TASK.size:
+            return None
+        number, size = _TASK.unpack(head)
+        task = self._down.read(size)
+        return (number, task) if size and len(task) == size else None
 
     def send(self, number: int, value: Any) -> None:
         """Send ``value`` as the answer to task ``number``; if it can't be pickled, raise before anything is sent."""

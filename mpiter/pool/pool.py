@@ -2,8 +2,7 @@
 
 ``Pool`` runs in the thread that uses it, ``_work`` in each worker.  Guarantees that the end of a worker doesn't affect
 the others: no other uses its pipes, the answers that it sent count, and it can be replaced while they work; that
-killing never hits another process which has got the same pid; and that each block gets an answer or an error.  A block
-is sent to the ready worker that has the fewest.
+killing never hits another process which has got the same pid; and that each block gets an answer or an error.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ import select
 import signal
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from multiprocessing import connection, get_context
-from typing import Any, NamedTuple
+from multiprocessing import connection
+from typing import Any
 
 from ..bell import Bell
 from ..errors import RemoteTraceback, SampleError
@@ -45,7 +43,6 @@ class Member(Worker):
     end: PoolEnd
     death: int  # a descriptor that becomes readable when it dies
     is_pidfd: bool
-    is_full: bool = False  # the pipe is full, and a task waits to be sent
 
     def kill(self) -> None:
         self.is_doomed = True
@@ -56,10 +53,7 @@ class Member(Worker):
                 self.process.kill()
 
     def part_with(self) -> float:
-        """Tell the worker that no more blocks come, or kill it if that fails; return the seconds that it may take.
-
-        A worker that is starting is told too, so that what its ``worker_init`` has made is cleaned up.
-        """
+        """Tell the worker that no more blocks come, or kill it if that fails; return the seconds that it may take."""
         if not self.is_doomed and (self.state is State.RETIRING or self.end.send(0, b"")):
             return _TO_FINISH_S if self.out else _TO_LEAVE_S
         self.kill()
@@ -70,7 +64,6 @@ class Member(Worker):
         return bool(connection.wait([self.death], max(0.0, end - time.monotonic())))
 
     def let_go(self) -> None:
-        """Close the pipes and the pidfd."""
         self.end.close()
         if self.is_pidfd:
             os.close(self.death)
@@ -88,46 +81,22 @@ class Member(Worker):
 
 
 class Pool(Workers):
-    """Worker processes that call functions.
-
-    Args:
-        processes, initializer, initargs, context: the arguments of ``multiprocessing.Pool``.
-        bell: wakes ``wait`` when it is rung.
-
-    >>> from mpiter.bell import Bell
-    >>> pool = Pool(1, bell=Bell())
-    >>> while not pool.vacancies(1):
-    ...     assert pool.wait() == []
-    >>> pool.map_async(abs, [-1])
-    >>> pool.wait()
-    [1]
-    >>> pool.close()
-    True
-    """
+    """Worker processes, made from the arguments of ``multiprocessing.Pool``; ringing ``bell`` ends ``wait``."""
 
     _workers: dict[int, Member]
 
     def __init__(
-        self,
-        processes: int,
-        initializer: Callable[..., object] | None = None,
-        initargs: Iterable[Any] = (),
-        *,
-        context: Any = None,
-        bell: Bell,
+        self, workers: int, initializer: Callable[..., object], initargs: tuple[Any, ...], *, context: Any, bell: Bell
     ) -> None:
         super().__init__(bell)
-        self._context: Any = context or get_context()
-        self._begin = initializer, tuple(initargs)
+        self._context, self._begin = context, (initializer, initargs)
         self._numbers = 0
         self._poll = select.poll()
         self._poll.register(bell, select.POLLIN)
         self._places: dict[int, Member] = {}  # workers by the descriptors that ``wait`` polls
-        self._finalizer = weakref.finalize(self, _kill_all, self._workers, os.getpid())
-        self._finalizer.atexit = False  # at exit multiprocessing ends the processes itself
         try:
             starting.start_tracker()
-            for number in range(processes):
+            for number in range(workers):
                 self.start(number)
         except BaseException:
             self.close()
@@ -142,15 +111,7 @@ class Pool(Workers):
             task = pickle.dumps((func, block[:] if type(block) is Block else block), 5)  # plain tuples take less time
             chosen.out[self._numbers] = block
             if not chosen.end.send(self._numbers, task):
-                self._wait_for_room(chosen, True)
-
-    def _wait_for_room(self, worker: Member, wanted: bool) -> None:
-        """Have ``wait`` poll for room in a worker's pipe, or no longer do so."""
-        if wanted and not worker.is_full:
-            self._look_at(worker.end.down, worker, select.POLLOUT)
-        elif worker.is_full and not wanted:
-            self._ignore(worker.end.down)
-        worker.is_full = wanted
+                self._look_at(chosen.end.down, chosen, select.POLLOUT)
 
     def _look_at(self, place: int, worker: Member, what: int = select.POLLIN) -> None:
         """Have ``wait`` poll a descriptor of a worker's."""
@@ -176,8 +137,8 @@ class Pool(Workers):
                 worker.is_doomed = True
                 self._hear(worker)  # the answers that it sent before
                 self._forget(worker, worker.reap())
-            else:
-                self._wait_for_room(worker, not worker.end.flush())
+            elif worker.end.flush():
+                self._ignore(place)
         events, self._events = self._events, []
         return events
 
@@ -209,7 +170,7 @@ class Pool(Workers):
             if self._context.get_start_method() == "fork":
                 others = [member.end for member in self._workers.values()]
                 inherited = [tasks, answers, *(one for end in others for one in (end.tasks, end.answers))]
-            arguments = their_tasks, their_answers, *self._begin, inherited
+            arguments = their_tasks, their_answers, inherited, *self._begin, number
             process = self._context.Process(target=_work, args=arguments, name=f"{NAME}{number}", daemon=True)
             starting.start(process)
             undo.pop_all()
@@ -226,7 +187,8 @@ class Pool(Workers):
         worker = self._workers.get(number)
         if worker is not None and worker.state is not State.RETIRING:
             worker.state = State.RETIRING
-            self._wait_for_room(worker, not worker.end.send(0, b""))
+            if not worker.end.send(0, b""):
+                self._look_at(worker.end.down, worker, select.POLLOUT)
 
     def kill(self, number: int) -> None:
         if number in self._workers:
@@ -240,8 +202,7 @@ class Pool(Workers):
 
     def _forget(self, worker: Member, code: int | None) -> None:
         del self._workers[worker.number]
-        self._wait_for_room(worker, wanted=False)
-        for place in (worker.end.up, worker.death):
+        for place in (worker.end.down, worker.end.up, worker.death):
             self._ignore(place)
         worker.let_go()
         self._events.append(worker.died(worker.pid, code))
@@ -268,21 +229,14 @@ class Pool(Workers):
                 left.append(worker.process)
         starting.forget(left)
         self._workers.clear()
-        self._finalizer.detach()
         self._places.clear()
         return not left
 
 
-class _Failed(NamedTuple):
-    """A worker's answer when the function failed, or its result can't be pickled."""
-
-    summary: str
-    trace: str
-
-
-def _failed(what: str, error: Exception) -> _Failed:
+def _failed(what: str, error: Exception) -> RemoteTraceback:
+    """Return a worker's answer when the function failed, or its result can't be pickled."""
     summary = "".join(traceback.format_exception_only(error)).strip()  # works even if its ``__str__`` fails
-    return _Failed(what + summary, traceback.format_exc())
+    return RemoteTraceback(traceback.format_exc(), what + summary)
 
 
 def _opened(answer: Answer, block: Any) -> Any:
@@ -292,54 +246,39 @@ def _opened(answer: Answer, block: Any) -> Any:
         value = pickle.loads(pickled, buffers=buffers)
     except Exception as problem:
         return Lost(block.number, problem)
-    if type(value) is not _Failed:
+    if type(value) is not RemoteTraceback:
         return value
-    error = SampleError(value.summary)
-    error.__cause__ = RemoteTraceback(value.trace)
+    error = SampleError(value.args[1])
+    error.__cause__ = value
     return Lost(block.number, error)
 
 
-def _kill_all(workers: dict[int, Member], owner: int) -> None:
-    """Kill the workers of a Pool that was garbage-collected without being closed."""
-    if os.getpid() == owner:  # not in a fork, which has a copy of the Pool
-        for worker in workers.values():
-            worker.kill()
-            worker.let_go()
-        workers.clear()
-
-
 def _death_of(process: Any) -> tuple[int, bool]:
-    """Return a descriptor that becomes readable when the process dies, and whether it is a pidfd.
-
-    Without pidfd it is multiprocessing's sentinel, which is less reliable.  That is a pipe: children of the worker may
-    keep it open, and a worker from the fork server seems dead once the server is.
-    """
+    """Return a descriptor that becomes readable when the process dies, and whether it is a pidfd."""
     with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old kernel, or it has died already
         return os.pidfd_open(process.pid), True
-    return process.sentinel, False
+    return process.sentinel, False  # a pipe, which children of the worker may keep open
 
 
-def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...], others: list[Any]) -> None:
-    """Run a worker process: the initializer, then one task after the other."""
+def _work(tasks: Any, answers: Any, others: list[Any], initializer: Any, initargs: Any, number: int) -> None:
+    """Run a worker process: the initializer, which also gets the worker's number, then one task after the other."""
     for theirs in others:  # the ends of other pipes, inherited by fork
         theirs.close()
     end = WorkerEnd(tasks, answers)
-    if initializer is not None:
-        initializer(*initargs)
+    initializer(*initargs, number)
     end.send(READY, None)
     while (task := end.receive()) is not None:
-        number, data = task
         block: Any = None
         answer: Any = None
         try:
-            func, block = pickle.loads(data)
+            func, block = pickle.loads(task[1])
             answer = func(block)
         except Exception as error:
             answer = _failed("", error)
         try:
-            end.send(number, answer)
+            end.send(task[0], answer)
         except Exception as problem:
-            end.send(number, _failed(f"{reprlib.repr(answer)} cannot be pickled: ", problem))
-        del task, data, block, answer
+            end.send(task[0], _failed(f"{reprlib.repr(answer)} cannot be pickled: ", problem))
+        del task, block, answer
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_FOR_AN_EXIT_S)  # even if the dataset's threads are still running

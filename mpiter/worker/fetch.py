@@ -58,11 +58,15 @@ def _fetch_run(fields: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _watched(block: Block, worker: Worker) -> Done:
-    """Fetch a block; if the dataset draws from global generators, fetch it again with these seeded per sample."""
-    if not worker.owns_globals:
-        return _with_a_warning(block, worker) if worker.blocks == 0 else fetch(block, worker, NONE)
+    """Fetch a block; if the dataset draws from global generators, fetch it again with these seeded per sample.
+
+    Threads share these generators, so a thread's first block is only watched, to warn of them.
+    """
+    owns = worker.owns_globals
+    if not owns and worker.blocks:
+        return fetch(block, worker, NONE)
     while True:
-        seeds = worker.seeds
+        seeds = worker.seeds if owns else NONE
         if seeds == seeding.GLOBALS:
             return fetch(block, worker, seeds)
         before = worker.mark or seeding.globals_mark()
@@ -71,19 +75,13 @@ def _watched(block: Block, worker: Worker) -> Done:
         drawn = seeding.drawn_between(before, worker.mark)
         if drawn <= seeds:
             return done
+        if not owns:
+            worker.frame.notices.append(
+                f"{type(worker.dataset).__qualname__} draws from the global random generators, which threads share: "
+                f"its samples depend on timing. Draw from mpiter.get_rng() instead, or use processes."
+            )
+            return done
         worker.seeds = seeds | drawn  # and this block is fetched again
-
-
-def _with_a_warning(block: Block, worker: Worker) -> Done:
-    """Fetch a thread's first block; warn if global generators were drawn from: by the dataset, as the caller waits."""
-    before = seeding.globals_mark()
-    done = fetch(block, worker, NONE)
-    if seeding.globals_mark() != before:
-        worker.frame.notices.append(
-            f"{type(worker.dataset).__qualname__} draws from the global random generators, which threads share: its "
-            f"samples depend on timing. Draw from mpiter.get_rng() instead, or use processes."
-        )
-    return done
 
 
 def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:

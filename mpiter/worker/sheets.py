@@ -1,8 +1,7 @@
 """Sheets: what a worker writes the rows of a block to, in shared memory or to be sent with the answer.
 
-Runs in workers.  A ``Writer`` is sent to each worker once, and makes a sheet for each block (rows of one batch).  The
-sheet's columns lie in the *slot* of the batch (its shared memory), or are sent with the answer.  Values that fit no
-column are *sealed* (pickled, each by itself) at once, and are always sent with the answer.
+Runs in workers.  A ``Writer`` is sent to each worker once, and makes a sheet for each block (rows of one batch).
+Values that fit no column are *sealed* (pickled, each by itself) at once, and are always sent with the answer.
 """
 
 from __future__ import annotations
@@ -156,9 +155,6 @@ class Writer:
             bound[key] = _bind(layout.tree, [*map(places, columns)]), columns
         make, columns = bound[key]
         return Sheet(layout, make, columns, seals)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.arena, self.seals)
 
 
 def _bind(tree: Any, columns: Sequence[Any]) -> Callable[[bool], Fetch]:

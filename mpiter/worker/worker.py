@@ -1,20 +1,15 @@
 """The start of a worker: the initializer that every Pool runs once in each of its workers, and the worker's state.
 
 Runs in workers.  Guarantees that a failure doesn't end the worker, which would be replaced and fail again: it is kept,
-and is the answer to the first block.  A process that we have started first gets its signals, memory and libraries set
-up; one of others (Ray, MPI) doesn't.  Then the dataset is opened, and the user's ``worker_init`` is called.
-
-A process may serve several iterators at once, and each thread may be a worker.  So every block names its dataset, and
-a registry has the worker for each dataset and thread.
+and is the answer to the first block.  A process may serve several iterators at once, and each thread may be a worker.
+So every block names its dataset, and a registry has the worker for each dataset and thread.
 """
 
 from __future__ import annotations
 
 import gc
 import itertools
-import multiprocessing
 import os
-import re
 import threading
 import traceback
 from dataclasses import dataclass, field, replace
@@ -82,7 +77,6 @@ def new_key() -> int:
 
 
 def forget(dataset: int) -> None:
-    """Forget this process's workers for the dataset with this key."""
     _registry.pop(dataset, None)
 
 
@@ -92,12 +86,9 @@ def worker_for(dataset: int) -> Worker:
     return workers.get(threading.get_ident()) or next(iter(workers.values()))
 
 
-def begin(setup: Setup, number: int | None = None) -> None:
-    """Become a worker, numbered by ``number`` or else by the process's name; a failure is kept, never raised."""
+def begin(setup: Setup, number: int) -> None:
+    """Become worker ``number``; a failure is kept, never raised."""
     rules, is_ours = setup.rules, setup.environment is not None  # a process that we have started and will end
-    if number is None:  # the Pool has numbered its processes
-        numbers = re.findall(r"\d+", multiprocessing.current_process().name)
-        number = int(numbers[-1]) % rules.workers if numbers else 0
     cells = setup.board.cells(number)
     cells[Cell.PID], cells[Cell.BLOCK] = threading.get_native_id(), -1
     info = WorkerInfo(number, rules.workers, rules.seed, None, setup.backend)

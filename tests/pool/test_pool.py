@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import multiprocessing
 import os
 import pickle
@@ -109,7 +108,7 @@ class Used:
 
 
 def _ours(method: str, *args: Any, bell: Bell) -> Pool:
-    return Pool(*args, context=multiprocessing.get_context(method), bell=bell)
+    return Pool(*args, chores.equip, (), context=multiprocessing.get_context(method), bell=bell)
 
 
 @contextlib.contextmanager
@@ -366,16 +365,6 @@ def test_a_pool_is_ended_in_the_midst_of_its_work_though_its_pipes_are_full(
     assert pool.pool.close() is True
     assert pool.pool.close() is True
     assert not any(map(lives_still, chores.waiting_at(gate)))
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_workers_of_a_pool_that_is_dropped_end_with_it() -> None:
-    pool = Used(partial(_ours, "fork"), 2).ready()
-    pids = pool.pool.pids.values()
-    del pool
-    gc.collect()
-    wait_until(lambda: not multiprocessing.active_children(), "they have ended")  # which also buries the dead
-    assert not any(map(lives_still, pids))
 
 
 # -- any other Pool ------------------------------------------------------------------------------------------------

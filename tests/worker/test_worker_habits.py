@@ -152,7 +152,7 @@ def test_limiting_libraries_leaves_no_threads_that_spin(method):
 
 
 def loaded_openblas():
-    return home._look_around().select(internal_api="openblas").lib_controllers
+    return home._loaded_libraries(0).select(internal_api="openblas").lib_controllers
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc: workers leave it alone")
