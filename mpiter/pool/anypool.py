@@ -34,9 +34,7 @@ class Threads(Workers):
     A thread can't be ended: one that is stuck in a dataset is abandoned, and its later answers are ignored.
     """
 
-    def __init__(
-        self, workers: int, initializer: Callable[..., object], initargs: tuple[Any, ...], *, bell: Bell
-    ) -> None:
+    def __init__(self, workers: int, initializer: Callable[..., object], initargs: Any, *, bell: Bell) -> None:
         super().__init__(bell)
         self._begin = initializer, initargs
         for number in range(workers):
@@ -117,15 +115,7 @@ class AnyPool(Workers):
     Single workers can't be started or ended, only the whole Pool; what happens when a worker dies is up to that Pool.
     """
 
-    def __init__(
-        self,
-        make: Callable[..., Any],
-        workers: int,
-        initializer: Callable[..., object],
-        initargs: tuple[Any, ...],
-        *,
-        bell: Bell,
-    ) -> None:
+    def __init__(self, make: Callable[..., Any], workers: int, initializer: Any, initargs: Any, *, bell: Bell) -> None:
         super().__init__(bell)
         self._count = workers
         self._out: dict[int, Block] = {}

@@ -103,25 +103,16 @@ class Process:
             try:
                 return packed(cargo, ship.Mapped, pool, ship.REMEDY)
             except DatasetNotPicklable as error:
-                if not self._may_fork or error.is_handle or _cuda_is_up():
+                cuda = getattr(torch_with("cuda"), "cuda", None)  # which no forked process can use any more
+                if not self._may_fork or error.is_handle or (cuda is not None and cuda.is_initialized()):
                     raise
                 warn(f"{error} Forking the workers instead.")
         name_classes()
         return Launch(ship.Kept(cargo), partial(Pool, context=multiprocessing.get_context("fork")), dumps)
 
 
-def _cuda_is_up() -> bool:
-    torch = torch_with("cuda")
-    return bool(torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized())
-
-
 class Thread:
-    """Worker threads in this process: for decoders that release the GIL, and for free-threaded Python.
-
-    >>> from mpiter import batches
-    >>> list(batches([10, 20, 30], 2, n_processes=2, shuffle=False, backend="thread"))
-    [array([10, 20]), array([30])]
-    """
+    """Worker threads in this process: for decoders that release the GIL, and for free-threaded Python."""
 
     name, shares_memory, in_process = "thread", True, True
 

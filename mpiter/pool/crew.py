@@ -45,8 +45,6 @@ class Crew:
         self.dataset = new_key()  # key in the workers' registry
         self.staff()
 
-    # -- workers come ------------------------------------------------------------------------------------------------
-
     @property
     def is_staffed(self) -> bool:
         return self._pool is not None
@@ -58,17 +56,8 @@ class Crew:
         self._box = BlackBox() if self._are_ours else None
         self._watch = Watch(timeout) if (timeout := self._rules.sample_timeout) else None
         self._taken.update(range(self._rules.workers))
-        setup = Setup(
-            dataset=self.dataset,
-            cargo=self._launch.cargo,
-            writer=self._writer,
-            board=self._board,
-            box=self._box,
-            rules=self._rules,
-            backend=self._name,
-            environment=dict(os.environ) if self._are_ours else None,
-            drawn=self._drawn,
-        )
+        known = self.dataset, self._launch.cargo, self._writer, self._board, self._box, self._rules, self._name
+        setup = Setup(*known, environment=dict(os.environ) if self._are_ours else None, drawn=self._drawn)
         try:
             with _named_errors():
                 self._pool = self._launch.pool(self._rules.workers, begin, (setup,), bell=self._bell)
@@ -77,15 +66,12 @@ class Crew:
             raise
 
     def replace_workers(self) -> None:
-        """Start a worker in each place that has none."""
         if self._pool is None or len(self._taken) == self._rules.workers:
             return
         for worker in {*range(self._rules.workers)} - self._taken:
             with _named_errors():
                 self._pool.start(worker)
             self._taken.add(worker)
-
-    # -- what they do ------------------------------------------------------------------------------------------------
 
     def vacancies(self, most: int) -> int:
         """Return the number of further blocks for the workers, if each may have ``most``; 1 if there are no workers."""
@@ -126,15 +112,12 @@ class Crew:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process ids of the present workers."""
         pool = self._pool
         return () if pool is None or not self._are_ours else tuple(pool.pids.values())
 
     def board(self) -> list[Line]:
         """Return the lines on the board (shared integers: what each worker fetches), with process ids filled in."""
         return [] if self._pool is None else self._board.lines(self._pool.pids)
-
-    # -- and how they end --------------------------------------------------------------------------------------------
 
     def _look(self, pool: Any) -> None:
         """Find workers that are stuck, and take the next step in ending each."""

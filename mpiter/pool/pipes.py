@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+from functools import partial
 from typing import Any
 
-from ..samples.envelope import OUT_OF_LINE
+from ..samples.envelope import stays_in_line
 
 _TASK = struct.Struct("=qQ")  # number, and number of bytes: 0 after the last task
-_ANSWER = struct.Struct("=qQH")  # the task's number, numbers of bytes and of buffers; each buffer's size follows
+_ANSWER = struct.Struct("=qQI")  # the task's number, numbers of bytes and of buffers; each buffer's size follows
 _AT_ONCE = 1 << 12  # bytes to read, unless more are expected
 _MOST_PARTS = 512  # written by one system call; most systems allow 1024
 
@@ -25,8 +26,6 @@ Answer = tuple[int, bytes, list[bytearray]]  # a complete message from a worker:
 
 
 class WorkerEnd:
-    """The worker's end of its two pipes."""
-
     def __init__(self, tasks: Any, answers: Any) -> None:
         self._owners = tasks, answers  # Connections, which own the descriptors
         self._down, self._up = os.fdopen(tasks.fileno(), "rb", closefd=False), answers.fileno()
@@ -52,15 +51,7 @@ class WorkerEnd:
 
 def _packed(number: int, value: Any) -> list[Any]:
     buffers: list[memoryview] = []
-
-    def stays_in_line(buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes >= OUT_OF_LINE and len(buffers) < 0xFFFF:
-            buffers.append(raw)
-            return False
-        return True
-
-    pickled = pickle.dumps(value, protocol=5, buffer_callback=stays_in_line)
+    pickled = pickle.dumps(value, protocol=5, buffer_callback=partial(stays_in_line, buffers))
     head = _ANSWER.pack(number, len(pickled), len(buffers))
     if not buffers:
         return [head + pickled]

@@ -36,8 +36,6 @@ _FOR_A_CODE_S = 1.0  # the time that the fork server has to report a dead worker
 
 @dataclass(eq=False, kw_only=True)
 class Member(Worker):
-    """A worker process of the Pool."""
-
     process: Any
     pid: int
     end: PoolEnd
@@ -102,8 +100,6 @@ class Pool(Workers):
             self.close()
             raise
 
-    # -- blocks --------------------------------------------------------------------------------------------------
-
     def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Any]) -> None:
         for block in blocks:
             chosen: Member = self._least_busy()
@@ -121,8 +117,6 @@ class Pool(Workers):
     def _ignore(self, place: int) -> None:
         if self._places.pop(place, None) is not None:
             self._poll.unregister(place)
-
-    # -- what happens --------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> list[Any]:
         for place, _ in self._poll.poll(0 if self._events else None if timeout is None else 1e3 * timeout):
@@ -143,7 +137,6 @@ class Pool(Workers):
         return events
 
     def _hear(self, worker: Member) -> None:
-        """Read the answers of a worker."""
         try:
             for answer in worker.end.receive():
                 if answer[0] == READY:
@@ -156,8 +149,6 @@ class Pool(Workers):
             worker.out.clear()
         if worker.end.has_ended:
             self._ignore(worker.end.up)  # it is dead, or ends when it tries to answer
-
-    # -- workers come and go -------------------------------------------------------------------------------------
 
     def start(self, number: int) -> None:
         assert number not in self._workers
@@ -176,8 +167,10 @@ class Pool(Workers):
             undo.pop_all()
         their_tasks.close()
         their_answers.close()
-        death, is_pidfd = _death_of(process)
-        end = PoolEnd(tasks, answers)
+        end, death = PoolEnd(tasks, answers), process.sentinel  # a pipe, which children of the worker may keep open
+        with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old kernel, or it has died already
+            death = os.pidfd_open(process.pid)
+        is_pidfd = death != process.sentinel
         worker = Member(number=number, process=process, pid=process.pid, end=end, death=death, is_pidfd=is_pidfd)
         self._workers[number] = worker
         self._look_at(end.up, worker)
@@ -251,13 +244,6 @@ def _opened(answer: Answer, block: Any) -> Any:
     error = SampleError(value.args[1])
     error.__cause__ = value
     return Lost(block.number, error)
-
-
-def _death_of(process: Any) -> tuple[int, bool]:
-    """Return a descriptor that becomes readable when the process dies, and whether it is a pidfd."""
-    with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old kernel, or it has died already
-        return os.pidfd_open(process.pid), True
-    return process.sentinel, False  # a pipe, which children of the worker may keep open
 
 
 def _work(tasks: Any, answers: Any, others: list[Any], initializer: Any, initargs: Any, number: int) -> None:

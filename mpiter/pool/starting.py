@@ -30,19 +30,18 @@ _starting = threading.RLock()
 ours: weakref.WeakSet[Any] = weakref.WeakSet()  # worker processes that this process has started
 
 
-class _ForkServer(mp_forkserver.ForkServer):
+_Base: Any = mp_forkserver.ForkServer  # whose attributes aren't public
+
+
+class _ForkServer(_Base):  # type: ignore[misc]
     """A fork server for our workers only, which imports what they need.
 
     Its socket is unlinked as soon as it listens, and reached through a descriptor; else it would stay when the program
     is killed.  Where that can't be done it keeps its name.
     """
 
+    _forkserver_address: Any
     _door: int | None = None  # a descriptor on the socket's place in the file system
-    # attributes of the base class; if a Python renames them, the socket keeps its name
-    _forkserver_address: Any = None
-    _forkserver_alive_fd: Any = None
-    _forkserver_pid: Any = None
-    _preload_modules: Any = None
 
     def ensure_running(self) -> None:
         start_tracker()  # first, because starting it unblocks interrupts
@@ -98,12 +97,12 @@ _server: _ForkServer | None = None
 
 
 def _our_server() -> _ForkServer:
-    """Return this process's fork server, which starts when it is used."""
     global _server
     if _server is None:
         chosen = cast(Any, mp_forkserver)._forkserver._preload_modules  # by the user; __main__ unless he has chosen
         others = (*preloaded, *(name for name in _USEFUL if name in sys.modules), *chosen)
-        wanted = ["mpiter.worker.worker", *(name for name in others if name != "__main__"), "mpiter.worker.preloaded"]
+        needed = "multiprocessing.popen_forkserver", "mpiter.worker.worker"
+        wanted = [*needed, *(name for name in others if name != "__main__"), "mpiter.worker.preloaded"]
         _server = _ForkServer()
         _server._preload_modules = _Preload(wanted)
     return _server

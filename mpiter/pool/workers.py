@@ -18,8 +18,6 @@ NAME = "mpiter-worker-"  # the name of a worker's process or thread, before its 
 
 
 class State(Enum):
-    """The state of a worker."""
-
     STARTING = "its initializer runs"
     READY = "it takes blocks"
     RETIRING = "it takes no more blocks, and ends after its last"
@@ -53,7 +51,6 @@ class Worker:
         return self.state is _READY and not self.is_doomed
 
     def is_ready(self) -> None:
-        """Note that the initializer has returned."""
         if self.state is State.STARTING:
             self.state = State.READY
 
@@ -100,7 +97,7 @@ class Workers:
             self._bell.ring()
 
     def _hear(self, *word: Any) -> None:
-        """Handle an event."""
+        """Handle a posted event."""
 
     def vacancies(self, most: int) -> int:
         """Return the number of further blocks for the workers, if each may have ``most``."""
@@ -125,7 +122,6 @@ class Workers:
         return {}
 
     def out(self, number: int) -> int:
-        """Return the number of blocks that a worker has."""
         worker = self._workers.get(number)
         return 0 if worker is None else len(worker.out)
 

@@ -1,8 +1,7 @@
 """The function that every Pool calls to fetch a block (rows of one batch).
 
-Runs in workers: processes or threads.  Guarantees that an exception in a dataset becomes a fault (the record of a row
-that failed) and is never raised into the Pool; and that each sample is written before the next is fetched, so a dataset
-may overwrite its memory.  Assumes that ``worker.begin`` has put a worker into the registry for the block's dataset.
+Guarantees that an exception in a dataset becomes a fault (the record of a row that failed) and is never raised into the
+Pool; and that each sample is written before the next is fetched, so a dataset may overwrite its memory.
 """
 
 from __future__ import annotations
@@ -100,17 +99,9 @@ def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
     except Refilled:
         worker.copies = True
         return fetch(block, worker, seeds)
-    return Done(
-        block.number,
-        worker.info.id,
-        block.rows,
-        _clock() - began,
-        payload,
-        tuple(fetching.faults),
-        began=began,
-        queue_s=max(0.0, began - block.sent),
-        cpu_s=time.thread_time() - cpu_s,
-    )
+    seconds, cpu_s, queue_s = _clock() - began, time.thread_time() - cpu_s, max(0.0, began - block.sent)
+    came = block.number, worker.info.id, block.rows, seconds, payload, tuple(fetching.faults)
+    return Done(*came, began=began, queue_s=queue_s, cpu_s=cpu_s)
 
 
 class _Fetching:
@@ -194,8 +185,6 @@ class _Fetching:
                 return True
         self._write(Copies(samples) if worker.copies else samples, range(count), row)
         return True
-
-    # -- for rows of several samples -----------------------------------------------------------------------------
 
     def part(self, error: BaseException, key: Any, at: int) -> None:
         """Record the failure of sample number ``at`` of the row that is being fetched."""

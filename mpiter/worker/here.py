@@ -1,8 +1,4 @@
-"""What this thread is fetching, and for which worker: for ``get_worker_info``, ``get_rng`` and the seeding of samples.
-
-Runs in workers, or without workers in the caller's thread.  During a fetch ``here.now`` is a ``Frame`` of that worker;
-outside of a fetch it is an empty one.
-"""
+"""What this thread is fetching, and for which worker: for ``get_worker_info``, ``get_rng`` and seeding."""
 
 from __future__ import annotations
 
@@ -60,8 +56,6 @@ class Frame:
 
 
 class Here(threading.local):
-    """The state of each thread: what it is fetching, if anything."""
-
     def __init__(self) -> None:
         self.now = Frame()
         self.asked = False  # True once dataset code has called ``get_worker_info``

@@ -43,9 +43,6 @@ def settle_in(environment: dict[str, str]) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-# -- its end ----------------------------------------------------------------------------------------------------------
-
-
 def die_with_parent() -> None:
     """Have this process killed when the main process ends.
 
@@ -84,8 +81,6 @@ def _is_child() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_is_child)
 
-
-# -- its memory -------------------------------------------------------------------------------------------------------
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 _LARGE = 32 << 20  # larger blocks of memory are returned to the system

@@ -52,7 +52,6 @@ class Sheet:
         self.make(seeded)(dataset, keys, row, cells, self.odd, self.keep)
 
     def odd(self, row: int, sample: Any) -> None:
-        """Seal a sample that doesn't fit the columns."""
         self._seal(row, sample, sample)
 
     def keep(self, row: int, values: tuple[Any, ...], sample: Any) -> None:
