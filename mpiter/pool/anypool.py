@@ -1,7 +1,4 @@
-"""Workers that aren't processes of ours: threads, and those of another library's Pool, such as mpi4py's.
-
-Threads of such a Pool post events and ring the bell; ``wait`` returns the events.
-"""
+"""Workers that aren't processes of ours: threads, and those of another library's Pool, such as mpi4py's."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from ..worker.block import Block, Lost
 from ..worker.board import Line
 from .workers import NAME, State, Worker, Workers
 
-_READY = object()  # posted by a thread when its initializer has returned
 _END = None, None  # queued for a thread that is to end
 
 
@@ -49,7 +45,7 @@ class Threads(Workers):
     def _work(self, number: int, inbox: SimpleQueue[Any]) -> None:
         initializer, arguments = self._begin
         initializer(*arguments, number)
-        self._post(number, inbox, None, _READY)
+        self._post(number, inbox, None, State.READY)
         while True:
             func, block = inbox.get()
             if func is None:
@@ -71,7 +67,7 @@ class Threads(Workers):
         worker = self._workers.get(number)
         if worker is None or worker.inbox is not inbox:
             return  # it was abandoned
-        if value is _READY:
+        if value is State.READY:
             worker.is_ready()
         elif block is None:
             self._forget(number, 0)

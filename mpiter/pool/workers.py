@@ -23,9 +23,6 @@ class State(Enum):
     RETIRING = "it takes no more blocks, and ends after its last"
 
 
-_READY = State.READY
-
-
 class Died(NamedTuple):
     """The event that a worker has ended, and what it hadn't answered."""
 
@@ -48,7 +45,7 @@ class Worker:
 
     @property
     def takes_blocks(self) -> bool:
-        return self.state is _READY and not self.is_doomed
+        return self.state is State.READY and not self.is_doomed
 
     def is_ready(self) -> None:
         if self.state is State.STARTING:

@@ -107,9 +107,6 @@ make_block: Callable[[tuple[Any, ...]], Block] = partial(tuple.__new__, Block)
 make_done: Callable[[tuple[Any, ...]], Done] = partial(tuple.__new__, Done)
 
 
-# -- a dataset's exception: recorded in the worker, raised again in the consumer ---------------------------------------
-
-
 def take_down(error: BaseException, place: Place, index: Any, worker: WorkerInfo) -> Fault:
     """Return the fault for ``error``, which fetching ``index`` raised."""
     batch, row, epoch, position = place

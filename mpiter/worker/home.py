@@ -28,16 +28,18 @@ TO_THE_LAUNCHER = ("PMI_FD", "HYDI_CONTROL_FD")
 
 def settle_in(environment: dict[str, str]) -> None:
     """Set this process up as a worker, before the dataset is loaded."""
+    global _user_decides
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who closes us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for name in {*os.environ} - {*environment}:
-        del os.environ[name]
+    os.environ.clear()
     os.environ.update(environment)
     for name in TO_THE_LAUNCHER:
         os.environ.pop(name, None)
-    _limit_libraries_to_come()
+    _user_decides = any(name in os.environ for name in _VARIABLES)
+    for name in _VARIABLES:  # for libraries that are loaded later
+        os.environ.setdefault(name, "1")
     _keep_memory()
     with contextlib.suppress(OSError):  # to be killed first if memory runs out: workers can be replaced
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -49,17 +51,14 @@ def die_with_parent() -> None:
     PR_SET_PDEATHSIG can't do it: it reports the end of the *thread* that started this process, and with a fork server
     that of another process.
     """
-    parent = multiprocessing.parent_process()
-    if parent is None:  # a process of another library's Pool
-        return
-    pipe: Any = parent.sentinel
+    pipe: Any = multiprocessing.parent_process().sentinel  # type: ignore[union-attr]
     try:
         import fcntl
 
         fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    except (ImportError, AttributeError):  # not Linux: a stuck worker stays
+    except (ImportError, AttributeError, OSError):  # not Linux: a stuck worker stays
         threading.Thread(target=_end_with, args=(pipe, None), name="mpiter-lifeline", daemon=True).start()
     else:
         _end_with(pipe, 0)  # the main process may have ended already
@@ -101,14 +100,6 @@ def _keep_memory() -> None:
 
 _VARIABLES = [f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")] + ["VECLIB_MAXIMUM_THREADS"]
 _user_decides = any(name in os.environ for name in _VARIABLES)
-
-
-def _limit_libraries_to_come() -> None:
-    """Limit libraries that are loaded later, by environment variables that the user hasn't set."""
-    global _user_decides
-    _user_decides = any(name in os.environ for name in _VARIABLES)
-    for name in _VARIABLES:
-        os.environ.setdefault(name, "1")
 
 
 def limit_loaded_libraries() -> None:

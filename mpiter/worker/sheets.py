@@ -71,7 +71,7 @@ class Sheet:
         self.rows.append(at)
 
     def fail(self, row: int) -> None:
-        """Note that fetching this row has failed; such a row needs no entry here."""
+        """Note that fetching this row has failed, if such rows need a note."""
 
     def together(self, row: int, samples: Sequence[Any]) -> bool:
         """Write samples that were fetched at once as columns; return False if they don't fit."""
