@@ -10,6 +10,7 @@ import re
 import sys
 import traceback
 import warnings
+from collections import deque
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -217,3 +218,21 @@ def warn(message: str | Warning, category: type[Warning] = RuntimeWarning) -> No
     while frame is not None and frame.f_code.co_filename.startswith(OURS):
         frame, level = frame.f_back, level + 1  # type: ignore[assignment]
     warnings.warn(message, category, stacklevel=level)
+
+
+class Notices:
+    """Warnings of mpiter's own from other threads and processes; the coming ``next()`` gives each text once."""
+
+    def __init__(self) -> None:
+        self._texts: deque[str] = deque()
+        self._given: set[str] = set()
+
+    def add(self, *texts: str) -> None:
+        self._texts.extend(texts)
+
+    def give(self) -> None:
+        """Warn the caller; if a warning raises, the rest stays for the next call."""
+        while self._texts:
+            if (text := self._texts.popleft()) not in self._given:
+                self._given.add(text)
+                warn(text)

@@ -17,7 +17,6 @@ PUBLIC = (
     "mpiter.errors",
     "mpiter.engine.arguments",
     "mpiter.testing",
-    "mpiter.pool",
     "mpiter.images",
     "mpiter.staging",
     "mpiter.echo",

@@ -13,8 +13,9 @@ import mmap
 import os
 import pickle
 import sys
-import warnings
+from collections.abc import Callable
 from itertools import accumulate
+from operator import is_
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
@@ -30,7 +31,7 @@ from . import variables
 _COMPARED = 1 << 20  # bytes compared at once, which fit into the cache
 _LARGEST = 1 << 26  # most bytes of a module's variable
 _MANY = 200_000_000  # bytes of pickled objects, which take each worker seconds and several times the memory
-_REMEDY = (
+REMEDY = (
     "Open such things in worker_init or on first use, leave them out in __getstate__, or pass "
     "backend=mpiter.Process(start_method='fork')."
 )
@@ -42,16 +43,17 @@ _FIRST = ("mpiter.chainer_compat",)  # modules that workers import before others
 
 
 class Kept:
-    """A cargo that isn't pickled, because threads and forked workers have it already."""
+    """A cargo that isn't pickled, because forked workers have a copy, and threads share the objects (``is_shared``)."""
 
-    def __init__(self, cargo: Any) -> None:
-        self._cargo = cargo
+    def __init__(self, cargo: Any, is_shared: bool = False) -> None:
+        self._cargo, self._is_shared = cargo, is_shared
 
-    def open(self) -> Any:
+    def open(self, notice: Callable[[str], object]) -> Any:
         return self._cargo
 
     def holds(self, cargo: Any) -> bool:
-        return False  # forked workers have an older copy, which can't be compared
+        """True for the same objects, even if modified; an older copy can't be compared."""
+        return self._is_shared and all(map(is_, self._cargo, cargo))
 
     def close(self) -> None: ...
 
@@ -121,14 +123,14 @@ class Shipment:
         shared = [one.obj if self._maps_files and isinstance(one.obj, SharedBytes) else None for one in raw]
         return [memoryview(b"") if there else one for one, there in zip(raw, shared, strict=True)], shared, stays
 
-    def open(self) -> Any:
-        """Return the cargo, unpickled; when this worker writes to an array, the pages become private to it."""
+    def open(self, notice: Callable[[str], object]) -> Any:
+        """Return the cargo, unpickled; ``notice`` warns the user.  Pages of arrays that it writes to become private."""
         for module in self._first:
             importlib.import_module(module)
         found = zip(self._shared, self._hold.buffers(is_own=True), strict=True)
         program, pickled, *buffers = [shared or buffer for shared, buffer in found]
         if stays := list(variables.put(pickle.loads(program), _variable)):
-            warnings.warn(_told(stays), RuntimeWarning, stacklevel=2)
+            notice(_told(stays))
         return pickle.loads(pickled, buffers=buffers)
 
     def holds(self, cargo: Any) -> bool:
@@ -226,7 +228,7 @@ def _map_again(filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[i
     return np.empty(shape, dtype) if 0 in shape else np.memmap(filename, dtype, mode, offset, shape)
 
 
-def explain(cargo: Any, name: str, error: Exception, remedy: str = _REMEDY) -> DatasetNotPicklable:
+def explain(cargo: Any, name: str, error: Exception, remedy: str = REMEDY) -> DatasetNotPicklable:
     """Return the error to raise when ``cargo`` can't be pickled; it names the attribute that is the cause."""
     path, value, reason = culprit(cargo, name, error, lambda part: _dumps(part, []))
     is_handle = isinstance(value, io.IOBase) or type(value).__module__.partition(".")[0] in variables.HANDLES

@@ -16,7 +16,7 @@ from functools import partial
 from operator import is_
 from typing import Any
 
-from ..errors import WorkerStartError
+from ..errors import Notices, WorkerStartError
 from ..order.cursor import Plan, Plans
 from ..samples.batch import Batch, stacked
 from ..samples.tree import MANY, Aside, Contents
@@ -24,7 +24,6 @@ from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block
 from ..worker.caller import CallersWorker
-from ..worker.mail import Inbox
 from . import lifetime
 from .delivery import Delivery, ending, finish, named
 from .hook import Hook, Hooks
@@ -113,7 +112,7 @@ class Alone(Pumping):
             delivery = loop.fetch(plan, self.seed)
             if self.is_closed:
                 raise self._closed_meanwhile()
-            loop.mail.deliver()
+            loop.notices.give()
             return delivery
         except BaseException as error:
             self._has_stopped = True
@@ -132,9 +131,9 @@ class _Reading:
     def __init__(self, options: Options, as_samples: bool, seed: int, skipped: Skipped, hooks: Hooks) -> None:
         self.pid, self.born = os.getpid(), home.generation
         self.cargo, self._rules = options.cargo, options.rules(seed, as_samples)
-        self.worker, self.mail = CallersWorker(*options.cargo, self._rules, options.copy), Inbox()
+        self.worker, self.notices = CallersWorker(*options.cargo, self._rules, options.copy), Notices()
         self.tally, self._hooks = Tally(skipped), hooks
-        hooks.warn = self.mail.warn
+        hooks.warn = self.notices.add
 
     def stop(self) -> None:
         """End the reading; may be called from any thread, and from the dataset's own code."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from .. import machine
 from ..bell import Bell
-from ..errors import WorkerStartError
+from ..errors import Notices, WorkerStartError
 from ..order.cursor import Cursor, Horizon, Plans
 from ..pool.endings import End
 from ..pool.starting import never_interrupted
@@ -27,7 +27,6 @@ from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block, Done, Lost
 from ..worker.board import Line
-from ..worker.mail import Inbox
 from .communicator import Terminated, _Communicator
 from .delivery import OBJECTS, Delivery, ending, finish, named, not_sendable
 from .hook import Hook, Hooks
@@ -59,10 +58,10 @@ class _PrefetchLoop:
         self, rules: Rules, hire: Callable[[Bell, Callable[[str], None]], Team], skipped: Skipped, hooks: Hooks
     ) -> None:
         self.pid, self.born = os.getpid(), home.generation
-        self.tally, self.mail = Tally(skipped), Inbox()
+        self.tally, self.notices = Tally(skipped), Notices()
         self._rules, self._hire = rules, hire
         self._bell, self._hooks = Bell(), hooks
-        hooks.warn = self.mail.warn
+        hooks.warn = self.notices.add
         self._runs: deque[Run] = deque()  # that were asked for and not yet begun
         self.communicator = _Communicator(rules.n_prefetch, self._has_taken)
         self._recovery = Recovery(skips=rules.skips_errors)
@@ -90,7 +89,7 @@ class _PrefetchLoop:
 
     def staff(self, run: Run) -> None:
         """Start the workers, and begin ``run``."""
-        self._team = self._hire(self._bell, self.mail.warn)
+        self._team = self._hire(self._bell, self.notices.add)
         self.ledger = Ledger(self._rules, self._team.rooms.give_back)
         self.communicator.reset(run.number)
         self._begin(run)
@@ -267,8 +266,7 @@ class _PrefetchLoop:
 
     def _settle(self, done: Done) -> None:
         """Handle a worker's answer: note its rows as done, and store what came with it."""
-        if done.mail:
-            self.mail.post(done.mail)
+        self.notices.add(*done.notices)
         if done.startup is not None:
             self._send_home()
             raise WorkerStartError(f"worker {done.worker} could not start:\n\n{done.startup}")

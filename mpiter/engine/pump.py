@@ -272,7 +272,7 @@ class Pump(Pumping):
     def _take(self, loop: _PrefetchLoop) -> Delivery:
         if self._in_hand is None:
             self._in_hand = super()._take(loop)
-        loop.mail.deliver()  # a warning may be raised as an error: the batch then stays in hand
+        loop.notices.give()  # a warning may be raised as an error: the batch then stays in hand
         delivery, self._in_hand = self._in_hand, None
         self._has_stopped = delivery.is_end
         return delivery

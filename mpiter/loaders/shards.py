@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, islice, repeat
@@ -164,7 +163,7 @@ class _Reading:
             self.batches += 1
             if self._may_ask_late and was_asked():
                 self._may_ask_late = False
-                warnings.warn(_LATE, RuntimeWarning, stacklevel=1)  # which comes out at the user's line
+                here.now.notices.append(_LATE)
         return None if not batch or (len(batch) < self._size and self._drop_last) else batch
 
     def _skip_to(self, element: int) -> None:

@@ -1,7 +1,4 @@
-"""Workers that aren't processes of ours: threads, and those of any other Pool, such as ``multiprocessing.Pool``.
-
-Threads of such a Pool post events and ring the bell; ``wait`` returns the events.
-"""
+"""Workers that aren't processes of ours: threads, and those of another library's Pool, such as mpi4py's."""
 
 from __future__ import annotations
 
@@ -16,11 +13,8 @@ from typing import Any
 from ..bell import Bell
 from ..worker.block import Block, Lost
 from ..worker.board import Line
-from .workers import NAME, Died, State, Worker, Workers
+from .workers import NAME, State, Worker, Workers
 
-_FOR_THE_END_S = 2.0  # the time that a Pool has to end before another is made
-_FOR_ANSWERS_S = 0.5  # the time that its workers have to finish their blocks
-_READY = object()  # posted by a thread when its initializer has returned
 _END = None, None  # queued for a thread that is to end
 
 
@@ -36,9 +30,7 @@ class Threads(Workers):
     A thread can't be ended: one that is stuck in a dataset is abandoned, and its later answers are ignored.
     """
 
-    def __init__(
-        self, workers: int, initializer: Callable[..., object], initargs: tuple[Any, ...], *, bell: Bell
-    ) -> None:
+    def __init__(self, workers: int, initializer: Callable[..., object], initargs: Any, *, bell: Bell) -> None:
         super().__init__(bell)
         self._begin = initializer, initargs
         for number in range(workers):
@@ -53,7 +45,7 @@ class Threads(Workers):
     def _work(self, number: int, inbox: SimpleQueue[Any]) -> None:
         initializer, arguments = self._begin
         initializer(*arguments, number)
-        self._post(number, inbox, None, _READY)
+        self._post(number, inbox, None, State.READY)
         while True:
             func, block = inbox.get()
             if func is None:
@@ -75,7 +67,7 @@ class Threads(Workers):
         worker = self._workers.get(number)
         if worker is None or worker.inbox is not inbox:
             return  # it was abandoned
-        if value is _READY:
+        if value is State.READY:
             worker.is_ready()
         elif block is None:
             self._forget(number, 0)
@@ -114,28 +106,16 @@ class Threads(Workers):
 
 
 class AnyPool(Workers):
-    """Adapts another library's Pool, which needs ``terminate``, and ``map_async`` with callbacks.
+    """Adapts another library's Pool, which has ``terminate``, and ``map_async`` with callbacks.
 
-    Single workers can't be started or ended, only the whole Pool.  What happens when a worker dies is up to that Pool:
-    ``multiprocessing.Pool`` never answers the blocks which that worker had.
+    Single workers can't be started or ended, only the whole Pool; what happens when a worker dies is up to that Pool.
     """
 
-    shares_fate = True
-
-    def __init__(
-        self,
-        make: Callable[..., Any],
-        workers: int,
-        initializer: Callable[..., object],
-        initargs: tuple[Any, ...],
-        *,
-        bell: Bell,
-    ) -> None:
+    def __init__(self, make: Callable[..., Any], workers: int, initializer: Any, initargs: Any, *, bell: Bell) -> None:
         super().__init__(bell)
-        self._make = partial(make, workers, initializer, initargs)
         self._count = workers
         self._out: dict[int, Block] = {}
-        self._pool: Any = self._make()  # None after ``kill``, until ``start``
+        self._pool = make(workers, initializer, initargs)
 
     def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
         for block in blocks:
@@ -148,12 +128,11 @@ class AnyPool(Workers):
                 raise
 
     def _hear(self, block: Block, value: Any) -> None:
-        if self._out.get(block.number) is block:
-            del self._out[block.number]
+        if self._out.pop(block.number, None) is not None:
             self._events.append(Lost(block.number, value) if isinstance(value, BaseException) else value[0])
 
     def vacancies(self, most: int) -> int:
-        return 0 if self._pool is None else max(0, most * self._count - len(self._out))
+        return max(0, most * self._count - len(self._out))
 
     def out(self, number: int) -> int:
         """Return the number of all unanswered blocks, since it isn't known which worker has which."""
@@ -164,43 +143,17 @@ class AnyPool(Workers):
         working = {number for number, line in lines.items() if line.active}
         return working or (set(lines) if self._out else working)
 
-    def start(self, number: int) -> None:
-        """Make a new Pool, with all its workers."""
-        self._pool = self._make()
-
-    def kill(self, number: int) -> None:
-        """End the whole Pool, since a single worker of it can't be ended."""
-        if self._pool is None:
-            return
-        is_gone = _end(self._pool, _FOR_THE_END_S)
-        blocks, self._pool = tuple(self._out.values()), None
-        self._out.clear()
-        self._events.append(Died(number, 0, 0 if is_gone else None, State.READY, blocks))
-        self._bell.ring()
-
     def close(self, timeout: float = 5.0) -> bool:
         self._out.clear()
-        return self._pool is None or _end(self._pool, timeout)
-
-
-def _end(pool: Any, timeout: float) -> bool:
-    """End a Pool; return False if that takes longer than ``timeout``, as it might never return.
-
-    Its workers may finish first: ``multiprocessing.Pool`` kills them, and one that is killed while it answers keeps a
-    lock which the Pool needs to end.
-    """
-    end = time.monotonic() + timeout
-    if hasattr(pool, "close") and hasattr(pool, "join"):
-        pool.close()
-        comes_back(pool.join, min(_FOR_ANSWERS_S, timeout))
-    return comes_back(pool.terminate, end - time.monotonic())
+        return comes_back(self._pool.terminate, timeout)
 
 
 def comes_back(step: Callable[[], object], timeout: float) -> bool:
+    """Call ``step`` in a thread; return False if it takes longer than ``timeout`` seconds, as it might never return."""
     thread = threading.Thread(target=step, name="mpiter-ending", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # at exit no thread starts from Python 3.12 on; the stock Pool is ended anyway
+    except RuntimeError:  # at exit no thread starts from Python 3.12 on
         return False
     thread.join(max(0.0, timeout))
     return not thread.is_alive()

@@ -1,7 +1,6 @@
 """Backends: what runs the workers.  A backend packs the dataset for its workers, and makes a Pool of them.
 
-Runs in the consumer process, in the caller's thread.  A backend also says whether its workers share memory with this
-process, and whether they are threads of it.  A backend of your own needs the members of ``Backend``.
+Runs in the consumer process, in the caller's thread.  A backend of your own needs the members of ``Backend``.
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from operator import is_
 from typing import Any, Protocol
 
 from ..datasets import ship
-from ..errors import MpiterError, OptionError, WorkerStartError, warn
+from ..errors import DatasetNotPicklable, MpiterError, OptionError, WorkerStartError, warn
 from ..samples.byvalue import name_classes
 from ..samples.envelope import dumps
 from ..samples.tensors import torch_with
-from .anypool import AnyPool, Threads
+from .anypool import Threads
 from .pool import Pool
 from .starting import start_server
 
@@ -38,21 +36,23 @@ class Launch:
     dumps: Callable[[Any], bytes]  # pickles something for the workers
 
 
-def packed(cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any]) -> Launch:
-    """Return the launch for workers that can't be forked; ``hold`` keeps the dataset's buffers."""
+def packed(cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any], remedy: str = _REMEDY) -> Launch:
+    """Return the launch for workers to which the dataset is sent; ``hold`` keeps its buffers.
+
+    If it can't be pickled, the error ends with ``remedy``.
+    """
     try:
         return Launch(ship.Shipment(cargo, hold=hold), pool, ship.by_value)
     except (MemoryError, Warning, MpiterError):
         raise
     except Exception as error:
-        raise ship.explain(cargo[0], "dataset", error, _REMEDY) from error
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # too many open files: not the dataset's fault
+        raise ship.explain(cargo[0], "dataset", error, remedy) from error
 
 
 class Backend(Protocol):
-    """The interface of a backend, which packs a dataset and makes the Pool for it.
-
-    The optional attribute ``dear_s`` is the number of seconds from which on a batch is split over the workers.
-    """
+    """The interface; the optional ``dear_s`` is the seconds from which on a batch is split over the workers."""
 
     name: str
     shares_memory: bool  # with this process, so that slots can be used; else others start and end its processes
@@ -67,10 +67,6 @@ class Process:
     ``start_method`` is "fork", "forkserver" or "spawn".  The default is forkserver on Linux and spawn elsewhere, on
     every Python; if the dataset can't be pickled, workers are then forked instead, with a warning.
 
-    ``pool`` makes another Pool than ours, by ``pool(workers, initializer, initargs)``: ``multiprocessing.Pool``, say,
-    for comparison.  It has its own start method and its own handling of failures: ``multiprocessing.Pool`` doesn't
-    report a worker that was killed, so only ``sample_timeout`` notices it.
-
     >>> from mpiter import batches
     >>> list(batches([10, 20, 30], 2, n_processes=1, shuffle=False, backend=Process("spawn")))
     [array([10, 20]), array([30])]
@@ -78,30 +74,21 @@ class Process:
 
     name, shares_memory, in_process = "process", True, False
 
-    def __init__(self, start_method: str | None = None, *, pool: Callable[..., Any] | None = None) -> None:
-        if pool is not None and start_method is not None:
-            raise OptionError(
-                f"start_method={start_method!r} is for our own Pool; pass multiprocessing.get_context("
-                f"{start_method!r}).Pool as pool=."
-            )
-        self.pool = pool
+    def __init__(self, start_method: str | None = None) -> None:
         known = multiprocessing.get_all_start_methods()
-        if start_method is not None and start_method not in known:
+        if start_method not in (None, *known):
             raise OptionError(f"start_method={start_method!r} is not available here; use one of {', '.join(known)}.")
-        self.start_method = start_method
+        self._may_fork = start_method is None and "fork" in known
+        self.start_method = start_method or ("forkserver" if sys.platform == "linux" else "spawn")
 
     def __repr__(self) -> str:
-        return f"Process(start_method={self.start_method!r})" if self.pool is None else f"Process(pool={self.pool!r})"
+        return f"Process(start_method={self.start_method!r})"
 
     def prepare(self) -> None:
         """Start the fork server ahead, if this backend uses one, so that workers start sooner."""
-        if self.pool is None and self._method == "forkserver" and not multiprocessing.current_process().daemon:
+        if self.start_method == "forkserver" and not multiprocessing.current_process().daemon:
             with contextlib.suppress(OSError, RuntimeError):  # starting the workers will report it
                 start_server()
-
-    @property
-    def _method(self) -> str:
-        return self.start_method or ("forkserver" if sys.platform == "linux" else "spawn")
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
         """Return the dataset packed in the first way that works, with the function that makes its Pool."""
@@ -111,58 +98,26 @@ class Process:
                 "not have children. Pass n_processes=0 (num_workers=0) or backend='thread', or make the process with "
                 "daemon=False."
             )
-        method = self._method
-        if method == "fork":
-            return self._launched(ship.Kept(cargo), method)
-        try:
-            return self._launched(ship.Shipment(cargo), method)
-        except (MemoryError, Warning):
-            raise  # other ways take no less memory, and a warning turned into an error must be seen
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-                raise  # too many open files: not the dataset's fault
-            failure = error
-        explained = ship.explain(cargo[0], "dataset", failure)
-        may_fork = not (self.pool or self.start_method or explained.is_handle or _cuda_is_up())
-        if not may_fork or "fork" not in multiprocessing.get_all_start_methods():
-            raise explained from failure
-        warn(f"{explained} Forking the workers instead.")
-        return self._launched(ship.Kept(cargo), "fork")
-
-    def _launched(self, cargo: ship.Kept | ship.Shipment, method: str) -> Launch:
-        """Return the launch; later pickles are by reference if workers have ``__main__``, else by value."""
-        pickles = dumps if method == "fork" else ship.by_value
-        if method == "fork":
-            name_classes()
-        if self.pool is not None:
-            return Launch(cargo, partial(AnyPool, self.pool), pickles)
-        return Launch(cargo, partial(Pool, context=multiprocessing.get_context(method)), pickles)
-
-
-def _cuda_is_up() -> bool:
-    torch = torch_with("cuda")
-    return bool(torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized())
+        if self.start_method != "fork":
+            pool = partial(Pool, context=multiprocessing.get_context(self.start_method))
+            try:
+                return packed(cargo, ship.Mapped, pool, ship.REMEDY)
+            except DatasetNotPicklable as error:
+                cuda = getattr(torch_with("cuda"), "cuda", None)  # which no forked process can use any more
+                if not self._may_fork or error.is_handle or (cuda is not None and cuda.is_initialized()):
+                    raise
+                warn(f"{error} Forking the workers instead.")
+        name_classes()
+        return Launch(ship.Kept(cargo), partial(Pool, context=multiprocessing.get_context("fork")), dumps)
 
 
 class Thread:
-    """Worker threads in this process: for decoders that release the GIL, and for free-threaded Python.
-
-    >>> from mpiter import batches
-    >>> list(batches([10, 20, 30], 2, n_processes=2, shuffle=False, backend="thread"))
-    [array([10, 20]), array([30])]
-    """
+    """Worker threads in this process: for decoders that release the GIL, and for free-threaded Python."""
 
     name, shares_memory, in_process = "thread", True, True
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        return Launch(_TheVeryObjects(cargo), Threads, pickle.dumps)
-
-
-class _TheVeryObjects(ship.Kept):
-    """A cargo (dataset and ``worker_init``) for threads, which use the caller's own objects."""
-
-    def holds(self, cargo: Any) -> bool:
-        return all(map(is_, self.open(), cargo))  # the same objects, even if modified
+        return Launch(ship.Kept(cargo, is_shared=True), Threads, pickle.dumps)
 
 
 # Packages that attach from outside, such as ``mpiter.remote``, add theirs.

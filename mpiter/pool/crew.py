@@ -1,26 +1,24 @@
 """The crew: the workers of one iterator.  Each has a *place*, a number that its replacement inherits.
 
-Runs in the consumer process.  A ``Crew`` is made, and its workers started, in the caller's thread (so that a fork
-happens where the caller expects it); later the prefetch thread uses it.  Guarantees that a worker's end is reported
-once and doesn't affect other places, and that ``dismiss`` is idempotent, returns in bounded time, and leaves neither
-process nor descriptor.
+A ``Crew`` is made, and its workers started, in the caller's thread, so that a fork happens where the caller expects it;
+later the prefetch thread uses it.  Guarantees that a worker's end is reported once, and that ``dismiss`` is idempotent,
+returns in bounded time, and leaves neither process nor descriptor.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from .. import machine
 from ..errors import MpiterError, could_not_start
 from ..rules import Rules
 from ..transport.memory import Arena
-from ..worker.block import Block, Done
-from ..worker.board import BlackBox, Board, Line
+from ..worker.block import Block, Done, make_done
+from ..worker.board import BlackBox, Board, Cell, Line
 from ..worker.fetch import _fetch_run
 from ..worker.sheets import Writer
 from ..worker.worker import Setup, begin, forget, new_key
@@ -33,8 +31,6 @@ _FOR_THE_END_S = 2.0  # the time that all have to end; a killed one that needs l
 
 
 class Crew:
-    """Starts, supervises, replaces and ends the workers of one iterator, by a Pool."""
-
     def __init__(self, rules: Rules, backend: Backend, launch: Launch, arena: Arena, writer: Writer, bell: Any) -> None:
         self._rules, self._launch, self._arena, self._writer, self._bell = rules, launch, arena, writer, bell
         self._name, self._is_here = backend.name, backend.shares_memory
@@ -45,12 +41,9 @@ class Crew:
         self._evictions: dict[int, Eviction] = {}
         self._samples: Counter[int] = Counter()  # fetched by the worker in each place
         self._drawn: set[str] = set()  # global generators that the dataset draws from; new workers get them
-        self._has_gaps = False  # places without a worker
         self._must_note = not self._is_here or rules.max_samples is not None
         self.dataset = new_key()  # key in the workers' registry
         self.staff()
-
-    # -- workers come ------------------------------------------------------------------------------------------------
 
     @property
     def is_staffed(self) -> bool:
@@ -62,20 +55,9 @@ class Crew:
         self._board = Board(self._rules.workers, self._arena if self._is_here else None)
         self._box = BlackBox() if self._are_ours else None
         self._watch = Watch(timeout) if (timeout := self._rules.sample_timeout) else None
-        self._oom_kills = machine.out_of_memory_kills()
         self._taken.update(range(self._rules.workers))
-        setup = Setup(
-            dataset=self.dataset,
-            cargo=self._launch.cargo,
-            writer=self._writer,
-            board=self._board,
-            box=self._box,
-            rules=self._rules,
-            backend=self._name,
-            environment=dict(os.environ) if self._are_ours else None,
-            log_level=logging.getLogger().level,
-            drawn=self._drawn,
-        )
+        known = self.dataset, self._launch.cargo, self._writer, self._board, self._box, self._rules, self._name
+        setup = Setup(*known, environment=dict(os.environ) if self._are_ours else None, drawn=self._drawn)
         try:
             with named_errors():
                 self._pool = self._launch.pool(self._rules.workers, begin, (setup,), bell=self._bell)
@@ -84,24 +66,18 @@ class Crew:
             raise
 
     def replace_workers(self) -> None:
-        """Start a worker in each place that has none."""
-        if not self._has_gaps or self._pool is None:
+        if self._pool is None or len(self._taken) == self._rules.workers:
             return
-        for worker in range(self._rules.workers):
-            if worker not in self._taken:
-                with named_errors():
-                    self._pool.start(worker)
-                self._taken.add(worker)
-        self._has_gaps = False
-
-    # -- what they do ------------------------------------------------------------------------------------------------
+        for worker in {*range(self._rules.workers)} - self._taken:
+            with named_errors():
+                self._pool.start(worker)
+            self._taken.add(worker)
 
     def vacancies(self, most: int) -> int:
         """Return the number of further blocks for the workers, if each may have ``most``; 1 if there are no workers."""
         return 1 if self._pool is None else self._pool.vacancies(most)
 
     def map_async(self, block: Block) -> None:
-        """Hand a block to the worker with the fewest; ``wait`` returns its answer."""
         self._pool.map_async(_fetch_run, [block])
 
     def wait(self) -> list[Any]:
@@ -113,20 +89,22 @@ class Crew:
         usual = None if self._watch is None else self._watch.interval
         events: list[Any] = pool.wait(endings.STEP_S if self._evictions else usual)
         for at, event in enumerate(events):
-            if type(event) is Done:
-                if event.drawn or self._must_note:
-                    self._note(pool, event)
+            if type(event) is tuple:
+                events[at] = done = make_done(event)
+                if done.drawn or self._must_note:
+                    self._note(pool, done)
             elif type(event) is Died:
-                events[at] = self._ended(pool, event)
+                events[at] = self._ended(event)
         self._look(pool)
         return events
 
     def _note(self, pool: Any, done: Done) -> None:
-        """Handle an answer: record the global generators in use, and retire a worker that has reached its limit."""
+        """Record the global generators in use, and retire a worker that has reached its limit."""
         worker = done.worker
         self._drawn |= done.drawn
         if not self._is_here:  # such workers can't write to the board themselves
-            self._board.heard(worker)
+            cells = self._board.cells(worker)
+            cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
         if (most := self._rules.max_samples) is not None:
             self._samples[worker] += done.rows
             if self._samples[worker] >= most:
@@ -134,17 +112,12 @@ class Crew:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process ids of the present workers."""
         pool = self._pool
-        if pool is None or not self._are_ours:
-            return ()
-        return tuple(pool.pids.values()) or tuple(line.pid for line in self._board.lines() if line.pid)
+        return () if pool is None or not self._are_ours else tuple(pool.pids.values())
 
     def board(self) -> list[Line]:
         """Return the lines on the board (shared integers: what each worker fetches), with process ids filled in."""
         return [] if self._pool is None else self._board.lines(self._pool.pids)
-
-    # -- and how they end --------------------------------------------------------------------------------------------
 
     def _look(self, pool: Any) -> None:
         """Find workers that are stuck, and take the next step in ending each."""
@@ -157,26 +130,22 @@ class Crew:
         for eviction in list(self._evictions.values()):
             eviction.go_on(pool)
 
-    def _ended(self, pool: Any, told: Died) -> End:
+    def _ended(self, told: Died) -> End:
         """Return why a worker has ended and what it was doing, and free its place."""
         worker, code, lines = told.number, told.code or 0, self._board.lines()
-        by_the_killer = machine.out_of_memory_kills() > self._oom_kills
         line, eviction = lines[worker]._replace(pid=told.pid or lines[worker].pid), self._evictions.pop(worker, None)
         self._proven.update(place for place, one in enumerate(lines) if one.ready)
         line = line if self._is_here else endings.in_hand(told.blocks, line, eviction is not None)
-        how, cause, stack = told.how, "", ""
+        how, stack = told.how or endings.ended(code), ""
         if eviction is not None:
-            how, cause, stack = eviction.how, eviction.cause, eviction.stack
-        elif not told.how:
-            how, cause = endings.ended(code), endings.cause(code, by_the_killer)
-            if self._box is not None and code < 0:
-                stack = self._box.read()
-                self._box.turn_over()
+            how, stack = eviction.how, eviction.stack
+        elif self._box is not None and code < 0:
+            stack = self._box.read()
+            self._box.turn_over()
         end = End(
             worker=worker,
             line=line,
             how=how,
-            cause=cause,
             stack=stack,
             blocks=tuple(block.number for block in told.blocks),
             is_gone=told.code is not None,
@@ -185,17 +154,14 @@ class Crew:
             is_proven=worker in self._proven,
             others_work=bool(self._proven),
         )
-        for place in range(len(lines)) if pool.shares_fate else [worker]:
-            self._evictions.pop(place, None)
-            self._samples[place] = 0
-            if end.is_gone:
-                self._board.clear(place)
-            else:
-                self._board.move(place)
+        self._samples[worker] = 0
+        if end.is_gone:
+            self._board.clear(worker)
+        else:
+            self._board.move(worker)
         if end.was_starting:
             self._proven.discard(worker)  # until a worker is ready there again
         self._taken.discard(worker)
-        self._has_gaps = True
         return end
 
     def dismiss(self, timeout: float = _FOR_THE_END_S) -> bool:
@@ -208,6 +174,7 @@ class Crew:
         return is_clean
 
     def _clear(self, is_clean: bool) -> None:
+        """Forget the workers; what they had is freed unless one of them may still write into it."""
         forget(self.dataset)
         if self._box is not None:
             self._box.close()

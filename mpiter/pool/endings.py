@@ -2,9 +2,7 @@
 
 ``Watch`` finds stuck workers from their lines on the board (shared integers: what each is fetching) and a clock.  Only
 time in which this process itself was running counts, not time in which Ctrl-Z or a container had suspended it.
-Guarantees that a worker counts as stuck only after ``patience`` seconds without progress, or at least a minute while it
-starts.  An ``Eviction`` ends a stuck worker, one step at a time in the prefetch thread: the worker is asked for its
-stack, then killed, then abandoned if it doesn't end.  ``End`` tells the engine of a worker's end.
+An ``Eviction`` ends a stuck worker, one step at a time in the prefetch thread.  ``End`` tells the engine of an end.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _LOOKS = 8  # at least so many within a limit…
 _MOST_S = 1.0  # …and one in this many seconds
 
 _CAUSES = {
-    "SIGKILL": "the out-of-memory killer, or kill -9",
+    "SIGKILL": "the out-of-memory killer (use fewer workers, or smaller samples), or kill -9",
     "SIGSEGV": "a crash in native code, a decoder for example",
     "SIGBUS": "a mapped file that has become shorter, or a file system that is full",
     "SIGABRT": "native code that gave up",
@@ -44,8 +42,7 @@ class End:
 
     worker: int
     line: Line
-    how: str  # "was killed by SIGKILL"
-    cause: str = ""  # the likely cause, if known
+    how: str  # "was killed by SIGKILL", and the likely cause
     stack: str = ""  # the Python stack, if the worker has written it
     blocks: tuple[int, ...] = ()  # their numbers
     is_gone: bool = True  # if not, it may still write into shared memory
@@ -59,8 +56,7 @@ class End:
         return not self.line.ready
 
     def __str__(self) -> str:
-        cause = f" ({self.cause})" if self.cause else ""
-        return f"worker {self.worker} (pid {self.line.pid}) {self.how}{cause}"
+        return f"worker {self.worker} (pid {self.line.pid}) {self.how}"
 
 
 def interval_for(limit: float | None) -> float:
@@ -69,7 +65,7 @@ def interval_for(limit: float | None) -> float:
 
 
 class Stopwatch:
-    """A stopwatch that counts at most two intervals for each reading, so that a suspension hardly counts."""
+    """Counts at most two intervals for each reading, so that a suspension of this process hardly counts."""
 
     def __init__(self, interval: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = 2 * interval, clock
@@ -77,13 +73,13 @@ class Stopwatch:
 
     @property
     def since(self) -> float:
-        """Seconds since the last reading, including those in which this process was suspended."""
+        """The seconds since the last reading."""
         return self._clock() - self._last
 
     def lap(self) -> float:
         """Read the stopwatch: return the seconds since the last reading that count."""
-        now = self._clock()
-        passed, self._last = min(now - self._last, self._most), now
+        passed = min(self.since, self._most)
+        self._last = self._clock()
         return passed
 
 
@@ -139,7 +135,7 @@ class Eviction:
         """Ask the worker for its stack, if possible; ``is_here`` if it runs on this machine."""
         doing = "made no progress" if line.ready else "was not ready to work"
         stands = is_here and machine.stat_of(line.pid)[:1] == ["T"]
-        self.how, self.cause = f"{doing} for {limit:g} s", "it is stopped, SIGSTOP" if stands else ""
+        self.how = f"{doing} for {limit:g} s{' (it is stopped, SIGSTOP)' if stands else ''}"
         self.stack = "" if box or not is_here else thread_stack(line.pid)
         self._worker, self._box, self._came = worker, box, ""
         self._asked = self._killed = 0.0
@@ -172,25 +168,14 @@ def in_hand(blocks: Sequence[Block], told: Line, stood_still: bool) -> Line:
 
 
 def ended(code: int) -> str:
-    """Return in words how a process with this exit code ended."""
+    """Return in words how a process with this exit code ended, and the likely cause."""
     if code == VANISHED:
         return "vanished, perhaps with the fork server that had started it"
-    return f"was killed by {_name(-code)}" if code < 0 else f"exited with code {code}"
-
-
-def cause(code: int, out_of_memory: bool) -> str:
-    """Return the likely cause in words; empty if it isn't known."""
-    if code == -signal.SIGKILL and out_of_memory:
-        return "the out-of-memory killer: use fewer workers, or smaller samples"
-    if code == 1:
-        return "an exception that was not caught; see what it printed"
     if code >= 0:
-        return "" if code == VANISHED else "code that called os._exit, or a library that did"
-    return _CAUSES.get(_name(-code), "")
-
-
-def _name(number: int) -> str:
+        uncaught = "an exception that was not caught; see what it printed"
+        return f"exited with code {code} ({uncaught if code == 1 else 'code or a library that called os._exit'})"
     try:
-        return signal.Signals(number).name
+        name = signal.Signals(-code).name
     except ValueError:
-        return f"signal {number}"
+        name = f"signal {-code}"
+    return f"was killed by {name}" + (f" ({_CAUSES[name]})" if name in _CAUSES else "")

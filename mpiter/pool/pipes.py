@@ -1,10 +1,8 @@
 """The two pipes between a Pool and one of its workers: one for tasks, the other for answers.
 
-``WorkerEnd``, in the worker, blocks while it reads and writes.  ``PoolEnd`` never blocks: it keeps what a full pipe
-doesn't take until there is room, and continues an answer that has come in part when more arrives.  A message for a task
-has its number and its bytes (none after the last task); one for an answer has the task's number, bytes, and the
-answer's large buffers, which are written without a copy and read into private memory.  The bytes are a pickle, or the
-short form of a block or an answer (``block.short``); a block in short form is for the function of the task before it.
+``WorkerEnd``, in the worker, blocks while it reads and writes; ``PoolEnd`` never does.  A message for a task has its
+number and a pickle (none after the last task); one for an answer has the task's number, a pickle, and the pickle's
+large buffers, which are written without a copy and read into private memory.
 """
 
 from __future__ import annotations
@@ -12,13 +10,13 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+from functools import partial
 from typing import Any
 
-from ..samples.envelope import OUT_OF_LINE
-from ..worker.block import short
+from ..samples.envelope import stays_in_line
 
 _TASK = struct.Struct("=qQ")  # number, and number of bytes: 0 after the last task
-_ANSWER = struct.Struct("=qQH")  # the task's number, numbers of bytes and of buffers; each buffer's size follows
+_ANSWER = struct.Struct("=qQI")  # the task's number, numbers of bytes and of buffers; each buffer's size follows
 _AT_ONCE = 1 << 12  # bytes to read, unless more are expected
 _MOST_PARTS = 512  # written by one system call; most systems allow 1024
 
@@ -28,30 +26,18 @@ Answer = tuple[int, bytes, list[bytearray]]  # a complete message from a worker:
 
 
 class WorkerEnd:
-    """The worker's end of its two pipes."""
-
     def __init__(self, tasks: Any, answers: Any) -> None:
-        self._tasks, self._answers = tasks, answers  # Connections, which own the descriptors
-        self._down, self._up = tasks.fileno(), answers.fileno()
-        self._read = bytearray()
+        self._owners = tasks, answers  # Connections, which own the descriptors
+        self._down, self._up = os.fdopen(tasks.fileno(), "rb", closefd=False), answers.fileno()
 
     def receive(self) -> tuple[int, bytes] | None:
         """Wait for a task and return its number and bytes, or None if there are no more."""
-        end, begin, read = _TASK.size, _TASK.size, self._read
-        while True:
-            if len(read) >= begin:
-                number, size = _TASK.unpack_from(read)
-                if not size:
-                    return None
-                end = begin + size
-                if len(read) >= end:
-                    task = bytes(read[begin:end])
-                    del read[:end]
-                    return number, task
-            more = os.read(self._down, max(_AT_ONCE, end - len(read)))
-            if not more:
-                return None
-            read += more
+        head = self._down.read(_TASK.size)
+        if len(head) < _TASK.size:
+            return None
+        number, size = _TASK.unpack(head)
+        task = self._down.read(size)
+        return (number, task) if size and len(task) == size else None
 
     def send(self, number: int, value: Any) -> None:
         """Send ``value`` as the answer to task ``number``; if it can't be pickled, raise before anything is sent."""
@@ -64,18 +50,8 @@ class WorkerEnd:
 
 
 def _packed(number: int, value: Any) -> list[Any]:
-    if (answer := short(value)) is not None:
-        return [_ANSWER.pack(number, len(answer), 0) + answer]
     buffers: list[memoryview] = []
-
-    def stays_in_line(buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes >= OUT_OF_LINE and len(buffers) < 0xFFFF:
-            buffers.append(raw)
-            return False
-        return True
-
-    pickled = pickle.dumps(value, protocol=5, buffer_callback=stays_in_line)
+    pickled = pickle.dumps(value, protocol=5, buffer_callback=partial(stays_in_line, buffers))
     head = _ANSWER.pack(number, len(pickled), len(buffers))
     if not buffers:
         return [head + pickled]

@@ -2,8 +2,7 @@
 
 ``Pool`` runs in the thread that uses it, ``_work`` in each worker.  Guarantees that the end of a worker doesn't affect
 the others: no other uses its pipes, the answers that it sent count, and it can be replaced while they work; that
-killing never hits another process which has got the same pid; and that each block gets an answer or an error.  A block
-is sent to the ready worker that has the fewest.
+killing never hits another process which has got the same pid; and that each block gets an answer or an error.
 """
 
 from __future__ import annotations
@@ -16,15 +15,14 @@ import select
 import signal
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from multiprocessing import connection, get_context
-from typing import Any, NamedTuple
+from multiprocessing import connection
+from typing import Any
 
 from ..bell import Bell
 from ..errors import RemoteTraceback, SampleError
-from ..worker.block import Lost, from_short, short
+from ..worker.block import Block, Lost
 from . import starting
 from .pipes import READY, Answer, PoolEnd, WorkerEnd
 from .workers import NAME, State, Worker, Workers
@@ -38,15 +36,11 @@ _FOR_A_CODE_S = 1.0  # the time that the fork server has to report a dead worker
 
 @dataclass(eq=False, kw_only=True)
 class Member(Worker):
-    """A worker process of the Pool."""
-
     process: Any
     pid: int
     end: PoolEnd
     death: int  # a descriptor that becomes readable when it dies
     is_pidfd: bool
-    is_full: bool = False  # the pipe is full, and a task waits to be sent
-    func: Any = None  # the function that it was sent last
 
     def kill(self) -> None:
         self.is_doomed = True
@@ -57,10 +51,7 @@ class Member(Worker):
                 self.process.kill()
 
     def part_with(self) -> float:
-        """Tell the worker that no more blocks come, or kill it if that fails; return the seconds that it may take.
-
-        A worker that is starting is told too, so that what its ``worker_init`` has made is cleaned up.
-        """
+        """Tell the worker that no more blocks come, or kill it if that fails; return the seconds that it may take."""
         if not self.is_doomed and (self.state is State.RETIRING or self.end.send(0, b"")):
             return _TO_FINISH_S if self.out else _TO_LEAVE_S
         self.kill()
@@ -71,7 +62,6 @@ class Member(Worker):
         return bool(connection.wait([self.death], max(0.0, end - time.monotonic())))
 
     def let_go(self) -> None:
-        """Close the pipes and the pidfd."""
         self.end.close()
         if self.is_pidfd:
             os.close(self.death)
@@ -89,71 +79,35 @@ class Member(Worker):
 
 
 class Pool(Workers):
-    """Worker processes that call functions.
-
-    Args:
-        processes, initializer, initargs, context: the arguments of ``multiprocessing.Pool``.
-        bell: wakes ``wait`` when it is rung.
-
-    >>> from mpiter.bell import Bell
-    >>> pool = Pool(1, bell=Bell())
-    >>> while not pool.vacancies(1):
-    ...     assert pool.wait() == []
-    >>> pool.map_async(abs, [-1])
-    >>> pool.wait()
-    [1]
-    >>> pool.close()
-    True
-    """
+    """Worker processes, made from the arguments of ``multiprocessing.Pool``; ringing ``bell`` ends ``wait``."""
 
     _workers: dict[int, Member]
 
     def __init__(
-        self,
-        processes: int,
-        initializer: Callable[..., object] | None = None,
-        initargs: Iterable[Any] = (),
-        *,
-        context: Any = None,
-        bell: Bell,
+        self, workers: int, initializer: Callable[..., object], initargs: tuple[Any, ...], *, context: Any, bell: Bell
     ) -> None:
         super().__init__(bell)
-        self._context: Any = context or get_context()
-        self._begin = initializer, tuple(initargs)
+        self._context, self._begin = context, (initializer, initargs)
         self._numbers = 0
         self._poll = select.poll()
         self._poll.register(bell, select.POLLIN)
         self._places: dict[int, Member] = {}  # workers by the descriptors that ``wait`` polls
-        self._finalizer = weakref.finalize(self, _kill_all, self._workers, os.getpid())
-        self._finalizer.atexit = False  # at exit multiprocessing ends the processes itself
         try:
             starting.start_tracker()
-            for number in range(processes):
+            for number in range(workers):
                 self.start(number)
         except BaseException:
             self.close()
             raise
 
-    # -- blocks --------------------------------------------------------------------------------------------------
-
     def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Any]) -> None:
         for block in blocks:
             chosen: Member = self._least_busy()
             self._numbers += 1
-            task = short(block) if chosen.func is func else None
-            if task is None:
-                task, chosen.func = pickle.dumps((func, block), 5), func
+            task = pickle.dumps((func, block[:] if type(block) is Block else block), 5)  # plain tuples take less time
             chosen.out[self._numbers] = block
             if not chosen.end.send(self._numbers, task):
-                self._wait_for_room(chosen, True)
-
-    def _wait_for_room(self, worker: Member, wanted: bool) -> None:
-        """Have ``wait`` poll for room in a worker's pipe, or no longer do so."""
-        if wanted and not worker.is_full:
-            self._look_at(worker.end.down, worker, select.POLLOUT)
-        elif worker.is_full and not wanted:
-            self._ignore(worker.end.down)
-        worker.is_full = wanted
+                self._look_at(chosen.end.down, chosen, select.POLLOUT)
 
     def _look_at(self, place: int, worker: Member, what: int = select.POLLIN) -> None:
         """Have ``wait`` poll a descriptor of a worker's."""
@@ -163,8 +117,6 @@ class Pool(Workers):
     def _ignore(self, place: int) -> None:
         if self._places.pop(place, None) is not None:
             self._poll.unregister(place)
-
-    # -- what happens --------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> list[Any]:
         for place, _ in self._poll.poll(0 if self._events else None if timeout is None else 1e3 * timeout):
@@ -179,30 +131,24 @@ class Pool(Workers):
                 worker.is_doomed = True
                 self._hear(worker)  # the answers that it sent before
                 self._forget(worker, worker.reap())
-            else:
-                self._wait_for_room(worker, not worker.end.flush())
+            elif worker.end.flush():
+                self._ignore(place)
         events, self._events = self._events, []
         return events
 
     def _hear(self, worker: Member) -> None:
-        """Read the answers of a worker."""
         try:
             for answer in worker.end.receive():
                 if answer[0] == READY:
                     worker.is_ready()
                 else:
-                    event = _opened(answer, worker.out.pop(answer[0]))
-                    if type(event) is Lost:
-                        worker.func = None  # send it again: perhaps the worker couldn't unpickle the task
-                    self._events.append(event)
+                    self._events.append(_opened(answer, worker.out.pop(answer[0])))
         except Exception as error:  # no memory for an answer, say: the rest of the pipe can't be read any more
             worker.kill()
             self._events.extend(Lost(block.number, error) for block in worker.out.values())
             worker.out.clear()
         if worker.end.has_ended:
             self._ignore(worker.end.up)  # it is dead, or ends when it tries to answer
-
-    # -- workers come and go -------------------------------------------------------------------------------------
 
     def start(self, number: int) -> None:
         assert number not in self._workers
@@ -215,14 +161,16 @@ class Pool(Workers):
             if self._context.get_start_method() == "fork":
                 others = [member.end for member in self._workers.values()]
                 inherited = [tasks, answers, *(one for end in others for one in (end.tasks, end.answers))]
-            arguments = their_tasks, their_answers, *self._begin, inherited
+            arguments = their_tasks, their_answers, inherited, *self._begin, number
             process = self._context.Process(target=_work, args=arguments, name=f"{NAME}{number}", daemon=True)
             starting.start(process)
             undo.pop_all()
         their_tasks.close()
         their_answers.close()
-        death, is_pidfd = _death_of(process)
-        end = PoolEnd(tasks, answers)
+        end, death = PoolEnd(tasks, answers), process.sentinel  # a pipe, which children of the worker may keep open
+        with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old kernel, or it has died already
+            death = os.pidfd_open(process.pid)
+        is_pidfd = death != process.sentinel
         worker = Member(number=number, process=process, pid=process.pid, end=end, death=death, is_pidfd=is_pidfd)
         self._workers[number] = worker
         self._look_at(end.up, worker)
@@ -232,7 +180,8 @@ class Pool(Workers):
         worker = self._workers.get(number)
         if worker is not None and worker.state is not State.RETIRING:
             worker.state = State.RETIRING
-            self._wait_for_room(worker, not worker.end.send(0, b""))
+            if not worker.end.send(0, b""):
+                self._look_at(worker.end.down, worker, select.POLLOUT)
 
     def kill(self, number: int) -> None:
         if number in self._workers:
@@ -246,8 +195,7 @@ class Pool(Workers):
 
     def _forget(self, worker: Member, code: int | None) -> None:
         del self._workers[worker.number]
-        self._wait_for_room(worker, wanted=False)
-        for place in (worker.end.up, worker.death):
+        for place in (worker.end.down, worker.end.up, worker.death):
             self._ignore(place)
         worker.let_go()
         self._events.append(worker.died(worker.pid, code))
@@ -274,81 +222,49 @@ class Pool(Workers):
                 left.append(worker.process)
         starting.forget(left)
         self._workers.clear()
-        self._finalizer.detach()
         self._places.clear()
         return not left
 
 
-class _Failed(NamedTuple):
-    """A worker's answer when the function failed, or its result can't be pickled."""
-
-    summary: str
-    trace: str
-
-
-def _failed(what: str, error: Exception) -> _Failed:
+def _failed(what: str, error: Exception) -> RemoteTraceback:
+    """Return a worker's answer when the function failed, or its result can't be pickled."""
     summary = "".join(traceback.format_exception_only(error)).strip()  # works even if its ``__str__`` fails
-    return _Failed(what + summary, traceback.format_exc())
+    return RemoteTraceback(traceback.format_exc(), what + summary)
 
 
 def _opened(answer: Answer, block: Any) -> Any:
     """Return a worker's answer to a block, or Lost if it failed or can't be unpickled."""
     _, pickled, buffers = answer
-    if (done := from_short(pickled)) is not None:
-        return done
     try:
         value = pickle.loads(pickled, buffers=buffers)
     except Exception as problem:
         return Lost(block.number, problem)
-    if type(value) is not _Failed:
+    if type(value) is not RemoteTraceback:
         return value
-    error = SampleError(value.summary)
-    error.__cause__ = RemoteTraceback(value.trace)
+    error = SampleError(value.args[1])
+    error.__cause__ = value
     return Lost(block.number, error)
 
 
-def _kill_all(workers: dict[int, Member], owner: int) -> None:
-    """Kill the workers of a Pool that was garbage-collected without being closed."""
-    if os.getpid() == owner:  # not in a fork, which has a copy of the Pool
-        for worker in workers.values():
-            worker.kill()
-            worker.let_go()
-        workers.clear()
-
-
-def _death_of(process: Any) -> tuple[int, bool]:
-    """Return a descriptor that becomes readable when the process dies, and whether it is a pidfd.
-
-    Without pidfd it is multiprocessing's sentinel, which is less reliable.  That is a pipe: children of the worker may
-    keep it open, and a worker from the fork server seems dead once the server is.
-    """
-    with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old kernel, or it has died already
-        return os.pidfd_open(process.pid), True
-    return process.sentinel, False
-
-
-def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...], others: list[Any]) -> None:
-    """Run a worker process: the initializer, then one task after the other."""
+def _work(tasks: Any, answers: Any, others: list[Any], initializer: Any, initargs: Any, number: int) -> None:
+    """Run a worker process: the initializer, which also gets the worker's number, then one task after the other."""
     for theirs in others:  # the ends of other pipes, inherited by fork
         theirs.close()
     end = WorkerEnd(tasks, answers)
-    if initializer is not None:
-        initializer(*initargs)
+    initializer(*initargs, number)
     end.send(READY, None)
-    func: Any = None
     while (task := end.receive()) is not None:
-        number, data = task
+        block: Any = None
         answer: Any = None
         try:
-            if (block := from_short(data)) is None:
-                func, block = pickle.loads(data)
+            func, block = pickle.loads(task[1])
             answer = func(block)
         except Exception as error:
             answer = _failed("", error)
         try:
-            end.send(number, answer)
+            end.send(task[0], answer)
         except Exception as problem:
-            end.send(number, _failed(f"{reprlib.repr(answer)} cannot be pickled: ", problem))
-        del task, data, block, answer
+            end.send(task[0], _failed(f"{reprlib.repr(answer)} cannot be pickled: ", problem))
+        del task, block, answer
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_FOR_AN_EXIT_S)  # even if the dataset's threads are still running

@@ -1,8 +1,8 @@
 """How worker processes are started: without the caller's script, undisturbed by Ctrl-C, by a fork server of our own.
 
-Runs in the consumer process, in the thread that starts workers.  Changes to multiprocessing take effect in that thread
-only, while workers start.  Guarantees that a fork of the consumer process doesn't end our workers or wait for them, and
-that a killed program leaves no socket of the fork server in the file system.
+Changes to multiprocessing take effect in the thread that starts workers only, while it does.  Guarantees that a fork of
+the consumer process doesn't end our workers or wait for them, and that a killed program leaves no socket of the fork
+server in the file system.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ _starting = threading.RLock()
 ours: weakref.WeakSet[Any] = weakref.WeakSet()  # worker processes that this process has started
 
 
-class _ForkServer(mp_forkserver.ForkServer):
-    """A fork server for our workers only, which imports what they need, and whose socket is unlinked.
+_Base: Any = mp_forkserver.ForkServer  # whose attributes aren't public
 
-    The socket of multiprocessing's server stays in a temporary folder when the program is killed.  Ours is unlinked as
-    soon as the server listens, and reached through a descriptor.  Where that can't be done it keeps its name.
+
+class _ForkServer(_Base):  # type: ignore[misc]
+    """A fork server for our workers only, which imports what they need.
+
+    Its socket is unlinked as soon as it listens, and reached through a descriptor; else it would stay when the program
+    is killed.  Where that can't be done it keeps its name.
     """
 
+    _forkserver_address: Any
     _door: int | None = None  # a descriptor on the socket's place in the file system
-    # attributes of the base class; if a Python renames them, the socket keeps its name
-    _forkserver_address: Any = None
-    _forkserver_alive_fd: Any = None
-    _forkserver_pid: Any = None
-    _preload_modules: Any = None
 
     def ensure_running(self) -> None:
         start_tracker()  # first, because starting it unblocks interrupts
@@ -82,8 +81,7 @@ class _Preload(list[str]):
     """The list of modules that the fork server imports.
 
     The server's command line contains the ``repr`` of this list, which here is an expression that first sets the
-    ``sys.path`` of this program.  Otherwise the server would look only in the working directory and in installed
-    packages, and might find another mpiter, or none.
+    ``sys.path`` of this program: else the server might find another mpiter, or none.
     """
 
     def __repr__(self) -> str:
@@ -94,24 +92,17 @@ class _Preload(list[str]):
 
 # Modules that can be imported before a fork; if this program has one, its datasets probably use it.
 _USEFUL = ("PIL.Image", "cv2", "h5py", "datasets.arrow_dataset", "torch_geometric.data", "torchvision.transforms")
-_preloaded: list[str] = []
+preloaded: list[str] = []  # other modules that the fork server imports when it starts, so that workers needn't
 _server: _ForkServer | None = None
 
 
-def preload(module: str) -> None:
-    """Have the fork server import ``module`` when it starts, so that workers needn't."""
-    if module not in _preloaded:
-        _preloaded.append(module)
-
-
 def _our_server() -> _ForkServer:
-    """Return this process's fork server, which starts when it is used."""
     global _server
     if _server is None:
-        chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", [])
-        others = [name for name in chosen if name != "__main__"]  # what the user has set by ``set_forkserver_preload``
-        useful = [name for name in _USEFUL if name in sys.modules]
-        wanted = ["mpiter.worker.worker", *_preloaded, *useful, *others, "mpiter.worker.preloaded"]
+        chosen = cast(Any, mp_forkserver)._forkserver._preload_modules  # by the user; __main__ unless he has chosen
+        others = (*preloaded, *(name for name in _USEFUL if name in sys.modules), *chosen)
+        needed = "multiprocessing.popen_forkserver", "mpiter.worker.worker"
+        wanted = [*needed, *(name for name in others if name != "__main__"), "mpiter.worker.preloaded"]
         _server = _ForkServer()
         _server._preload_modules = _Preload(wanted)
     return _server
@@ -145,7 +136,7 @@ def start(process: Any) -> None:
 
 @contextlib.contextmanager
 def _as_workers_start() -> Iterator[None]:
-    """Return a context in which this thread starts processes from our own fork server, without the caller's script."""
+    """Have this thread start processes from our own fork server, and without the caller's script."""
     here, forking, spawning = threading.get_ident(), cast(Any, mp_forkserver), cast(Any, spawn)
     with _starting:
         connect, prepare = mp_forkserver.connect_to_new_process, spawn.get_preparation_data
@@ -201,9 +192,7 @@ def forget(processes: Iterable[Any]) -> None:
         getattr(mp_process, "_children", set()).discard(process)
         ours.discard(process)
         # newer Pythons also wait for the resource tracker, which ends after the last of these processes
-        tracker: Any = getattr(resource_tracker, "_resource_tracker", None)
-        if hasattr(tracker, "_pid"):
-            tracker._pid = None
+        cast(Any, resource_tracker)._resource_tracker._pid = None
 
 
 if hasattr(os, "register_at_fork"):

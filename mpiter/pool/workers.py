@@ -18,14 +18,9 @@ NAME = "mpiter-worker-"  # the name of a worker's process or thread, before its 
 
 
 class State(Enum):
-    """The state of a worker."""
-
     STARTING = "its initializer runs"
     READY = "it takes blocks"
     RETIRING = "it takes no more blocks, and ends after its last"
-
-
-_READY = State.READY
 
 
 class Died(NamedTuple):
@@ -50,10 +45,9 @@ class Worker:
 
     @property
     def takes_blocks(self) -> bool:
-        return self.state is _READY and not self.is_doomed
+        return self.state is State.READY and not self.is_doomed
 
     def is_ready(self) -> None:
-        """Note that the initializer has returned."""
         if self.state is State.STARTING:
             self.state = State.READY
 
@@ -68,8 +62,6 @@ class Workers:
     ``start(number)`` starts a worker, which must not exist yet; ``kill(number)`` ends one at once, and ``wait`` reports
     it when it is gone.  ``close(timeout)`` ends all workers, and returns False if one hasn't ended in time.
     """
-
-    shares_fate = False  # True if ending one worker ends all
 
     def __init__(self, bell: Bell) -> None:
         self._bell = bell
@@ -102,7 +94,7 @@ class Workers:
             self._bell.ring()
 
     def _hear(self, *word: Any) -> None:
-        """Handle an event."""
+        """Handle a posted event."""
 
     def vacancies(self, most: int) -> int:
         """Return the number of further blocks for the workers, if each may have ``most``."""
@@ -127,7 +119,6 @@ class Workers:
         return {}
 
     def out(self, number: int) -> int:
-        """Return the number of blocks that a worker has."""
         worker = self._workers.get(number)
         return 0 if worker is None else len(worker.out)
 

@@ -61,7 +61,7 @@ class Sealing:
 
     def __init__(self) -> None:
         self._out, self._buffers, self._ends = io.BytesIO(), list[Any](), list[tuple[int, int]]()
-        self._take = functools.partial(_stays_in_line, self._buffers)
+        self._take = functools.partial(stays_in_line, self._buffers)
         self._plain = by_reference(self._out, protocol=5, buffer_callback=self._take)
 
     def add(self, value: Any) -> None:
@@ -96,7 +96,8 @@ class Sealing:
         return Sealed(self._ends, Raw(bytearray(self._out.getbuffer())), list(map(Raw, self._buffers)))
 
 
-def _stays_in_line(buffers: list[Any], buffer: pickle.PickleBuffer) -> bool:
+def stays_in_line(buffers: list[Any], buffer: pickle.PickleBuffer) -> bool:
+    """Tell a pickler whether a buffer is part of the pickle; a large one is added to ``buffers`` instead."""
     raw = buffer.raw()
     if raw.nbytes < OUT_OF_LINE:
         return True

@@ -29,7 +29,7 @@ from ..typevars import B_co as T_co  # torch's name for the type of a dataset's 
 from ..worker.here import WorkerInfo
 from .tensors import tensors_of
 
-starting.preload(__package__)
+starting.preloaded.append(__package__)
 _default_collate = _utils.collate.default_collate
 _TORCHS_OWN = "torch."
 _TorchsLoader = torch.utils.data.DataLoader  # kept, since some programs put our class in its place in torch's module

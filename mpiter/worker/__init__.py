@@ -8,6 +8,5 @@
                         where it writes
 
 In ``caller`` the consumer's own thread acts as a worker.  ``here`` knows what a thread is fetching, ``seeding`` makes
-random draws depend on the sample's position, ``mail`` sends prints and warnings, ``home`` sets up worker processes and
-ends them with their parent, ``preloaded`` is imported by the fork server.
+random draws depend on the sample's position, ``home`` sets up worker processes and ends them with their parent.
 """

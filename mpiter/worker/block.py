@@ -1,16 +1,13 @@
 """What processes send to each other: a block to a worker, and the answer, with a fault for each row that failed.
 
-A *block* is the rows of one batch that a worker is to fetch: the whole batch, or a part of one that takes long.  Blocks
-and answers are plain values, which the Pool pickles unless ``short`` can write them.  Guarantees that a fault can be
-unpickled: an exception is sent itself only if the worker could pickle and unpickle it, else as a ``SampleError`` with
-its type and text.  The worker's traceback is chained, and a note names the sample and the line that fetches it without
-a worker.  Where the consumer itself fetches, the exception is raised unchanged.
+A *block* is the rows of one batch that a worker is to fetch: the whole batch, or a part of one that takes long.
+Guarantees that a fault can be unpickled: an exception is sent itself only if the worker could pickle and unpickle it,
+else as a ``SampleError`` with its type and text.
 """
 
 from __future__ import annotations
 
 import contextlib
-import marshal
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -90,7 +87,7 @@ class Done(NamedTuple):
     seconds: float = 0.0  # time that fetching and writing took
     payload: Any = None  # columns and sealed values that are in no slot
     faults: tuple[Fault, ...] = ()
-    mail: tuple[Any, ...] = ()  # prints, log records and warnings
+    notices: tuple[str, ...] = ()  # warnings of mpiter's own for the user
     startup: str | None = None  # the traceback, if the worker couldn't start
     began: float = 0.0  # on the monotonic clock…
     queue_s: float = 0.0  # …this long after it was sent
@@ -105,35 +102,9 @@ class Lost(NamedTuple):
     error: BaseException
 
 
-# -- most blocks and answers are numbers and bytes, which marshal writes and reads in a third of pickle's time ---------
-
-make_block: Callable[[tuple[Any, ...]], Block] = partial(tuple.__new__, Block)  # takes half the time of ``Block(…)``
-_SHORT: dict[int, Any] = {ord("B"): make_block, ord("D"): partial(tuple.__new__, Done)}  # no pickle begins so
-_NUMBERS = {int, float, bool, type(None), bytes, tuple, frozenset}  # not NumPy's scalars
-
-
-def short(value: Any) -> bytes | None:
-    """Return a block or an answer of numbers and bytes as written by marshal; None if marshal would change it."""
-    kind = type(value)
-    if kind is Done:
-        is_short = value.payload is None and not (value.faults or value.mail or value.startup)
-    elif kind is Block and type(value.stretches) is tuple and len(value.stretches) == 1:
-        *place, keys = value.stretches[0]
-        is_short = type(keys) is bytes and _NUMBERS.issuperset(map(type, place))
-    else:
-        return None
-    if is_short and _NUMBERS.issuperset(map(type, value)):
-        return (b"D" if kind is Done else b"B") + marshal.dumps(value[:])
-    return None
-
-
-def from_short(data: bytes) -> Any:
-    """Return the object that ``short`` wrote; None if ``data`` isn't from ``short``."""
-    make = _SHORT.get(data[0])
-    return None if make is None else make(marshal.loads(memoryview(data)[1:]))
-
-
-# -- a dataset's exception: recorded in the worker, raised again in the consumer ---------------------------------------
+# these take half the time of ``Block(…)`` and ``Done(…)``
+make_block: Callable[[tuple[Any, ...]], Block] = partial(tuple.__new__, Block)
+make_done: Callable[[tuple[Any, ...]], Done] = partial(tuple.__new__, Done)
 
 
 def take_down(error: BaseException, place: Place, index: Any, worker: WorkerInfo) -> Fault:

@@ -1,10 +1,9 @@
 """What a worker shows of itself: on the board what it is fetching, and in the black box its stack when it crashes.
 
 The *board* has a *line* in shared memory for each worker: a few integers, written by the worker and read by what
-supervises it.  Each integer is read whole (aligned 64-bit stores), but a line may be read half updated.
-
-The black box is one unnamed file for all worker processes of an iterator.  Even a worker that never releases the GIL
-writes its stack there, by a signal handler in C; one that was killed or stopped doesn't.
+supervises it.  Each integer is read whole, but a line may be read half updated.  The *black box* is one unnamed file
+for all worker processes of an iterator.  Even a worker that never releases the GIL writes its stack there, by a signal
+handler in C; one that was killed or stopped doesn't.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -35,8 +33,6 @@ class Line(NamedTuple):
 
 
 class Cell:
-    """The indices of a line's integers."""
-
     PID, READY, BLOCK, ROW, SINCE, ACTIVE = range(len(Line._fields))
 
 
@@ -48,20 +44,12 @@ class Board:
     """A line of shared integers for each worker; it is sent to every worker, which finds its own line in it."""
 
     def __init__(self, workers: int, arena: Any = None) -> None:
-        self._arena = arena
-        size = workers * LINE_BYTES
-        self._memory = None if arena else bytearray(size)  # without an arena no other process needs it
-        self._taken: list[tuple[int, int]] = []  # ranges of the arena
-        first = self._take(size)
-        self._places = [first + worker * LINE_BYTES for worker in range(workers)]
+        self._arena, self._left = arena, list[int]()
+        size = LINE_BYTES
+        self._memory = None if arena else bytearray(workers * size)  # without an arena no other process needs it
+        self._places = [arena.allocate(size) if arena else worker * size for worker in range(workers)]
         for worker in range(workers):
             self.clear(worker)
-
-    def _take(self, size: int) -> int:
-        if self._arena is None:
-            return 0
-        self._taken.append((self._arena.allocate(size), size))
-        return self._taken[-1][0]
 
     def cells(self, worker: int) -> memoryview:
         """Return a worker's line as a memoryview of integers."""
@@ -73,31 +61,24 @@ class Board:
         lines = [Line(*self.cells(worker)) for worker in range(len(self._places))]
         return lines if pids is None else [line._replace(pid=pids.get(at, line.pid)) for at, line in enumerate(lines)]
 
-    def heard(self, worker: int) -> None:
-        """Record for a worker that doesn't share the board that it has answered: it is ready and makes progress."""
-        cells = self.cells(worker)
-        cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
-
     def clear(self, worker: int) -> None:
-        """Clear a worker's line, for its successor."""
         self.cells(worker)[:] = memoryview(bytes(8 * _CELLS)).cast("q")
 
     def move(self, worker: int) -> None:
         """Use another line for ``worker`` from now on, because its predecessor may still write into the old one."""
         if self._arena is not None:
-            self._places[worker] = self._take(LINE_BYTES)
+            self._left.append(self._places[worker])
+            self._places[worker] = self._arena.allocate(LINE_BYTES)
         self.clear(worker)
 
     def close(self) -> None:
-        """Free the memory; no worker may write any more."""
-        for start, size in self._taken:
-            self._arena.free(start, size)
-        self._taken.clear()
+        for place in [*self._places, *self._left] if self._arena is not None else ():
+            self._arena.free(place, LINE_BYTES)
+        self._places.clear()
 
 
 _LONGEST = 20_000  # characters of a stack
-_MOST_ROOM = 1 << 20  # bytes read
-_ASK = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else None  # a signal that nothing else uses
+_ASK = int(getattr(signal, "SIGRTMAX", 34)) - 3  # a signal that nothing else uses
 
 
 class BlackBox(SharedFile):
@@ -110,18 +91,17 @@ class BlackBox(SharedFile):
     def arm(self) -> None:
         """Have this process write its stack to the file when it crashes, and when ``ask`` sends its signal."""
         faulthandler.enable(self.fd)
-        if _ASK is not None:
-            faulthandler.register(_ASK, self.fd, all_threads=True, chain=False)
+        faulthandler.register(_ASK, self.fd, all_threads=True, chain=False)
 
     def ask(self, pid: int) -> None:
         """Ask process ``pid`` for its stack, which ``read`` returns once it has been written."""
-        if _ASK is not None and pid > 0:  # 0 would be the signal for our own process group
+        if pid > 0:  # 0 would be the signal for our own process group
             with contextlib.suppress(OSError):
                 os.kill(pid, _ASK)
 
     def read(self) -> str:
         """Return what was written since the last ``turn_over``, shortened if it is long."""
-        text = os.pread(self.fd, _MOST_ROOM, self._read_to).decode(errors="replace").strip()
+        text = os.pread(self.fd, 1 << 20, self._read_to).decode(errors="replace").strip()
         return text if len(text) <= _LONGEST else text[:_LONGEST] + "\n…"
 
     def turn_over(self) -> None:

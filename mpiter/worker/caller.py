@@ -1,8 +1,8 @@
 """Fetching without workers: the caller's own thread acts as the worker.
 
-Runs in the consumer's thread.  An ordinary batch is fetched by a bare loop over its keys, any other by the code that
-all workers run.  Guarantees that the caller's random generators are left as they were, even after an error; that
-Ctrl-C is raised; and that samples fetched before one raised an error aren't fetched again.
+An ordinary batch is fetched by a bare loop over its keys, any other by the code that all workers run.  Guarantees that
+the caller's random generators are left as they were, even after an error; that Ctrl-C is raised; and that samples
+fetched before one raised an error aren't fetched again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class CallersWorker:
         return worker.reader is None and not (worker.seeds or worker.copies)
 
     def fetch(self, block: Block) -> Done:
-        """Return the answer to a block, fetched by the code that workers run."""
         worker, callers = self._worker, self._callers
         outer, here.now = here.now, worker.frame
         callers.keep()

@@ -1,8 +1,4 @@
-"""What this thread is fetching, and for which worker: for ``get_worker_info``, ``get_rng`` and the seeding of samples.
-
-Runs in workers, or without workers in the caller's thread.  During a fetch ``here.now`` is a ``Frame`` of that worker;
-outside of a fetch it is an empty one.
-"""
+"""What this thread is fetching, and for which worker: for ``get_worker_info``, ``get_rng`` and seeding."""
 
 from __future__ import annotations
 
@@ -47,7 +43,7 @@ class WorkerInfo:
 class Frame:
     """The state of one fetch; a new frame stands for no fetch."""
 
-    __slots__ = ("at", "beyond", "drawn", "hearer", "seeds", "worker")
+    __slots__ = ("at", "beyond", "drawn", "hearer", "notices", "seeds", "worker")
 
     def __init__(self) -> None:
         self.worker: WorkerInfo | None = None
@@ -55,12 +51,11 @@ class Frame:
         self.seeds = NONE  # the global generators that are seeded for each sample
         self.beyond = 0  # the sample's number in a row that is made of several
         self.drawn: Any = None  # the sample's place, and the generator that ``get_rng`` made for it
+        self.notices: list[str] = []  # warnings for the user, which the next answer takes along
         self.hearer: Any = None  # the fetch, which records samples that fail within a row
 
 
 class Here(threading.local):
-    """The state of each thread: what it is fetching, if anything."""
-
     def __init__(self) -> None:
         self.now = Frame()
         self.asked = False  # True once dataset code has called ``get_worker_info``

@@ -2,13 +2,14 @@
 
 Runs in workers; ``limit_loaded_libraries`` also in the fork server.  Guarantees on Linux that the kernel kills the
 worker when the main process ends, even a worker that is stopped or never releases the GIL: each worker has the reading
-end of a pipe whose other end only the main process has.  Elsewhere a thread waits for that end, which needs the GIL.
+end of a pipe whose other end only the main process has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import multiprocessing
 import os
 import signal
@@ -16,12 +17,9 @@ import sys
 import threading
 from multiprocessing import connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..samples.tensors import torch_with
-
-if TYPE_CHECKING:
-    import threadpoolctl
 
 # Variables with the numbers of the descriptors by which an MPI rank reaches its launcher.  In a worker these numbers
 # are other files', the fork server's say, and MPI would write there when a dataset imports it.
@@ -30,22 +28,21 @@ TO_THE_LAUNCHER = ("PMI_FD", "HYDI_CONTROL_FD")
 
 def settle_in(environment: dict[str, str]) -> None:
     """Set this process up as a worker, before the dataset is loaded."""
+    global _user_decides
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who closes us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for name in {*os.environ} - {*environment}:
-        del os.environ[name]
+    os.environ.clear()
     os.environ.update(environment)
     for name in TO_THE_LAUNCHER:
         os.environ.pop(name, None)
-    _limit_libraries_to_come()
+    _user_decides = any(name in os.environ for name in _VARIABLES)
+    for name in _VARIABLES:  # for libraries that are loaded later
+        os.environ.setdefault(name, "1")
     _keep_memory()
     with contextlib.suppress(OSError):  # to be killed first if memory runs out: workers can be replaced
         Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-# -- its end ----------------------------------------------------------------------------------------------------------
 
 
 def die_with_parent() -> None:
@@ -54,26 +51,22 @@ def die_with_parent() -> None:
     PR_SET_PDEATHSIG can't do it: it reports the end of the *thread* that started this process, and with a fork server
     that of another process.
     """
-    parent = multiprocessing.parent_process()
-    if parent is None:  # a process of another library's Pool
-        return
-    pipe: Any = parent.sentinel
+    pipe: Any = multiprocessing.parent_process().sentinel  # type: ignore[union-attr]
     try:
         import fcntl
 
         fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    except (ImportError, AttributeError, OSError):  # not Linux
-        threading.Thread(target=_wait, args=(pipe,), name="mpiter-lifeline", daemon=True).start()
-        return
-    if connection.wait([pipe], 0):  # the main process has ended already
+    except (ImportError, AttributeError, OSError):  # not Linux: a stuck worker stays
+        threading.Thread(target=_end_with, args=(pipe, None), name="mpiter-lifeline", daemon=True).start()
+    else:
+        _end_with(pipe, 0)  # the main process may have ended already
+
+
+def _end_with(pipe: Any, timeout: float | None) -> None:
+    if connection.wait([pipe], timeout):
         os._exit(1)
-
-
-def _wait(pipe: Any) -> None:
-    connection.wait([pipe])
-    os._exit(1)
 
 
 generation = 0  # counts the forks between this process and the first: asking for the process's number takes longer
@@ -87,8 +80,6 @@ def _is_child() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_is_child)
 
-
-# -- its memory -------------------------------------------------------------------------------------------------------
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 _LARGE = 32 << 20  # larger blocks of memory are returned to the system
@@ -109,22 +100,15 @@ def _keep_memory() -> None:
 
 _VARIABLES = [f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")] + ["VECLIB_MAXIMUM_THREADS"]
 _user_decides = any(name in os.environ for name in _VARIABLES)
-_seen: tuple[int, threadpoolctl.ThreadpoolController] | None = None  # how many modules were loaded, and the libraries
-
-
-def _limit_libraries_to_come() -> None:
-    """Limit libraries that are loaded later, by environment variables that the user hasn't set."""
-    global _user_decides
-    _user_decides = any(name in os.environ for name in _VARIABLES)
-    for name in _VARIABLES:
-        os.environ.setdefault(name, "1")
 
 
 def limit_loaded_libraries() -> None:
     """Limit loaded libraries to one thread; called before the first block and after it, which may load more."""
     if _user_decides:
         return
-    for library in _look_around().lib_controllers:
+    import threadpoolctl  # noqa: F401  before the modules are counted; it takes 10 ms, so not in each program
+
+    for library in _loaded_libraries(len(sys.modules)).lib_controllers:
         if library.num_threads != 1:
             library.set_num_threads(1)
             if threading.active_count() == 1:  # or another thread might be using them
@@ -137,12 +121,9 @@ def limit_loaded_libraries() -> None:
         torch.set_num_threads(1)
 
 
-def _look_around() -> threadpoolctl.ThreadpoolController:
-    """Return the loaded libraries; as that takes some 20 ms, look again only if modules were imported since."""
-    import threadpoolctl  # here, since it takes 10 ms, and most programs that import mpiter start no worker yet
+@functools.lru_cache(maxsize=1)
+def _loaded_libraries(modules: int) -> Any:
+    """Look for loaded libraries, which takes some 20 ms; not again unless the number of ``modules`` has changed."""
+    import threadpoolctl
 
-    global _seen
-    if _seen is None or _seen[0] != len(sys.modules):
-        found = threadpoolctl.ThreadpoolController()
-        _seen = len(sys.modules), found
-    return _seen[1]
+    return threadpoolctl.ThreadpoolController()

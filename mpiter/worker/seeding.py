@@ -1,10 +1,9 @@
 """Makes a sample's random draws depend only on seed, epoch and the sample's position (together its *place*).
 
-Runs in workers.  This holds for ``get_rng()`` on every backend, and for the global generators (random, numpy.random,
-torch if loaded) on ``process`` and ``serial``.  It costs nothing if it isn't used: whether a dataset draws from global
-generators is seen by comparing their *marks* (a cheap part of their state) before and after a block.  The first block
-that drew is fetched again, and from then on the generator is seeded for every sample: only the one that is drawn from,
-since seeding costs as much as fetching a small sample.
+This holds for ``get_rng()`` on every backend, and for the global generators (random, numpy.random, torch if loaded) on
+``process`` and ``serial``.  Whether a dataset draws from global generators is seen by comparing their *marks* (a cheap
+part of their state) before and after a block.  The first block that drew is fetched again, and from then on the
+generator that is drawn from is seeded for every sample, which costs as much as fetching a small one.
 """
 
 from __future__ import annotations
@@ -132,17 +131,9 @@ def _numpys_words(generator: Any) -> memoryview | None:
     return _words_at(generator.ctypes.state_address) if type(generator) is np.random.MT19937 else None
 
 
-def _words_of(generator: random.Random) -> memoryview | None:
-    """Return the memory of CPython's generator, its index and then the words; None if it isn't where we expect it."""
-    if sys.implementation.name != "cpython" or type(generator) is not random.Random:
-        return None
-    found = _words_at(id(generator) + object.__basicsize__)
-    *words, index = generator.getstate()[1]
-    return found if found.tolist() == [index, *words] else None
-
-
 _own = random.getstate.__self__  # type: ignore[attr-defined]
-_own_words = _words_of(_own)
+_in_memory, (*_words, _index) = _words_at(id(_own) + object.__basicsize__), _own.getstate()[1]
+_own_words = _in_memory if _in_memory.tolist() == [_index, *_words] else None  # None: they aren't where we expect them
 
 
 def global_generators() -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Sheets: what a worker writes the rows of a block to, in shared memory or to be sent with the answer.
 
-Runs in workers.  A ``Writer`` is sent to each worker once, and makes a sheet for each block (rows of one batch).  The
-sheet's columns lie in the *slot* of the batch (its shared memory), or are sent with the answer.  Values that fit no
-column are *sealed* (pickled, each by itself) at once, and are always sent with the answer.
+Runs in workers.  A ``Writer`` is sent to each worker once, and makes a sheet for each block (rows of one batch).
+Values that fit no column are *sealed* (pickled, each by itself) at once, and are always sent with the answer.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ class Sheet:
         self.make(seeded)(dataset, keys, row, cells, self.odd, self.keep)
 
     def odd(self, row: int, sample: Any) -> None:
-        """Seal a sample that doesn't fit the columns."""
         self._seal(row, sample, sample)
 
     def keep(self, row: int, values: tuple[Any, ...], sample: Any) -> None:
@@ -73,7 +71,7 @@ class Sheet:
         self.rows.append(at)
 
     def fail(self, row: int) -> None:
-        """Note that fetching this row has failed; such a row needs no entry here."""
+        """Note that fetching this row has failed, if such rows need a note."""
 
     def together(self, row: int, samples: Sequence[Any]) -> bool:
         """Write samples that were fetched at once as columns; return False if they don't fit."""
@@ -156,9 +154,6 @@ class Writer:
             bound[key] = _bind(layout.tree, [*map(places, columns)]), columns
         make, columns = bound[key]
         return Sheet(layout, make, columns, seals)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.arena, self.seals)
 
 
 def _bind(tree: Any, columns: Sequence[Any]) -> Callable[[bool], Fetch]:

@@ -1,21 +1,15 @@
 """The start of a worker: the initializer that every Pool runs once in each of its workers, and the worker's state.
 
 Runs in workers.  Guarantees that a failure doesn't end the worker, which would be replaced and fail again: it is kept,
-and is the answer to the first block.  A process that we have started first gets its signals, memory and libraries set
-up; one of others (Ray, MPI) doesn't.  Then the dataset is opened, and the user's ``worker_init`` is called.
-
-A process may serve several iterators at once, and each thread may be a worker.  So every block names its dataset, and
-a registry has the worker for each dataset and thread.
+and is the answer to the first block.  A process may serve several iterators at once, and each thread may be a worker.
+So every block names its dataset, and a registry has the worker for each dataset and thread.
 """
 
 from __future__ import annotations
 
 import gc
 import itertools
-import logging
-import multiprocessing
 import os
-import re
 import threading
 import traceback
 from dataclasses import dataclass, field, replace
@@ -26,7 +20,6 @@ from ..rules import Rules
 from . import home, seeding
 from .board import BlackBox, Board, Cell
 from .here import NONE, Frame, WorkerInfo, here, was_asked
-from .mail import Outbox
 from .sheets import Writer
 
 
@@ -42,7 +35,6 @@ class Setup:
     rules: Rules
     backend: str
     environment: dict[str, str] | None  # the caller's; None in a process that we haven't started
-    log_level: int  # of the caller's root logger: records below it aren't sent
     drawn: set[str] = field(default_factory=set)  # global generators that other workers have seen the dataset draw from
 
 
@@ -56,7 +48,6 @@ class Worker:
     cells: memoryview  # this worker's line of the board
     dataset: Any = None
     reader: Reader | None = None  # fetches many samples at once
-    outbox: Outbox | None = None
     startup: str | None = None  # the traceback, if it couldn't start
     blocks: int = 0  # number of blocks that it has fetched
     seeds: frozenset[str] = NONE  # global generators that the dataset draws from, as known so far
@@ -64,6 +55,11 @@ class Worker:
     copies: bool = False  # copy samples, because the dataset overwrites their memory
     looked: float = -1.0  # when all samples of a block were last checked for that
     frame: Frame = field(default_factory=Frame)  # what its thread is fetching
+
+    def take_notices(self) -> tuple[str, ...]:
+        """Return and forget the warnings for the user that have come up since the last call."""
+        taken, self.frame.notices = tuple(self.frame.notices), []
+        return taken
 
     @property
     def owns_globals(self) -> bool:
@@ -81,7 +77,6 @@ def new_key() -> int:
 
 
 def forget(dataset: int) -> None:
-    """Forget this process's workers for the dataset with this key."""
     _registry.pop(dataset, None)
 
 
@@ -91,12 +86,9 @@ def worker_for(dataset: int) -> Worker:
     return workers.get(threading.get_ident()) or next(iter(workers.values()))
 
 
-def begin(setup: Setup, number: int | None = None) -> None:
-    """Become a worker, numbered by ``number`` or else by the process's name; a failure is kept, never raised."""
+def begin(setup: Setup, number: int) -> None:
+    """Become worker ``number``; a failure is kept, never raised."""
     rules, is_ours = setup.rules, setup.environment is not None  # a process that we have started and will end
-    if number is None:  # the Pool has numbered its processes
-        numbers = re.findall(r"\d+", multiprocessing.current_process().name)
-        number = int(numbers[-1]) % rules.workers if numbers else 0
     cells = setup.board.cells(number)
     cells[Cell.PID], cells[Cell.BLOCK] = threading.get_native_id(), -1
     info = WorkerInfo(number, rules.workers, rules.seed, None, setup.backend)
@@ -106,11 +98,9 @@ def begin(setup: Setup, number: int | None = None) -> None:
         if is_ours:
             home.die_with_parent()
             home.settle_in(setup.environment or {})
-            worker.outbox = Outbox()
             if setup.box is not None:
                 setup.box.arm()
-            logging.getLogger().setLevel(setup.log_level)
-        dataset, worker_init = setup.cargo.open()
+        dataset, worker_init = setup.cargo.open(worker.frame.notices.append)
         settle_at(worker, dataset, copies=rules.in_process)
         call_hooks(worker.info, worker_init)
         if not rules.in_process:  # a replacement is to draw other numbers than those that may have ended the first

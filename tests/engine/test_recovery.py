@@ -12,7 +12,7 @@ from mpiter.engine.ledger import Ledger
 from mpiter.engine.recovery import Recovery
 from mpiter.errors import WorkerCrashed
 from mpiter.order.cursor import Plan, Stretch
-from mpiter.pool.endings import START_S, End, Patience, cause, ended, in_hand
+from mpiter.pool.endings import START_S, End, Patience, ended, in_hand
 from mpiter.rules import Rules
 from mpiter.worker.block import Block
 from mpiter.worker.board import Line
@@ -161,14 +161,11 @@ def test_only_starts_that_fail_one_after_the_other_count() -> None:
 
 
 def test_exit_codes_in_words() -> None:
-    assert ended(-9) == "was killed by SIGKILL"
+    assert ended(-11) == "was killed by SIGSEGV (a crash in native code, a decoder for example)"
     assert ended(-64) == "was killed by SIGRTMAX"
     assert ended(-63) == "was killed by signal 63"
-    assert ended(3) == "exited with code 3"
+    assert ended(3).startswith("exited with code 3 (code or a library that called os._exit")
     assert "fork server" in ended(255)
-    assert cause(-9, out_of_memory=True).startswith("the out-of-memory killer: use fewer workers")
-    assert cause(-9, out_of_memory=False) == "the out-of-memory killer, or kill -9"
-    assert cause(-63, False) == ""
 
 
 # -- a consumer's patience ---------------------------------------------------------------------------------------

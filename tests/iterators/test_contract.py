@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import multiprocessing
 import pickle
 import threading
 import time
@@ -42,7 +41,6 @@ RARE: dict[str, dict[str, Any]] = {
     "fork, bench's rawarray": {"n_processes": 2, "backend": mpiter.Process("fork"), "serializer": pickling.RawArray},
     "forkserver, the bench's pickle5": {"n_processes": 2, "serializer": pickling.Pickle5},
     "spawn, packed": {"n_processes": 2, "backend": mpiter.Process("spawn"), "serializer": "packed"},
-    "the stock Pool, slots": {"n_processes": 2, "backend": mpiter.Process(pool=multiprocessing.Pool)},
 }
 ANY_WAY = {**DEFAULTS, **PAIRS}
 ANY_START = {**ANY_WAY, **RARE}

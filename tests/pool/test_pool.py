@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import multiprocessing
 import os
 import pickle
@@ -35,8 +34,6 @@ from mpiter.worker.block import Lost
 from mpiter.worker.board import Line
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
-
-PATIENCE_S = 60  # against hanging
 
 
 class Used:
@@ -111,7 +108,7 @@ class Used:
 
 
 def _ours(method: str, *args: Any, bell: Bell) -> Pool:
-    return Pool(*args, context=multiprocessing.get_context(method), bell=bell)
+    return Pool(*args, chores.equip, (), context=multiprocessing.get_context(method), bell=bell)
 
 
 @contextlib.contextmanager
@@ -370,16 +367,6 @@ def test_a_pool_is_ended_in_the_midst_of_its_work_though_its_pipes_are_full(
     assert not any(map(lives_still, chores.waiting_at(gate)))
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_workers_of_a_pool_that_is_dropped_end_with_it() -> None:
-    pool = Used(partial(_ours, "fork"), 2).ready()
-    pids = pool.pool.pids.values()
-    del pool
-    gc.collect()
-    wait_until(lambda: not multiprocessing.active_children(), "they have ended")  # which also buries the dead
-    assert not any(map(lives_still, pids))
-
-
 # -- any other Pool ------------------------------------------------------------------------------------------------
 
 
@@ -437,47 +424,6 @@ def test_any_pool_answers_passes_an_error_on_and_counts_what_is_out(
     pool.until(lambda: pool.pool.vacancies(2) == 4)
 
 
-def test_any_pool_is_ended_as_a_whole_and_made_anew(others: Callable[..., Used], tmp_path: Path) -> None:
-    pool, gate = others(2), tmp_path / "gate"
-    numbers = pool.set_to_work(gate, blocks=3)
-    if os.getpid() in chores.waiting_at(gate):
-        gate.touch()  # nobody can end a thread: late answers are dropped
-    pool.pool.kill(1)
-    pool.pool.kill(0)
-    pool.wait()
-    assert pool.died == [Died(1, 0, 0, State.READY, pool.chores_of(*numbers))]
-    assert pool.pool.out(0) == pool.pool.vacancies(2) == 0
-    pool.pool.abandon(1)
-    pool.pool.start(1)
-    pool.works()
-    assert not pool.answers
-    assert len(pool.died) == 1
-    gate = tmp_path / "another"
-    pool.set_to_work(gate)
-    if os.getpid() in chores.waiting_at(gate):
-        gate.touch()
-    assert pool.pool.close() is True
-    assert not any(map(lives_still, chores.waiting_at(gate) - {os.getpid()}))
-
-
-def test_a_worker_of_any_pool_is_not_killed_while_it_answers() -> None:
-    """The stock Pool would wait for ever for the lock that the worker had."""
-    may_read = threading.Event()
-    with made_of(partial(_any, OTHERS["stock"])) as used:
-        try:
-            pool = used(2).pool
-            stock = pool._pool
-            big, close = b"x" * 1_000_000, stock.close
-            stock.apply_async(chores.same, (0,), callback=lambda _: may_read.wait(PATIENCE_S))
-            answer = stock.apply_async(chores.same, (big,))
-            wait_until(lambda: stock._outqueue._reader.poll(), "a worker answers, and nobody reads")
-            stock.close = lambda: (close(), may_read.set())
-            assert pool.close() is True
-            assert answer.get(PATIENCE_S) == big
-        finally:
-            may_read.set()
-
-
 # -- the engine's own use of it --------------------------------------------------------------------------------------
 
 
@@ -490,31 +436,12 @@ def test_workers_are_replaced_after_maxtasksperchild_samples() -> None:
     assert len(workers) > 3
 
 
-def test_of_other_pools_nobody_is_replaced() -> None:
-    stock = mpiter.Process(pool=multiprocessing.Pool)
-    with mpiter.MultiprocessIterator(
-        Pids(), 5, repeat=False, n_processes=2, maxtasksperchild=20, run_ahead=4, backend=stock
-    ) as it:
-        workers = {pid for batch in it for pid in batch}
-        assert it.stats().samples == 200
-        assert it.stats().restarts == 0
-    assert len(workers) <= 2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"start_method": "fork", "pool": multiprocessing.Pool}, r"get_context\('fork'\)\.Pool as pool="),
-        ({"start_method": "teleport"}, "is not available here"),
-    ],
-)
-def test_a_backend_that_makes_no_sense_is_refused(options: Any, message: str) -> None:
-    with pytest.raises(mpiter.OptionError, match=message):
-        mpiter.Process(**options)
+def test_an_unknown_start_method_is_refused() -> None:
+    with pytest.raises(mpiter.OptionError, match="is not available here"):
+        mpiter.Process("teleport")
 
 
 UNCLOSED = """
-import multiprocessing
 import mpiter
 
 class Numbers:
@@ -525,7 +452,7 @@ class Numbers:
         return index
 
 if __name__ == "__main__":
-    kinds = [{"n_processes": 0}, {"backend": "thread"}, {}, {"backend": mpiter.Process(pool=multiprocessing.Pool)}]
+    kinds = [{"n_processes": 0}, {"backend": "thread"}, {}]
     kept = [mpiter.batches(Numbers(), 2, **{"n_processes": 2, **kind}) for kind in kinds]
     kept.append(mpiter.DataLoader(Numbers(), 2))
     under_way = [iter(one) for one in kept]
@@ -535,4 +462,4 @@ if __name__ == "__main__":
 
 def test_what_nobody_has_closed_ends_with_the_program_and_says_nothing(tmp_path: Path) -> None:
     """From Python 3.12 on no thread starts while the interpreter ends."""
-    assert run(tmp_path, UNCLOSED).ended_well().lines == ["[2, 2, 2, 2, 2]"]
+    assert run(tmp_path, UNCLOSED).ended_well().lines == ["[2, 2, 2, 2]"]

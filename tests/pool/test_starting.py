@@ -196,7 +196,7 @@ def test_a_fork_closes_no_descriptor_that_has_become_anothers(monkeypatch: pytes
             forked.wait(1.0)  # a fork that waits for us goes on after that
 
     monkeypatch.setattr(util, "close_fds", close_and_linger)
-    pool = Pool(1, context=get_context("fork"), bell=Bell())
+    pool = Pool(1, int, (), context=get_context("fork"), bell=Bell())
     closing = threading.Thread(target=pool.close, name="closes")
     closing.start()
     assert taken.wait(60)

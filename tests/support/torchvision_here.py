@@ -20,7 +20,7 @@ except RuntimeError:  # operator torchvision::nms does not exist
         LIBRARY.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     import torchvision  # noqa: F401
 
-starting.preload(__name__)  # once, and not in each worker
+starting.preloaded.append(__name__)  # once, and not in each worker
 
 
 class Folder(ImageFolder):

@@ -1,28 +1,23 @@
-"""What a worker says reaches the caller; what it is told to do beforehand, and how many threads it may have."""
+"""What a worker says reaches the terminal; what it is told to do beforehand, and how many threads it may have."""
 
 import collections
-import logging
 import mmap
 import os
 import platform
 import sys
 import time
 import types
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import run
 from ways import iterator
 
 import mpiter
 from mpiter.worker import home
 
 WORKERS = 2
-
-
-class OddWarning(UserWarning):
-    """A category of the caller's own."""
 
 
 class Samples:
@@ -44,72 +39,29 @@ def fetched(dataset, batch_size=2, **options):
         return [sample for batch in it for sample in batch]
 
 
-def test_prints_of_workers_reach_the_callers_streams(capsys):
-    def say(i):
-        print("sample", i)
-        print("noted", i, file=sys.stderr)
+SAYS = """
+import logging, sys, warnings
+import mpiter
 
-    fetched(Samples(say))
-    said = capsys.readouterr()
-    assert sorted(said.out.splitlines()) == [f"sample {i}" for i in range(8)]
-    assert sorted(said.err.splitlines()) == [f"noted {i}" for i in range(8)]
+def say(samples):
+    print("printed", flush=True)
+    print("noted", file=sys.stderr)
+    logging.getLogger("my.dataset").warning("logged")
+    warnings.warn("warned")
+    return samples
 
-
-def test_what_is_printed_while_an_answer_is_collected_is_not_lost(capsys):
-    """As another thread may: here between any two lines of what collects."""
-    said = []
-
-    def talk(frame, event, arg):
-        if frame.f_code.co_name == "take":
-            said.append(len(said))
-            print(said[-1], flush=True)
-            return talk
-        return None
-
-    fetched(Samples(lambda i: sys.settrace(talk) or i), n_processes=1)
-    heard = list(map(int, capsys.readouterr().out.split()))
-    assert len(heard) > 8
-    assert heard == list(range(len(heard)))
+if __name__ == "__main__":
+    backend = mpiter.Process({!r})
+    print(*mpiter.DataLoader(range(2), 2, num_workers=1, collate_fn=say, backend=backend))
+"""
 
 
-def test_log_records_of_workers_reach_the_callers_loggers(caplog):
-    def say(i):
-        logging.getLogger("my.dataset").warning("sample %d of %s", i, "many")
-        try:
-            1 / 0  # noqa: B018
-        except ZeroDivisionError:
-            logging.getLogger("my.other").exception("went wrong")
-
-    caplog.set_level(logging.INFO)
-    fetched(Samples(say, length=2))
-    heard = [(r.name, r.levelno, r.getMessage()) for r in caplog.records if r.name == "my.dataset"]
-    assert sorted(heard) == [("my.dataset", logging.WARNING, f"sample {i} of many") for i in range(2)]
-    wrong = [r for r in caplog.records if r.name == "my.other"]
-    assert [r.levelno for r in wrong] == [logging.ERROR] * 2
-    assert all("ZeroDivisionError" in r.exc_text for r in wrong)
-    assert all(r.process != os.getpid() for r in wrong)
-
-
-def test_equal_warnings_of_workers_reach_the_caller_once():
-    def say(i):
-        warnings.warn("this is odd", OddWarning, stacklevel=1)
-
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("default")
-        fetched(Samples(say, length=40))
-    assert [(w.category, str(w.message)) for w in heard] == [(OddWarning, "this is odd")]
-    assert heard[0].filename == __file__
-
-
-def test_the_callers_filters_decide_about_the_warnings_of_workers():
-    def say(i):
-        warnings.simplefilter("always")
-        warnings.warn(f"sample {i} is not liked", OddWarning, stacklevel=1)
-
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("ignore")
-        fetched(Samples(say))
-    assert heard == []
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_what_a_worker_says_reaches_the_programs_output(tmp_path, method):
+    said = run(tmp_path, SAYS.format(method))
+    assert (said.code, sorted(said.lines)) == (0, ["[0, 1]", "printed"])
+    for word in ("noted", "logged", "UserWarning: warned"):
+        assert said.err.count(word) == 1
 
 
 def infos(folder):
@@ -200,7 +152,7 @@ def test_limiting_libraries_leaves_no_threads_that_spin(method):
 
 
 def loaded_openblas():
-    return home._look_around().select(internal_api="openblas").lib_controllers
+    return home._loaded_libraries(0).select(internal_api="openblas").lib_controllers
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc: workers leave it alone")
