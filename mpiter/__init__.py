@@ -6,7 +6,7 @@
 [0 1 2 3] [4 5]
 
 Use ``batches()`` and the iterators in your own loops or with Chainer's trainers, or ``DataLoader``, which has torch's
-arguments.  ``mpiter.torch``, ``mpiter.chainer`` and ``mpiter.jax`` must be imported by their names.  Inside:
+arguments.  ``mpiter.torch`` and ``mpiter.chainer`` must be imported by their names.  Inside:
 
 ::
 
@@ -110,7 +110,7 @@ _ELSEWHERE = {  # names that users look for here, and the modules that have them
     "Receipts": "receipts",
     "audit": "audit",
 }
-_DOORS = ("chainer", "chainer_compat", "device", "echo", "images", "jax", "remote", "staging", "torch")
+_DOORS = ("chainer", "chainer_compat", "device", "echo", "images", "remote", "staging", "torch")
 
 
 def __dir__() -> list[str]:

@@ -1,102 +1,18 @@
-"""Checks for your program's tests: whether workers can load a dataset, and whether a loader resumes exactly.
-
-Both raise an AssertionError that names the cause and the remedy, so that a test need only call them.  They use the
-public iterators only.
-"""
+"""A check for your program's tests: whether a loader resumes exactly."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import json
-import os
 import pickle
-import time
-import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from .errors import DatasetNotPicklable, UnevenSamples
-from .iterators.iterators import MultiprocessIterator, SerialIterator
-from .samples.batch import collate, settle_as
-
-__all__ = ["DatasetReport", "check_dataset", "check_resume"]
-
-_SEED = 20
-_BATCH = 4
-_DESCRIPTORS = "/proc/self/fd"
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetReport:
-    """The measurements of ``check_dataset``.
-
-    Attributes:
-        samples: number of samples that were fetched.
-        sample_s: median of the seconds that fetching a sample takes.
-        slowest_s: seconds that the slowest sample took.
-        sample_bytes: median of the bytes of the arrays in a sample.
-        is_even: True if all samples have the same shapes and types, so that they can be stacked.
-
-    >>> from mpiter.testing import check_dataset
-    >>> check_dataset([(0.5, 1), (1.5, 0)]).is_even
-    True
-    """
-
-    samples: int
-    sample_s: float
-    slowest_s: float
-    sample_bytes: int
-    is_even: bool
-
-
-def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, uneven: bool = False) -> DatasetReport:
-    """Check that workers can fetch from ``dataset``, and that their samples are those of a plain loop.
-
-    The first ``samples`` samples are fetched by this process and by ``n_processes`` workers.  The check fails if the
-    dataset can't be pickled, if a sample raises, if a sample depends on anything but its index, the seed and the epoch
-    (such as a random generator of the dataset's own), if fetching leaves files open, or, unless ``uneven`` is True, if
-    the samples can't be stacked.
-
-    >>> from mpiter.testing import check_dataset
-    >>> check_dataset([(0.5, 1), (1.5, 0)] * 10).samples
-    20
-    """
-    count = min(samples, len(dataset))
-    before = _open_files()
-    seconds, here = [], []
-    with _serial(dataset, 1) as singly:
-        for _ in range(count):
-            began = time.perf_counter()
-            (sample,) = next(singly)
-            seconds.append(time.perf_counter() - began)
-            here.append(copy.deepcopy(sample))
-    left_open = _open_files() - before
-    assert left_open < max(2, count // 2), (
-        f"fetching {count} samples has left {left_open} files open; close each file that dataset[index] opens."
-    )
-    _compare(here, _fetched(_serial(dataset, _BATCH), count), "when it is fetched once more with the same seed")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a dataset that can't be pickled would be forked, with a warning
-        workers = MultiprocessIterator(
-            dataset, _BATCH, repeat=False, shuffle=False, seed=_SEED, n_processes=n_processes
-        )
-        try:
-            there = _fetched(workers, count)
-        except (DatasetNotPicklable, RuntimeWarning) as error:
-            raise AssertionError(f"the dataset doesn't reach its workers as it is: {error}") from error
-    _compare(here, there, "when a worker fetches it")
-    is_even = _is_even(here)
-    assert is_even or uneven, (
-        "the samples differ in shape or type, so they can't be stacked; mpiter.batches(ragged='list') or 'pad' takes "
-        "them. Pass uneven=True if that is meant."
-    )
-    sample_bytes = int(np.median([*map(_size, here)]))
-    return DatasetReport(count, float(np.median(seconds)), max(seconds), sample_bytes, is_even)
+__all__ = ["check_resume"]
 
 
 def check_resume(make_loader: Callable[[], Any], *, batches: int = 20) -> int:
@@ -143,10 +59,6 @@ def _closing(loader: Any) -> Iterator[Any]:
         getattr(loader, "close", lambda: None)()
 
 
-def _serial(dataset: Any, batch_size: int) -> SerialIterator:
-    return SerialIterator(dataset, batch_size, repeat=False, shuffle=False, seed=_SEED)
-
-
 def _endless(loader: Any) -> Iterator[Any]:
     """Yield the batches of epoch after epoch, until two are empty: one may be, after a resume at an epoch's end."""
     empty = 0
@@ -166,38 +78,6 @@ def _saved(loader: Any) -> Any:
         return pickle.loads(pickle.dumps(state))
 
 
-def _fetched(iterator: Any, count: int) -> list[Any]:
-    with iterator:
-        found = [copy.deepcopy(sample) for batch in islice(iterator, -(-count // _BATCH)) for sample in batch]
-    return found[:count]
-
-
-def _compare(here: list[Any], there: list[Any], when: str) -> None:
-    for index, (one, other) in enumerate(zip(here, there, strict=True)):
-        assert _same(one, other), (
-            f"dataset[{index}] is another sample {when}. It must depend on the index alone: draw randomness from "
-            f"mpiter.get_rng() or the global generators, which are seeded for each sample, not from a generator of the "
-            f"dataset's own."
-        )
-
-
-def _is_even(samples: list[Any]) -> bool:
-    try:
-        collate(samples, settle_as("raise"))
-    except (UnevenSamples, TypeError, ValueError):
-        return False
-    return True
-
-
-def _size(sample: Any) -> int:
-    """Return the bytes of the arrays in a sample."""
-    if isinstance(sample, dict):
-        return sum(map(_size, sample.values()))
-    if isinstance(sample, (list, tuple)):
-        return sum(map(_size, sample))
-    return int(getattr(sample, "nbytes", 0))
-
-
 def _same(one: Any, other: Any) -> bool:
     """True if two samples or batches are equal, to the last bit of their arrays."""
     are_lists = isinstance(one, list) and isinstance(other, list)  # a Batch equals its copy, which is a plain list
@@ -213,7 +93,3 @@ def _same(one: Any, other: Any) -> bool:
             return False
         return bool((mine == theirs).all()) if mine.dtype.hasobject else mine.tobytes() == theirs.tobytes()
     return bool(one == other or (one != one and other != other) or pickle.dumps(one) == pickle.dumps(other))
-
-
-def _open_files() -> int:
-    return len(os.listdir(_DESCRIPTORS)) if os.path.isdir(_DESCRIPTORS) else 0

@@ -23,12 +23,12 @@ def test_the_public_names_are_what_one_is_shown() -> None:
 def test_a_door_that_has_not_been_imported_says_what_to_import() -> None:
     script = """
 import mpiter
-for door in ("torch", "chainer", "jax", "device"):
+for door in ("torch", "chainer", "device"):
     try: getattr(mpiter, door)
     except AttributeError as error: print(error)
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    for door, line in zip(("torch", "chainer", "jax", "device"), ran.stdout.splitlines(), strict=True):
+    for door, line in zip(("torch", "chainer", "device"), ran.stdout.splitlines(), strict=True):
         assert f"`import mpiter.{door}` makes it known" in line
 
 
@@ -57,14 +57,14 @@ def test_every_place_that_is_told_is_right() -> None:
 def test_a_door_without_its_library_says_what_to_install() -> None:
     script = """
 import importlib, sys
-sys.modules["torch"] = sys.modules["jax"] = None
-for door in ("torch", "jax", "device"):
+sys.modules["torch"] = None
+for door in ("torch", "device"):
     try: importlib.import_module("mpiter." + door)
     except ModuleNotFoundError as error: print(error)
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     told = ["pip install 'mpiter[" in line and "mpiter.batches" in line for line in ran.stdout.splitlines()]
-    assert told == [True] * 3, ran.stdout
+    assert told == [True] * 2, ran.stdout
 
 
 def test_a_class_in_the_place_of_a_dataset_is_told() -> None:

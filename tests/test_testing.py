@@ -1,10 +1,8 @@
-"""The checks that users' tests may call: they pass where all is well, and name the cause where it isn't."""
+"""The check that users' tests may call: it passes where all is well, and names the cause where it isn't."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 from datasets import Random, Squares
 
 import mpiter
-from mpiter.testing import check_dataset, check_resume
+from mpiter.testing import check_resume
 
 LOADERS: dict[str, Callable[[], Any]] = {
     "batches without workers": lambda: mpiter.batches(Random(10), 3, n_processes=0, seed=1),
@@ -31,68 +29,6 @@ class Own(Squares):
 
     def __getitem__(self, index: int) -> Any:
         return self.rng.random(3)
-
-
-class Locked(Squares):
-    def __init__(self) -> None:
-        super().__init__(8)
-        self.lock = threading.Lock()
-
-
-class Uneven(Squares):
-    def __getitem__(self, index: int) -> Any:
-        return np.zeros(index)
-
-
-class Leaves(Squares):
-    """Leaves a file open for each sample."""
-
-    files: list[Any]
-
-    def __getitem__(self, index: int) -> Any:
-        self.files.append(Path(__file__).open())  # noqa: SIM115 - it stays open
-        return index
-
-
-class ElsewhereDifferent(Squares):
-    """Depends on what fetches it."""
-
-    def __getitem__(self, index: int) -> Any:
-        info = mpiter.get_worker_info()
-        return index if info is None or info.backend == "serial" else -index
-
-
-def test_a_good_dataset_is_measured() -> None:
-    report = check_dataset(Random(40), samples=12)
-    assert (report.samples, report.is_even) == (12, True)
-    assert 0 < report.sample_s <= report.slowest_s
-    assert check_dataset([(np.zeros(100), 1)] * 3).sample_bytes == 800
-    assert not check_dataset(Uneven(8), n_processes=1, uneven=True).is_even
-
-
-@pytest.mark.parametrize(
-    ("dataset", "says"),
-    [
-        (Own(), r"dataset\[0\] is another sample when it is fetched once more with the same seed"),
-        (ElsewhereDifferent(8), r"dataset\[1\] is another sample when a worker fetches it"),
-        (Locked(), r"doesn't reach its workers as it is: dataset\.lock \(lock\) cannot be pickled"),
-        (Uneven(8), "the samples differ in shape or type"),
-    ],
-)
-def test_what_is_wrong_with_a_dataset_is_named(dataset: Any, says: str) -> None:
-    with pytest.raises(AssertionError, match=says):
-        check_dataset(dataset, n_processes=1)
-
-
-def test_files_that_stay_open_are_found() -> None:
-    dataset = Leaves(8)
-    dataset.files = []
-    try:
-        with pytest.raises(AssertionError, match="fetching 8 samples has left 8 files open"):
-            check_dataset(dataset)
-    finally:
-        for file in dataset.files:
-            file.close()
 
 
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
