@@ -29,7 +29,7 @@ from ..stats import Stats
 from ..typevars import B_co
 from .batched import Batched
 from .drawing import Drawn, Generators, InOne, Place, load, samplers_in, save
-from .shards import Streamed, Walk
+from .shards import Streamed
 from .streams import ShardPumps, Streaming
 
 Aside = Callable[[], contextlib.AbstractContextManager[None]]  # makes a context for asking the sampler
@@ -353,7 +353,7 @@ class Loading(Generic[B_co]):
         if (current := self._under_way) is not None:
             place = current.place()
         elif (place := self._next).generators is None:
-            place = place._replace(generators=self._generators().save(), told=Walk(self._sampled).state())
+            place = place._replace(generators=self._generators().save())
         if (length := agreed.get("dataset_length")) is not None:  # a short batch may be left, which isn't handed out
             step = self._recipe.share().step(self._cut[0] or 1)
             if length - place.position < step * self.drop_last:

@@ -23,7 +23,7 @@ from ..samples.batch import samples_of
 from ..stats import Stats, total
 from ..worker.here import WorkerInfo, here
 from .drawing import Place
-from .shards import Mark, Wanted, savable
+from .shards import Mark, Wanted
 
 
 class _Numbers(Plans):
@@ -76,9 +76,6 @@ class Streaming:
         shards = self.shards
         if not self.is_own:  # each shard reads the whole stream: save the mark of the one that has read most
             shards = [max(shards, key=lambda shard: shard.mark[1] if shard.mark else -1)]
-        for shard in shards:
-            if shard.mark:
-                savable(Mark(*shard.mark).told, "stream's")
         told = [{**vars(shard), "mark": [*shard.mark]} for shard in shards]
         stream = {"is_own": self.is_own, "turn": self.turn, "shards": told}
         return Place(self._epoch, self.read, drawn=self.read, stream=stream)
@@ -115,7 +112,7 @@ class ShardPumps:
         """Make each shard's pump fetch from where ``plans`` say that the shard is."""
         self.cursor, self._plans = cursor, plans
         if plans.read and not any(shard.mark for shard in plans.shards):
-            warn(f"the stream has no state_dict(), so its first {plans.read} batches are read again to go on after.")
+            warn(f"the stream has no state that can be saved, so its first {plans.read} batches are read again.")
         self._runs += 1
         for pump, streamed, shard in zip(self.pumps, self._shards, plans.shards, strict=True):
             if shard.mark:

@@ -4,7 +4,7 @@
 """
 
 from ..device import DevicePrefetcher
-from .loader import DataLoader, StatefulDataLoader
+from .loader import DataLoader
 from .tensors import tensors
 
-__all__ = ["DataLoader", "DevicePrefetcher", "StatefulDataLoader", "tensors"]
+__all__ = ["DataLoader", "DevicePrefetcher", "tensors"]

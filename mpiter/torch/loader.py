@@ -177,29 +177,6 @@ class _Tensors:
         return self(Contents(Aside(), len(samples), objects=samples))
 
 
-class StatefulDataLoader(DataLoader[T_co]):
-    """A ``DataLoader`` with torchdata's name and arguments.
-
-    ``snapshot_every_n_steps`` is accepted and ignored: a stream's state can be saved after each batch.
-
-    >>> loader = StatefulDataLoader(range(6), batch_size=2)
-    >>> first = next(iter(loader))
-    >>> again = StatefulDataLoader(range(6), batch_size=2)
-    >>> again.load_state_dict(loader.state_dict())
-    >>> list(again)
-    [tensor([2, 3]), tensor([4, 5])]
-    """
-
-    def __init__(self, *args: Any, snapshot_every_n_steps: int | None = 1, **kwargs: Any) -> None:
-        self.snapshot_every_n_steps = snapshot_every_n_steps
-        super().__init__(*args, **kwargs)
-
-    def load_state_dict(self, state: Any) -> None:
-        """Resume from ``state``; an empty dict changes nothing, as in torchdata."""
-        if state != {}:
-            super().load_state_dict(state)
-
-
 def _at_home(worker_init_fn: Callable[[int], Any] | None, info: WorkerInfo) -> None:
     """Set ``torch.utils.data.get_worker_info()`` in a worker process, then call ``worker_init_fn``."""
     if info.backend not in ("thread", "serial"):  # torch keeps one worker's info for a process
