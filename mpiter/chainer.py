@@ -1,10 +1,8 @@
 """mpiter's iterators for Chainer: change only the import, to ``from mpiter.chainer import MultiprocessIterator``.
 
 They add what Chainer's trainers, evaluators and ChainerMN need: the base class ``chainer.dataset.Iterator``,
-``serialize`` with the keys of Chainer's snapshots, and two private names.  ``converter`` is for
-the trainer.  Guarantees that saving a snapshot has no side effects, that snapshots of Chainer's iterators can be
-loaded here, and those saved here by Chainer's.  Chainer must be importable: on NumPy 2 or Python 3.12 and later,
-``import mpiter.chainer_compat`` first.
+``serialize`` with the keys of Chainer's snapshots, and two private names.  Snapshots can be loaded in both directions.
+Chainer must be importable: on NumPy 2 or Python 3.12 and later, ``import mpiter.chainer_compat`` first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``Checkpoint``: saves loaders, model and other parts of a training loop in one file, between two steps.
 
-Runs in the consumer's thread.  Signals are held back until a step is finished: within it the loader is ahead of the
-model.  Guarantees that a file holds the last finished step, is written completely or not at all, and isn't unpickled.
+Signals are held back until a step is finished: within it the loader is ahead of the model.  Guarantees that a file
+holds the last finished step, is written completely or not at all, and isn't unpickled.
 """
 
 from __future__ import annotations

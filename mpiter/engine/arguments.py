@@ -79,7 +79,7 @@ class OfLoaders(Rare, total=False):
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Options)}
-_OF_LOADERS = {"backend": None, "persistent_workers": None, "pin_memory_device": "", "ragged": "raise"}
+_OF_LOADERS = {"backend": None, "persistent_workers": None}
 
 
 def defaults(more: type) -> dict[str, Any]:
@@ -142,8 +142,8 @@ def takes(more: type, elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _T
 
 def _docs(more: type) -> list[str]:
     """Return the descriptions of these options, for ``help()``."""
-    kinds = [one for one in (Rare, OfLoaders, more) if set(one.__annotations__) <= set(more.__annotations__)]
-    return [(kind.__doc__ or "").partition(">>>")[0].strip() for kind in dict.fromkeys(kinds)]
+    kinds = [Rare] if more is Rare else [Rare, OfLoaders]
+    return [(kind.__doc__ or "").partition(">>>")[0].strip() for kind in kinds]
 
 
 def _hint(name: str, elsewhere: Mapping[str, str], mine: list[str]) -> str:

@@ -1,14 +1,9 @@
 """The batches of a loader's epoch, from any place on: slices of an order, or the keys that a sampler gives.
 
-``Drawn`` iterates over a sampler in the user's own thread, since samplers draw from generators that belong to the user,
-and no further ahead than batches may be in flight; the loop plans what has been drawn.  Guarantees that a sampler is
-asked for each batch once, however often the loop starts again; that its error is raised in place of the batch; and that
-a checksum shows whether a sampler has given the same keys as before.
-
-A sampler is opaque: it may draw from a generator that it holds, from the loader's, or from the global ones.  A sampler
-with ``set_epoch()`` draws by the epoch's number; one that has a rank gives that rank's share.
-
-A state holds a ``Place`` as JSON-able values.  Guarantees that a state is checked before anything changes.
+A sampler is opaque: it may draw from a generator that it holds, from the loader's, or from the global ones.  So
+``Drawn`` iterates over it in the user's own thread, and no further ahead than batches may be in flight.  Guarantees
+that a sampler is asked for each batch once, however often the loop starts again; that its error is raised in place of
+the batch; and that a checksum shows whether it has given the same keys as before.
 """
 
 from __future__ import annotations

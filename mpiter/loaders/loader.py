@@ -1,8 +1,4 @@
-"""``DataLoader``: torch's arguments, batches of NumPy arrays, torch not needed.
-
-Turns the arguments into what ``loading.py`` needs for an epoch.  Guarantees that arguments which contradict each other
-are refused at construction.
-"""
+"""``DataLoader``: torch's arguments, batches of NumPy arrays, torch not needed."""
 
 from __future__ import annotations
 
@@ -28,17 +24,6 @@ from .batched import unchanged
 from .loading import Loading
 
 _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
-
-
-class OfNumpy(OfLoaders, total=False):
-    """The rare option of ``mpiter.DataLoader``.
-
-    Attributes:
-        ragged: what to do with samples that differ in shape, or have None in places: "raise", make a "list", or "pad"
-            with zeros at the end.
-    """
-
-    ragged: Literal["raise", "list", "pad"]
 
 
 def by_id(function: Callable[[int], Any], info: WorkerInfo) -> None:
@@ -70,8 +55,9 @@ class DataLoader(Loading[B_co]):
         multiprocessing_context: how processes start: "fork", "forkserver", "spawn" or a context; None is forkserver.
         generator: a NumPy ``Generator`` or ``RandomState`` that the seed is drawn from.
         prefetch_factor: the most batches in flight for each worker; None for as many as the workers need.
-        options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes, and ``ragged``: what to do
-            with samples that differ in shape, or have None in places: "raise", make a "list", or "pad" with zeros.
+        ragged: what to do with samples that differ in shape, or have None in places: "raise", make a "list", or "pad"
+            with zeros at the end.
+        options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes.
 
     Attributes that an iterable dataset sets while a worker reads a copy of it are lost after the epoch; with
     ``num_workers=0`` your own object is read, and keeps them.
@@ -84,7 +70,7 @@ class DataLoader(Loading[B_co]):
     (2, 2) [2 3]
     """
 
-    @takes(OfNumpy, OF_LOADERS)
+    @takes(OfLoaders, OF_LOADERS)
     def __init__(
         self,
         dataset: Any,
@@ -102,9 +88,10 @@ class DataLoader(Loading[B_co]):
         generator: Any = None,
         *,
         prefetch_factor: int | None = None,
-        **options: Unpack[OfNumpy],
+        ragged: Literal["raise", "list", "pad"] = "raise",
+        **options: Unpack[OfLoaders],
     ) -> None:
-        seed, ragged = options.get("seed"), options.get("ragged", "raise")
+        seed = options.get("seed")
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
         is_object("dataset", dataset)

@@ -1,9 +1,7 @@
-"""Loaders: each ``iter()`` is an epoch of one dataset, and the workers are kept between epochs.
+"""Loaders: each ``iter()`` is an epoch of one dataset, and the pump with its workers is kept between epochs.
 
-Runs in the consumer process.  ``Loading`` is the base class of ``mpiter.DataLoader`` and ``mpiter.torch.DataLoader``.
-Guarantees exact state: the epoch's number, how much of it was handed out, and the states of the sampler's random
-generators at its beginning; to resume, the sampler is iterated over again, and keys that were handed out are skipped,
-not loaded.  A *pump* owns the workers and delivers their batches.
+A state holds the epoch's number, how much of it was handed out, and the states of the sampler's random generators at
+its beginning.  To resume, the sampler is iterated over again, and keys that were handed out are skipped, not loaded.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from .shards import Streamed
 from .streams import ShardPumps, Streaming
 
 Aside = Callable[[], contextlib.AbstractContextManager[None]]  # makes a context for asking the sampler
-_KNOWN = {"seed", "persistent_workers", "ragged", "pin_memory_device"}  # options that a loader has dealt with
+_KNOWN = {"seed", "persistent_workers"}  # options that a loader has dealt with
 Coming = Pace | Drawn | Streaming  # what plans an epoch's batches
 
 

@@ -1,9 +1,8 @@
 """Epochs of iterable datasets: a worker for each shard (a worker's part of the stream), batches taken in turn.
 
-Runs in the consumer process.  Each shard has its own pump with one worker, since an iterator can't move to another
-process.  Batches come from one shard after the other, skipping those that have ended, so the order doesn't depend on
-timing.  Guarantees exact resume: from the stream's own state if it has one, else by reading up to there; with another
-number of workers only if the library shards, otherwise a StateError is raised.
+Each shard has its own pump with one worker, since an iterator can't move to another process.  Shards that have ended
+are passed over, so the order doesn't depend on timing.  A stream without a state is resumed by reading up to the place;
+one that shards itself, only with the same number of workers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""mpiter for torch: its ``DataLoader``, argument for argument, and tensors in the memory that workers wrote.
-
-``loader`` has the classes, ``tensors`` makes tensors of batches, ``DevicePrefetcher`` copies them to the GPU.
-"""
+"""mpiter for torch: its ``DataLoader``, argument for argument, and tensors in the memory that workers wrote."""
 
 from ..device import DevicePrefetcher
 from .loader import DataLoader

@@ -1,8 +1,7 @@
 """torch's ``DataLoader``, argument for argument, with mpiter's workers.
 
-Imports torch.  torch's own class checks the arguments and makes the samplers; mpiter fetches.  Guarantees that torch's
-generators are drawn from in the same order as by torch (so that a seed gives torch's order of samples), that batches
-are what torch's collating makes, and that tensors lie in the memory that the workers wrote.
+torch's own class checks the arguments and makes the samplers.  Guarantees that torch's generators are drawn from in the
+same order as by torch (so that a seed gives torch's order of samples), and that batches are what torch would collate.
 """
 
 from __future__ import annotations
@@ -36,16 +35,6 @@ _TORCHS_OWN = "torch."
 _TorchsLoader = torch.utils.data.DataLoader  # kept, since some programs put our class in its place in torch's module
 
 
-class OfTorch(OfLoaders, total=False):
-    """The rare option of ``mpiter.torch.DataLoader``.
-
-    Attributes:
-        pin_memory_device: the device to pin memory for, as in torch.
-    """
-
-    pin_memory_device: str
-
-
 class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
     """A ``DataLoader`` with torch's arguments and batches; in a program for torch's, change only the import.
 
@@ -64,7 +53,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     tensor([2., 3.]) tensor([2, 3])
     """
 
-    @takes(OfTorch, OF_LOADERS)
+    @takes(OfLoaders, OF_LOADERS)
     def __init__(
         self,
         dataset: Any,
@@ -82,7 +71,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         generator: Any = None,
         *,
         prefetch_factor: int | None = None,
-        **options: Unpack[OfTorch],
+        pin_memory_device: str = "",
+        **options: Unpack[OfLoaders],
     ) -> None:
         seed, persistent_workers = options.get("seed"), options.get("persistent_workers")
         self._goes_through_all = sampler is None and batch_sampler is None
@@ -103,11 +93,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             generator,
             prefetch_factor=prefetch_factor,
             persistent_workers=bool(persistent_workers),
-            pin_memory_device=options.get("pin_memory_device", ""),
+            pin_memory_device=pin_memory_device,
             in_order=options.get("in_order", True),
         )
         # Attributes as they were passed: frameworks read them to make another loader, of this class or of torch's.
-        self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfTorch) | options)
+        self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfLoaders) | options)
         collates = self.collate_fn is not _default_collate or isinstance(dataset, Mapping) or is_torchs_stream(dataset)
         self._in_one = self._is_one_workers(collates)
         self._opens = _Tensors(self._in_one, can_pin() if pin_memory else False)

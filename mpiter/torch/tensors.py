@@ -1,7 +1,4 @@
-"""Tensors of a batch's columns: what torch's collating would make of the samples, without a copy where possible.
-
-Imports torch.  A *column* is an array of one leaf of all samples: a field of a tuple or dict, say.
-"""
+"""Tensors of a batch's columns: what torch's collating would make of the samples, without a copy where possible."""
 
 from __future__ import annotations
 
