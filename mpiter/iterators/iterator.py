@@ -233,11 +233,6 @@ class DatasetIterator(Generic[B]):
         self._change(batch_size=batch_size)
 
     @property
-    def fetches_here(self) -> bool:
-        """True if ``next()`` fetches the samples itself, without workers."""
-        return not self._pump.options.has_workers
-
-    @property
     def repeat(self) -> bool:
         """True if the iterator continues with another epoch without end."""
         return bool(self._sampling.wrap)

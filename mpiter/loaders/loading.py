@@ -364,11 +364,6 @@ class Loading(Generic[B_co]):
         self._next, self._seed = load(state, self._agreed())
 
     @property
-    def fetches_here(self) -> bool:
-        """True if the loop itself fetches the samples, without workers."""
-        return not self._recipe.has_workers
-
-    @property
     def is_new_epoch(self) -> bool:
         """True if the last batch completed an epoch; False where the number of batches isn't known."""
         current = self._pass
