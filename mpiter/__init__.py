@@ -100,7 +100,7 @@ BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("re
 
 _ELSEWHERE = {  # names that users look for here, and the modules that have them
     **dict.fromkeys(_rarer_errors, "errors"),
-    **dict.fromkeys(("DevicePrefetcher", "tensors"), "torch"),
+    "DevicePrefetcher": "torch",
     "converter": "chainer",
     **dict.fromkeys(("Compose", "Crop", "Flip", "ImageFolder", "ImageList", "Normalize", "PackedFolder"), "images"),
     **dict.fromkeys(("BrokenImage", "BadArchive", "RandomResizedCrop", "Resize"), "images"),

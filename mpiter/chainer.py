@@ -181,8 +181,5 @@ Does what ``chainer.dataset.concat_examples`` does, but without a copy where the
 def _plain(columns: Any) -> Any:
     """Return ``columns`` if ``concat_examples`` would make just these of the samples; else None."""
     parts = columns.values() if type(columns) is dict else columns if isinstance(columns, tuple) else (columns,)
-    return columns if parts and all(map(_is_numeric, parts)) else None
-
-
-def _is_numeric(column: Any) -> bool:
-    return type(column) is np.ndarray and column.dtype.kind in "biufc" and column.dtype.isnative
+    is_plain = all(type(one) is np.ndarray and one.dtype.kind in "biufc" and one.dtype.isnative for one in parts)
+    return columns if parts and is_plain else None

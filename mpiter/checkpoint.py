@@ -162,7 +162,7 @@ class Checkpoint:
         return (name for name, state in self._now().items() if repr(state) != repr(self._places[name]))
 
     def _end_step(self, batches: Any) -> None:
-        """Finish the step, then save and handle a signal if needed; after an epoch's last step ``epochs()`` does that."""
+        """Finish the step, then save and handle a signal if needed; after an epoch's last step ``epochs()`` does so."""
         loaders = {name: part for name, part in self._loaders.items() if part is batches} or self._loaders
         has_ended = any(name in loaders and loaders[name].is_new_epoch for name in self._moved())
         self._finish()

@@ -27,7 +27,6 @@ except ModuleNotFoundError as error:
 
 from .errors import OptionError, warn
 from .samples.batch import Batch
-from .stats import Stats
 from .transport.memory import arena_at
 
 
@@ -133,10 +132,6 @@ class DevicePrefetcher:
 
     def __len__(self) -> int:
         return len(self.loader)
-
-    def stats(self) -> Stats:
-        """Return the loader's counters, which include the time that is waited for batches here."""
-        return self.loader.stats()  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Any]:
         self._state = None

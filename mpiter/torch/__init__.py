@@ -2,6 +2,5 @@
 
 from ..device import DevicePrefetcher
 from .loader import DataLoader
-from .tensors import tensors
 
-__all__ = ["DataLoader", "DevicePrefetcher", "tensors"]
+__all__ = ["DataLoader", "DevicePrefetcher"]
