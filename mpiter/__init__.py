@@ -6,7 +6,7 @@
 [0 1 2 3] [4 5]
 
 Use ``batches()`` and the iterators in your own loops or with Chainer's trainers, or ``DataLoader``, which has torch's
-arguments.  ``mpiter.torch``, ``mpiter.chainer`` and ``mpiter.jax`` must be imported by their names.  Inside:
+arguments.  ``mpiter.torch`` and ``mpiter.chainer`` must be imported by their names.  Inside:
 
 ::
 
@@ -98,7 +98,7 @@ BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("re
 
 _ELSEWHERE = {  # names that users look for here, and the modules that have them
     **dict.fromkeys(_rarer_errors, "errors"),
-    **dict.fromkeys(("DevicePrefetcher", "StatefulDataLoader", "tensors"), "torch"),
+    "DevicePrefetcher": "torch",
     "converter": "chainer",
     **dict.fromkeys(("Compose", "Crop", "Flip", "ImageFolder", "ImageList", "Normalize", "PackedFolder"), "images"),
     **dict.fromkeys(("BrokenImage", "BadArchive", "RandomResizedCrop", "Resize"), "images"),
@@ -108,7 +108,7 @@ _ELSEWHERE = {  # names that users look for here, and the modules that have them
     "Receipts": "receipts",
     "audit": "audit",
 }
-_DOORS = ("chainer", "chainer_compat", "device", "echo", "images", "jax", "remote", "staging", "torch")
+_DOORS = ("chainer", "chainer_compat", "device", "echo", "images", "remote", "staging", "torch")
 
 
 def __dir__() -> list[str]:

@@ -1,10 +1,8 @@
 """mpiter's iterators for Chainer: change only the import, to ``from mpiter.chainer import MultiprocessIterator``.
 
 They add what Chainer's trainers, evaluators and ChainerMN need: the base class ``chainer.dataset.Iterator``,
-``serialize`` with the keys of Chainer's snapshots, and two private names.  ``converter`` is for
-the trainer.  Guarantees that saving a snapshot has no side effects, that snapshots of Chainer's iterators can be
-loaded here, and those saved here by Chainer's.  Chainer must be importable: on NumPy 2 or Python 3.12 and later,
-``import mpiter.chainer_compat`` first.
+``serialize`` with the keys of Chainer's snapshots, and two private names.  Snapshots can be loaded in both directions.
+Chainer must be importable: on NumPy 2 or Python 3.12 and later, ``import mpiter.chainer_compat`` first.
 """
 
 from __future__ import annotations
@@ -183,8 +181,5 @@ Does what ``chainer.dataset.concat_examples`` does, but without a copy where the
 def _plain(columns: Any) -> Any:
     """Return ``columns`` if ``concat_examples`` would make just these of the samples; else None."""
     parts = columns.values() if type(columns) is dict else columns if isinstance(columns, tuple) else (columns,)
-    return columns if parts and all(map(_is_numeric, parts)) else None
-
-
-def _is_numeric(column: Any) -> bool:
-    return type(column) is np.ndarray and column.dtype.kind in "biufc" and column.dtype.isnative
+    is_plain = all(type(one) is np.ndarray and one.dtype.kind in "biufc" and one.dtype.isnative for one in parts)
+    return columns if parts and is_plain else None

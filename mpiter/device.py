@@ -1,9 +1,8 @@
 """Copies batches to the GPU: the next one is copied while this one is trained on.
 
-Imports torch; ``mpiter.torch`` exports it.  The *slots* of shared memory that the workers write batches into are
-page-locked, each once, so that the GPU copies directly from them: no pinning thread, no copy in between.  Guarantees
-that a slot isn't overwritten before its copy to the GPU has finished, and that no page-locked memory is returned to the
-system or unmapped.  On the CPU the same class converts and normalises, and copies nothing.
+The *slots* of shared memory that the workers write batches into are page-locked, each once, so that the GPU copies
+directly from them: no pinning thread, no copy in between.  Guarantees that a slot isn't overwritten before its copy to
+the GPU has finished, and that no page-locked memory is returned to the system or unmapped.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ except ModuleNotFoundError as error:
 
 from .errors import OptionError, warn
 from .samples.batch import Batch
-from .stats import Stats
 from .transport.memory import arena_at
 
 
@@ -134,10 +132,6 @@ class DevicePrefetcher:
 
     def __len__(self) -> int:
         return len(self.loader)
-
-    def stats(self) -> Stats:
-        """Return the loader's counters, which include the time that is waited for batches here."""
-        return self.loader.stats()  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Any]:
         self._state = None
@@ -251,9 +245,6 @@ def is_numeric(value: Any) -> bool:
 
 def _tensor(value: Any) -> Any:
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-# -- page-locked copies ----------------------------------------------------------------------------------------------
 
 
 def can_pin() -> bool:

@@ -25,7 +25,6 @@ PUBLIC = (
     "mpiter.audit",
     "mpiter.torch",
     "mpiter.chainer",
-    "mpiter.jax",
 )  # what of them is in `__all__`
 WHOLE = ("mpiter.chainer_compat",)  # modules whose import is all that there is to them
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import subprocess
 import sys
 from typing import Any
@@ -20,12 +21,12 @@ def test_the_public_names_are_what_one_is_shown() -> None:
 def test_a_door_that_has_not_been_imported_says_what_to_import() -> None:
     script = """
 import mpiter
-for door in ("torch", "chainer", "jax", "device"):
+for door in ("torch", "chainer", "device"):
     try: getattr(mpiter, door)
     except AttributeError as error: print(error)
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    for door, line in zip(("torch", "chainer", "jax", "device"), ran.stdout.splitlines(), strict=True):
+    for door, line in zip(("torch", "chainer", "device"), ran.stdout.splitlines(), strict=True):
         assert f"`import mpiter.{door}` makes it known" in line
 
 
@@ -54,14 +55,14 @@ def test_every_place_that_is_told_is_right() -> None:
 def test_a_door_without_its_library_says_what_to_install() -> None:
     script = """
 import importlib, sys
-sys.modules["torch"] = sys.modules["jax"] = None
-for door in ("torch", "jax", "device"):
+sys.modules["torch"] = None
+for door in ("torch", "device"):
     try: importlib.import_module("mpiter." + door)
     except ModuleNotFoundError as error: print(error)
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     told = ["pip install 'mpiter[" in line and "mpiter.batches" in line for line in ran.stdout.splitlines()]
-    assert told == [True] * 3, ran.stdout
+    assert told == [True] * 2, ran.stdout
 
 
 @pytest.mark.parametrize(("words", "told"), [("tun", "'tune'"), ("tune --batchsize 3 module:x", "--batchsize")])
@@ -75,19 +76,34 @@ def test_a_word_that_the_command_does_not_know_is_told(
 
 
 @pytest.mark.parametrize(
-    ("door", "name"),
+    ("door", "name", "says"),
     [
-        (mpiter.batches, "num_workers"),
-        (mpiter.batches, "is_settled"),
-        (mpiter.MultiprocessIterator, "ragged"),
-        (mpiter.MultithreadIterator, "backend"),
-        (mpiter.SerialIterator, "n_prefetch"),
-        (mpiter.DataLoader, "n_processes"),
+        (mpiter.batches, "num_workers", "; use n_processes"),
+        (mpiter.batches, "n_worker", "; use n_processes"),
+        (mpiter.batches, "suffle", "; use shuffle"),
+        (mpiter.batches, "is_settled", ""),
+        (mpiter.MultiprocessIterator, "ragged", ""),
+        (mpiter.MultithreadIterator, "n_processes", "; use n_threads"),
+        (mpiter.SerialIterator, "n_prefetch", ""),
+        (mpiter.DataLoader, "n_processes", "; use num_workers"),
+        (mpiter.DataLoader, "shufle", "; use shuffle"),
     ],
 )
-def test_an_argument_that_there_is_not_is_named(door: Any, name: str) -> None:
-    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+def test_an_argument_that_there_is_not_is_named_and_so_is_the_one_that_is_meant(
+    door: Any, name: str, says: str
+) -> None:
+    with pytest.raises(TypeError, match=f"no argument '{name}'{says}.$"):
         door([1, 2], 2, **{name: 1})
+
+
+@pytest.mark.parametrize("door", [mpiter.batches, mpiter.MultiprocessIterator, mpiter.DataLoader])
+def test_named_arguments_are_few_and_the_rare_ones_are_listed_too(door: Any) -> None:
+    listed = inspect.signature(door).parameters
+    own = inspect.signature(inspect.unwrap(getattr(door, "__init__", door) if isinstance(door, type) else door))
+    assert (
+        len([name for name, one in own.parameters.items() if name != "self" and one.kind is not one.VAR_KEYWORD]) <= 14
+    )
+    assert {"seed", "on_error", "shard", "copy"} <= set(listed)
 
 
 def test_the_command_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

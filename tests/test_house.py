@@ -28,7 +28,7 @@ MODULES = sorted(str(path.relative_to(MPITER).with_suffix("")) for path in MPITE
 def package_of(module):
     """Which package a module lies in: the module as a path below `mpiter/`."""
     first, _, rest = module.partition("/")
-    if first in {"chainer", "chainer_compat", "device", "jax", "torch"}:
+    if first in {"chainer", "chainer_compat", "device", "torch"}:
         return "doors"
     return first if rest or first in PACKAGES else "ground" if first in GROUND else "face"
 
@@ -56,7 +56,6 @@ CORE = [module for module in CORE if module not in WINGS]
 OPEN = {
     "chainer": {"chainer"},
     "device": {"torch"},
-    "jax": {"jax"},
     "remote/actors": {"ray"},
     **{f"torch/{name}": {"torch"} for name in ("loader", "tensors")},
 }

@@ -1,12 +1,14 @@
-"""The rare options, which ``batches()``, the iterators and the loaders have in common."""
+"""The rare options, which ``batches()``, the iterators and the loaders have in common, and hints for misspelt ones."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
+from difflib import get_close_matches
+from itertools import chain
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from ..order.ranks import Sharding
@@ -73,8 +75,14 @@ class OfLoaders(Rare, total=False):
     persistent_workers: bool | None
 
 
-_OF_LOADERS = {"backend": None, "persistent_workers": None, "pin_memory_device": "", "ragged": "raise"}
-_DEFAULTS = {field.name: field.default for field in fields(Options)} | _OF_LOADERS
+_DEFAULTS = {field.name: field.default for field in fields(Options)} | {"backend": None, "persistent_workers": None}
+_ALIKE = (  # names of the same thing in torch, in Chainer and here
+    {"n_processes", "n_threads", "num_workers"},
+    {"n_prefetch", "prefetch_factor"},
+    {"worker_init", "worker_init_fn"},
+    {"dataset_timeout", "timeout"},
+    {"order_sampler", "sampler"},
+)
 
 
 def defaults(more: type) -> dict[str, Any]:
@@ -83,7 +91,10 @@ def defaults(more: type) -> dict[str, Any]:
 
 
 def takes(more: type) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Decorate a function whose ``**options`` are those of ``more``: these are listed by ``help()``, others refused."""
+    """Decorate a function whose ``**options`` are those of ``more``, so that ``help()`` and editors list them by name.
+
+    Any other argument is refused, with the name of the one that was probably meant.
+    """
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
         own = inspect.signature(function)
@@ -94,10 +105,19 @@ def takes(more: type) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
 
         @functools.wraps(function)
         def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            signature.bind(*args, **kwargs)  # raises a TypeError that names the argument
+            for name in kwargs.keys() - signature.parameters.keys():
+                raise TypeError(f"there is no argument {name!r}{_hint(name, signature.parameters)}.")
             return function(*args, **kwargs)
 
         called.__signature__ = signature  # type: ignore[attr-defined]
         return called
 
     return decorate
+
+
+def _hint(name: str, mine: Iterable[str]) -> str:
+    for near in get_close_matches(name, [*mine, *chain(*_ALIKE)], 1, 0.7):
+        alike = next((names for names in _ALIKE if near in names), {near})
+        for meant in alike.intersection(mine):
+            return f"; use {meant}"
+    return ""

@@ -1,9 +1,8 @@
 """The base class of all iterators: Chainer's interface, over a pump (which delivers batches from a position on).
 
-Runs in the consumer's thread.  Guarantees that constructing starts no worker (the fork server at most); that attributes
-and ``state_dict()`` describe what has been handed out, never what is prefetched; and that attributes may be assigned
-to: an order sampler takes effect with the next epoch and disturbs nothing, while another dataset, batch size or
-``repeat`` needs new workers, which begin with the next batch.
+Attributes and ``state_dict()`` describe what has been handed out, never what is prefetched.  Attributes may be assigned
+to: an order sampler takes effect with the next epoch, while another dataset, batch size or ``repeat`` needs new
+workers, which begin with the next batch.
 """
 
 from __future__ import annotations
@@ -230,11 +229,6 @@ class DatasetIterator(Generic[B]):
     @batch_size.setter
     def batch_size(self, batch_size: int) -> None:
         self._change(batch_size=batch_size)
-
-    @property
-    def fetches_here(self) -> bool:
-        """True if ``next()`` fetches the samples itself, without workers."""
-        return self._pump.options.n_workers == 0
 
     @property
     def repeat(self) -> bool:

@@ -1,9 +1,4 @@
-"""The three iterators with Chainer's names and arguments, and ``batches()``.
-
-The iterators differ only in what runs the fetches: they have the same order, the same state and the same batches.
-``batches()`` hands out each batch as its columns (one array for each value of the samples), in the containers of a
-sample, epoch after epoch, with a short (or dropped) last batch.
-"""
+"""The three iterators with Chainer's names, which differ only in what runs the fetches; and ``batches()``."""
 
 from __future__ import annotations
 
@@ -139,11 +134,6 @@ class SerialIterator(DatasetIterator[Batch[T]]):
 
 class Batches(DatasetIterator[B]):
     """An iterator of stacked batches; ``batches()`` makes it."""
-
-    @property
-    def ragged(self) -> str:
-        """The ``ragged`` option: what is done with samples that differ in shape."""
-        return self._pump.options.ragged
 
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
         return Columns(settle_as(options.ragged))

@@ -1,10 +1,8 @@
 """Whole batches as rows: one worker fetches all the samples of a batch and collates them there.
 
-Runs in workers.  ``Batched`` is a dataset whose keys are the lists of keys that a sampler has given.  Guarantees that
-each sample fetched by ``[]`` has randomness of its own, that ``__getitems__`` is called once for a batch if the user's
-dataset has it, and that the user's code sees its own dataset, not this one.  If failing samples are skipped, a batch is
-made of the others; if ``__getitems__`` raises then, it is called for each key alone to find those that fail.  What it
-returns is passed to ``collate`` unchanged, whatever container it is (an iterator becomes a list).
+Guarantees that each sample fetched by ``[]`` has randomness of its own, that ``__getitems__`` is called once for a
+batch if the dataset has it, and that the user's code sees its own dataset, not this one.  If failing samples are
+skipped and ``__getitems__`` raises, it is called for each key alone, to find those that fail.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """The batches of a loader's epoch, from any place on: slices of an order, or the keys that a sampler gives.
 
-``Drawn`` iterates over a sampler in the user's own thread, since samplers draw from generators that belong to the user,
-and no further ahead than batches may be in flight; the loop plans what has been drawn.  Guarantees that a sampler is
-asked for each batch once, however often the loop starts again; that its error is raised in place of the batch; and that
-a checksum shows whether a sampler has given the same keys as before.
-
-A sampler is opaque: it may draw from a generator that it holds, from the loader's, or from the global ones.  A sampler
-with ``set_epoch()`` draws by the epoch's number; one that has a rank gives that rank's share.
-
-A state holds a ``Place`` as JSON-able values.  Guarantees that a state is checked before anything changes.
+A sampler is opaque: it may draw from a generator that it holds, from the loader's, or from the global ones.  So
+``Drawn`` iterates over it in the user's own thread, and no further ahead than batches may be in flight.  Guarantees
+that a sampler is asked for each batch once, however often the loop starts again; that its error is raised in place of
+the batch; and that a checksum shows whether it has given the same keys as before.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ from ..order.state import LARGEST, begun, check, number_of, typed
 from ..samples.jsonable import decoded, encoded
 from ..samples.tensors import torch_with
 from ..worker.seeding import give_back, global_generators, state_of
-from .shards import Walk, check_told, savable
+from .shards import check_told
 
 _MANY = 1 << 12  # keys that are skipped at once
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in a repr; it differs between processes
@@ -50,13 +45,11 @@ class Place(NamedTuple):
     drawn: int = 0  # how much of ``position`` the sampler or the stream has given; all below describes that part:
     checksum: int = 0  # of the sampler's keys
     samples: int = 0  # the number of its keys
-    told: Any = None  # the sampler's own state, if it has one: what ``Walk.state()`` returns
     stream: dict[str, Any] | None = None  # how far each shard of a stream has been read
 
 
 def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
     """Return a state; ``agreed`` are the options that a loader which loads it must agree with."""
-    told = savable(place.told, "sampler's")
     return {
         **begun(agreed, seed),
         "epoch": place.epoch,
@@ -65,7 +58,6 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
         "checksum": place.checksum,
         "generators": place.generators or {},
         **({} if place.stream is None else {"stream": place.stream}),
-        **({} if told is None else {"sampler": {"samples": place.samples, "told": told}}),
     }
 
 
@@ -79,10 +71,6 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
         drawn=number_of(state, "drawn", high=position),
         checksum=number_of(state, "checksum"),
     )
-    if "sampler" in state:
-        sampler = typed(state, "sampler", dict)
-        told = check_told(typed(sampler, "told", list))
-        place = place._replace(samples=number_of(sampler, "samples"), told=told)
     if agreed["kind"] == "stream" and (place.drawn or "stream" in state):
         place = place._replace(stream=_stream(state, agreed["batch_size"] or 1))
     return place, seed
@@ -134,17 +122,14 @@ class Drawn(Plans):
 
     def __init__(self, sampler: Any, place: Place, batch_size: int | None, drop_last: bool, in_one: bool) -> None:
         self._sampler, self._size, self._drop_last, self._in_one = sampler, batch_size, drop_last, in_one
-        self._walk = Walk(sampler, place.told)
         self._keys: Iterator[Any] | None = None
-        begun = place if place.told else Place(place.epoch)
-        self._last = begun._replace(position=begun.drawn, generators=None)  # the place up to which keys are drawn
+        self._last = Place(place.epoch)  # the place up to which keys are drawn
         self._lots: dict[int, _Lot] = {}  # by position
         self._has_ended = False
 
     def begin(self) -> Iterator[Any]:
         """Call the sampler's ``iter()`` now instead of with the first key, and return the iterator."""
-        self._keys = self._walk.elements(begins=not self._last.drawn)
-        self._last = self._last._replace(told=self._walk.state())
+        self._keys = iter(self._sampler)
         return self._keys
 
     def go_to(self, place: Place, generators: dict[str, Any]) -> None:
@@ -198,7 +183,7 @@ class Drawn(Plans):
         last = self._last
         position, samples = last.position + (1 if self._size is None else len(keys)), last.samples + len(keys)
         checksum = zlib.crc32(_ADDRESS.sub("", repr(keys)[1:-1] + ", ").encode(), last.checksum)
-        self._last = Place(last.epoch, position, None, position, checksum, samples, self._walk.state())
+        self._last = Place(last.epoch, position, None, position, checksum, samples)
         return keys
 
     def forget_error(self, error: Exception) -> None:

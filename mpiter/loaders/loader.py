@@ -1,8 +1,4 @@
-"""``DataLoader``: torch's arguments, batches of NumPy arrays, torch not needed.
-
-Turns the arguments into what ``loading.py`` needs for an epoch.  Guarantees that arguments which contradict each other
-are refused at construction.
-"""
+"""``DataLoader``: torch's arguments, batches of NumPy arrays, torch not needed."""
 
 from __future__ import annotations
 
@@ -29,17 +25,6 @@ from .loading import Loading
 _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
 
 
-class OfNumpy(OfLoaders, total=False):
-    """The rare option of ``mpiter.DataLoader``.
-
-    Attributes:
-        ragged: what to do with samples that differ in shape, or have None in places: "raise", make a "list", or "pad"
-            with zeros at the end.
-    """
-
-    ragged: Literal["raise", "list", "pad"]
-
-
 def by_id(function: Callable[[int], Any], info: WorkerInfo) -> None:
     """Call ``function``, a ``worker_init_fn`` in torch's manner, with the worker's number only."""
     function(info.id)
@@ -61,15 +46,15 @@ class DataLoader(Loading[B_co]):
         batch_sampler: an iterable of lists of keys, one for each batch.
         num_workers: worker processes; 0 fetches in the caller's own thread.
         collate_fn: makes a batch from a list of samples, in a worker; None stacks arrays and numbers.
-        pin_memory: has no meaning for NumPy; must be False.
         drop_last: leave out the last batch if it is short.
         timeout: seconds that a batch may take; 0 for no limit.
         worker_init_fn: called in each worker with its number.
         multiprocessing_context: how processes start: "fork", "forkserver", "spawn" or a context; None is forkserver.
         generator: a NumPy ``Generator`` or ``RandomState`` that the seed is drawn from.
         prefetch_factor: the most batches in flight for each worker; None for as many as the workers need.
-        options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes, and ``ragged``: what to do
-            with samples that differ in shape, or have None in places: "raise", make a "list", or "pad" with zeros.
+        ragged: what to do with samples that differ in shape, or have None in places: "raise", make a "list", or "pad"
+            with zeros at the end.
+        options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes.
 
     Attributes that an iterable dataset sets while a worker reads a copy of it are lost after the epoch; with
     ``num_workers=0`` your own object is read, and keeps them.
@@ -82,7 +67,7 @@ class DataLoader(Loading[B_co]):
     (2, 2) [2 3]
     """
 
-    @takes(OfNumpy)
+    @takes(OfLoaders)
     def __init__(
         self,
         dataset: Any,
@@ -92,7 +77,6 @@ class DataLoader(Loading[B_co]):
         batch_sampler: Iterable[Any] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[Any], Any] | None = None,
-        pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], Any] | None = None,
@@ -100,11 +84,10 @@ class DataLoader(Loading[B_co]):
         generator: Any = None,
         *,
         prefetch_factor: int | None = None,
-        **options: Unpack[OfNumpy],
+        ragged: Literal["raise", "list", "pad"] = "raise",
+        **options: Unpack[OfLoaders],
     ) -> None:
-        seed, ragged = options.get("seed"), options.get("ragged", "raise")
-        if pin_memory:
-            raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
+        seed = options.get("seed")
         for name, called in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
             if called is not None and not callable(called):
                 raise OptionError(f"{name}={called!r:.60} cannot be called; pass a function.")

@@ -1,9 +1,7 @@
-"""Loaders: each ``iter()`` is an epoch of one dataset, and the workers are kept between epochs.
+"""Loaders: each ``iter()`` is an epoch of one dataset, and the pump with its workers is kept between epochs.
 
-Runs in the consumer process.  ``Loading`` is the base class of ``mpiter.DataLoader`` and ``mpiter.torch.DataLoader``.
-Guarantees exact state: the epoch's number, how much of it was handed out, and the states of the sampler's random
-generators at its beginning; to resume, the sampler is iterated over again, and keys that were handed out are skipped,
-not loaded.  A *pump* owns the workers and delivers their batches.
+A state holds the epoch's number, how much of it was handed out, and the states of the sampler's random generators at
+its beginning.  To resume, the sampler is iterated over again, and keys that were handed out are skipped, not loaded.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ from ..stats import Stats
 from ..typevars import B_co
 from .batched import Batched
 from .drawing import Drawn, Generators, InOne, Place, load, samplers_in, save
-from .shards import Streamed, Walk
+from .shards import Streamed
 from .streams import ShardPumps, Streaming
 
 Aside = Callable[[], contextlib.AbstractContextManager[None]]  # makes a context for asking the sampler
-_KNOWN = {"seed", "persistent_workers", "ragged", "pin_memory_device"}  # options that a loader has dealt with
+_KNOWN = {"seed", "persistent_workers"}  # options that a loader has dealt with
 Coming = Pace | Drawn | Streaming  # what plans an epoch's batches
 
 
@@ -349,7 +347,7 @@ class Loading(Generic[B_co]):
         if (current := self._under_way) is not None:
             place = current.place()
         elif (place := self._next).generators is None:
-            place = place._replace(generators=self._generators().save(), told=Walk(self._sampled).state())
+            place = place._replace(generators=self._generators().save())
         if (length := agreed.get("dataset_length")) is not None:  # a short batch may be left, which isn't handed out
             step = self._recipe.share().step(self._cut[0] or 1)
             if length - place.position < step * self.drop_last:
@@ -359,11 +357,6 @@ class Loading(Generic[B_co]):
     def load_state_dict(self, state: Any) -> None:
         """Make the next ``iter()`` go on from where ``state`` was saved, with any number of workers."""
         self._next, self._seed = load(state, self._agreed())
-
-    @property
-    def fetches_here(self) -> bool:
-        """True if the loop itself fetches the samples, without workers."""
-        return self._recipe.n_workers == 0
 
     @property
     def is_new_epoch(self) -> bool:

@@ -31,9 +31,6 @@ _LATE = (
     "class (False if it doesn't)."
 )
 
-Told = list[Any]  # the states of a stream and of its iterator, as JSON-able values; None if it has no state_dict()
-_UNTOLD: Told = [None, None]
-
 
 class Mark(NamedTuple):
     """A position from which a stream can resume directly, without reading what came before."""
@@ -41,7 +38,7 @@ class Mark(NamedTuple):
     batches: int  # that the shard had read; if the library shards, ``elements`` is what counts
     elements: int  # that had been read, or had failed
     is_end: bool  # no elements are left
-    told: Any  # the stream's ``Told`` as JSON text; a StateError if that cannot be saved
+    told: str  # the states of the stream and of its iterator as JSON text; null if it has no state_dict()
 
 
 class Wanted(NamedTuple):
@@ -100,7 +97,7 @@ class Streamed(Wrapping):
         return collated, reading.is_own, len(batch), *(reading.mark() or ())
 
     def _begun(self, run: int) -> _Reading:
-        mark, was_own = self.marks.get(run, (Mark(0, 0, False, "null"), None))
+        mark, was_own = self.marks.get(run, (Mark(0, 0, False, "[null, null]"), None))
         is_own = self._sharded_before or was_own
         stream = self.dataset if self.is_callers else _fresh(self.dataset)
         says = getattr(stream, "shards_itself", self._shards_itself if is_own is None else is_own)
@@ -117,8 +114,13 @@ class _Reading:
         self._ends_early = False  # it ended before the batch that was to be read up to
         was_asked()  # forget calls of get_worker_info() in an earlier epoch
         seeding.go_to(shard * _OWN_SHARD)  # the randomness of the first element
-        self._walk = Walk(stream, json.loads(mark.told))
-        self._rest: Iterator[Any] = iter(()) if self._is_at_end else self._walk.begin()
+        self._stream, (of_stream, of_iterator) = stream, json.loads(mark.told)
+        _load(stream, of_stream)  # at its end too: the user's own object needs it for the next epoch
+        self._rest: Iterator[Any] = iter(())
+        if not self._is_at_end:
+            self._iterator = iter(stream)
+            _load(self._iterator, of_iterator)
+            self._rest = map(next, repeat(self._iterator))
         self._has_first = says is None  # the first element is read now, to see who shards; its error is raised later
         if self._has_first:
             try:
@@ -177,10 +179,12 @@ class _Reading:
                 self._elements += 1
 
     def mark(self) -> Mark | None:
-        """Return the stream's present position; None if it has no state."""
-        told = self._walk.state()
-        text = json.dumps(told) if isinstance(told, list) else told
-        return None if text is None else Mark(self.batches, self._elements, self._is_at_end, text)
+        """Return the stream's present position; None if it has no state, or one that can't be saved."""
+        try:
+            told = [None if self._iterator is self._stream else _asked(self._stream), _asked(self._iterator)]
+        except StateError:
+            return None
+        return None if told == [None, None] else Mark(self.batches, self._elements, self._is_at_end, json.dumps(told))
 
 
 def _raising(error: Exception) -> Iterator[Any]:
@@ -196,66 +200,19 @@ def _fresh(stream: Any) -> Any:
         return stream
 
 
-class Walk:
-    """One pass over a stream or a sampler, from the position at which ``state()`` returned ``told``.
-
-    In torchdata's protocol the iterable, its iterator, or both have ``state_dict`` and ``load_state_dict``.  So first
-    the iterable's state is loaded, then ``iter()`` is called once, then the iterator's own state is loaded; an iterable
-    that is its own iterator is treated as an iterator.
-    """
-
-    def __init__(self, stream: Any, told: Told | None = None) -> None:
-        self._stream, self._told = stream, told or _UNTOLD
-        self._iterator: Any = None
-        self._ahead: list[Any] = []  # the element that ``elements`` has read to see whether there is one
-        _load(stream, self._told[0])  # at its end too: the user's own object needs it for the next epoch
-
-    def begin(self) -> Iterator[Any]:
-        """Return an iterator over the elements; ``iter()`` of the stream is called once, here."""
-        self._iterator = iter(self._stream)
-        _load(self._iterator, self._told[1])
-        return map(next, repeat(self._iterator))
-
-    def elements(self, begins: bool) -> Iterator[Any]:
-        """Return the elements, as ``begin()``; if an epoch ``begins`` and ``told`` was at an end, from the start."""
-        rest = self.begin()
-        if begins and self._told != _UNTOLD:
-            self._ahead += islice(rest, 1)
-            if not self._ahead:
-                self._iterator = iter(self._stream)
-                rest = map(next, repeat(self._iterator))
-        return chain(self._read_ahead(), rest)
-
-    def _read_ahead(self) -> Iterator[Any]:
-        if self._ahead:
-            yield self._ahead.pop()
-
-    def state(self) -> Told | StateError | None:
-        """Return the position as JSON-able values; None without ``state_dict()``, an error if it can't be saved."""
-        if self._ahead or (self._iterator is None and self._told != _UNTOLD):
-            return self._told
-        is_same = self._iterator is self._stream
-        try:
-            told = [None if is_same else _asked(self._stream), _asked(self._iterator)]
-        except StateError as error:  # raised only if a state is saved
-            return error
-        return None if told == _UNTOLD else told
-
-
-def savable(told: Any, whose: str) -> Any:
-    """Return ``told``, or raise it if it is the StateError that ``state()`` returned."""
-    if isinstance(told, StateError):
-        raise StateError(f"what the {whose} state_dict() returns cannot be saved: {told}")
-    return told
-
-
-def check_told(told: Any) -> Told:
-    """Return ``told``, parsed if it is text; raise a StateError if ``state()`` can't have returned it."""
-    with contextlib.suppress(ValueError):
-        told = json.loads(told) if type(told) is str else told
+def check_told(text: str) -> None:
+    """Raise a StateError if ``text`` can't be a ``Mark``'s states of a stream and its iterator."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        told = None
     if type(told) is not list or len(decoded(told)) != 2:
-        raise StateError("the state tells no place of a stream or a sampler.")
-    return told
+        raise StateError("the state tells no place of a stream.")
+
+
+# In torchdata's protocol the iterable, its iterator, or both have ``state_dict`` and ``load_state_dict``.  So first the
+# iterable's state is loaded, then ``iter()`` is called once, then the iterator's own state is loaded; an iterable that
+# is its own iterator is treated as an iterator.
 
 
 def _asked(teller: Any) -> Any:

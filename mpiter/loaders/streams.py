@@ -1,9 +1,8 @@
 """Epochs of iterable datasets: a worker for each shard (a worker's part of the stream), batches taken in turn.
 
-Runs in the consumer process.  Each shard has its own pump with one worker, since an iterator can't move to another
-process.  Batches come from one shard after the other, skipping those that have ended, so the order doesn't depend on
-timing.  Guarantees exact resume: from the stream's own state if it has one, else by reading up to there; with another
-number of workers only if the library shards, otherwise a StateError is raised.
+Each shard has its own pump with one worker, since an iterator can't move to another process.  Shards that have ended
+are passed over, so the order doesn't depend on timing.  A stream without a state is resumed by reading up to the place;
+one that shards itself, only with the same number of workers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ..samples.batch import samples_of
 from ..stats import Stats, total
 from ..worker.here import WorkerInfo, here
 from .drawing import Place
-from .shards import Mark, Wanted, savable
+from .shards import Mark, Wanted
 
 
 class _Numbers(Plans):
@@ -76,9 +75,6 @@ class Streaming:
         shards = self.shards
         if not self.is_own:  # each shard reads the whole stream: save the mark of the one that has read most
             shards = [max(shards, key=lambda shard: shard.mark[1] if shard.mark else -1)]
-        for shard in shards:
-            if shard.mark:
-                savable(Mark(*shard.mark).told, "stream's")
         told = [{**vars(shard), "mark": [*shard.mark]} for shard in shards]
         stream = {"is_own": self.is_own, "turn": self.turn, "shards": told}
         return Place(self._epoch, self.read, drawn=self.read, stream=stream)
@@ -115,7 +111,7 @@ class ShardPumps:
         """Make each shard's pump fetch from where ``plans`` say that the shard is."""
         self.cursor, self._plans = cursor, plans
         if plans.read and not any(shard.mark for shard in plans.shards):
-            warn(f"the stream has no state_dict(), so its first {plans.read} batches are read again to go on after.")
+            warn(f"the stream has no state that can be saved, so its first {plans.read} batches are read again.")
         self._runs += 1
         for pump, streamed, shard in zip(self.pumps, self._shards, plans.shards, strict=True):
             if shard.mark:

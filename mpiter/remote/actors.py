@@ -1,9 +1,9 @@
 """Workers that are Ray's actors: each has at most two blocks (contiguous rows of a batch) at a time.
 
-``Actors`` runs in the consumer process, in the prefetch thread; Ray calls back in its own threads, which only add an
-event and ring the bell that wakes the prefetch thread.  ``_Actor`` runs in a process that Ray starts on any node.
-Guarantees that an actor's end, its node's included, is reported once, with the blocks that it hasn't answered; that an
-error is raised if the cluster has no place for an actor; and that nothing is left in the cluster.
+``Actors`` runs in the prefetch thread; Ray calls back in its own threads, which only add an event and ring the bell
+that wakes the prefetch thread.  Guarantees that an actor's end, its node's included, is reported once, with the blocks
+that it hasn't answered; that an error is raised if the cluster has no place for an actor; and that nothing is left
+there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 import ray
 
 from ..bell import Bell
-from ..errors import SharedMemoryFull, WorkerCrashed, WorkerStartError
+from ..errors import WorkerCrashed, WorkerStartError
 from ..pool.anypool import comes_back
 from ..pool.workers import State, Worker, Workers
 from ..worker.block import Block, Lost
@@ -244,21 +244,13 @@ def _end(member: _Member) -> None:
             ray.kill(member.actor)
 
 
-# -- the cluster ----------------------------------------------------------------------------------------------------
-
-
 _LONGEST = 600  # characters of Ray's explanation of a death
 
 
 def connect(address: str | None) -> None:
     """Connect to the Ray cluster at ``address``, or start one; do nothing if connected to it already."""
-    if ray.is_initialized() and address in {None, "auto", ray.get_runtime_context().gcs_address}:
-        return
-    try:
+    if not ray.is_initialized() or address not in {None, "auto", ray.get_runtime_context().gcs_address}:
         ray.init(address=address)
-    except (OSError, RuntimeError, ValueError) as error:
-        where = "here" if address is None else f"at {address}"
-        raise WorkerStartError(f"there is no Ray to be had {where}: {error}. `ray start --head` starts one.") from error
 
 
 class InStore:
@@ -267,14 +259,7 @@ class InStore:
     maps_files: ClassVar = False
 
     def __init__(self, buffers: list[memoryview]) -> None:
-        try:
-            self._there: Any = ray.put([np.frombuffer(buffer, np.uint8) for buffer in buffers])
-        except ray.exceptions.RayError as error:
-            size = sum(buffer.nbytes for buffer in buffers)
-            raise SharedMemoryFull(
-                f"the dataset ({size / 1e6:.0f} MB) does not fit into Ray's object store: {error}. Start Ray with a "
-                f"larger object_store_memory, or use np.memmap and files."
-            ) from error
+        self._there: Any = ray.put([np.frombuffer(buffer, np.uint8) for buffer in buffers])
 
     def buffers(self, is_own: bool) -> list[Any]:
         """Return the buffers; on each node the first worker waits until they have arrived."""

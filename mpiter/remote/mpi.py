@@ -1,9 +1,8 @@
 """Workers that are MPI ranks: ``mpiexec -n 9 python -m mpi4py.futures train.py`` runs one trainer and eight workers.
 
-Runs in rank 0, the trainer's, on ``mpi4py.util.pool.Pool``; ``_begin`` and ``_answer`` run in the other ranks.  All
-Pools of a program share these ranks, which live as long as the program: none is replaced.  Guarantees that the program
-ends, and doesn't hang, when a rank no longer answers: with an error if one can be raised, else through ``_Ending``.
-Assumes that the program was started by ``mpi4py.futures``, because nothing here starts MPI.
+All Pools of a program share these ranks, which live as long as the program: none is replaced.  Guarantees that the
+program ends, and doesn't hang, when a rank no longer answers: with an error if one can be raised, else through
+``_Ending``.  Nothing here starts MPI, since ``mpi4py.futures`` has.
 """
 
 from __future__ import annotations

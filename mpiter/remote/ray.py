@@ -1,9 +1,4 @@
-"""``backend="ray"``: the workers are Ray's actors, on any nodes of a cluster that have room for them.
-
-Runs in the consumer process.  The dataset is put into Ray's object store once, and each node fetches it once; workers
-read its arrays there, read-only.  The rows of a batch come back through the store as packed bytes, and are copied once,
-into a slot (the memory of a batch).
-"""
+"""``backend="ray"``: the workers are Ray's actors, on any nodes of a cluster that have room for them."""
 
 from __future__ import annotations
 

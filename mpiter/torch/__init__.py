@@ -1,10 +1,6 @@
-"""mpiter for torch: its ``DataLoader``, argument for argument, and tensors in the memory that workers wrote.
-
-``loader`` has the classes, ``tensors`` makes tensors of batches, ``DevicePrefetcher`` copies them to the GPU.
-"""
+"""mpiter for torch: its ``DataLoader``, argument for argument, and tensors in the memory that workers wrote."""
 
 from ..device import DevicePrefetcher
-from .loader import DataLoader, StatefulDataLoader
-from .tensors import tensors
+from .loader import DataLoader
 
-__all__ = ["DataLoader", "DevicePrefetcher", "StatefulDataLoader", "tensors"]
+__all__ = ["DataLoader", "DevicePrefetcher"]

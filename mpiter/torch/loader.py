@@ -1,8 +1,7 @@
 """torch's ``DataLoader``, argument for argument, with mpiter's workers.
 
-Imports torch.  torch's own class checks the arguments and makes the samplers; mpiter fetches.  Guarantees that torch's
-generators are drawn from in the same order as by torch (so that a seed gives torch's order of samples), that batches
-are what torch's collating makes, and that tensors lie in the memory that the workers wrote.
+torch's own class checks the arguments and makes the samplers.  Guarantees that torch's generators are drawn from in the
+same order as by torch (so that a seed gives torch's order of samples), and that batches are what torch would collate.
 """
 
 from __future__ import annotations
@@ -35,23 +34,12 @@ _TORCHS_OWN = "torch."
 _TorchsLoader = torch.utils.data.DataLoader  # kept, since some programs put our class in its place in torch's module
 
 
-class OfTorch(OfLoaders, total=False):
-    """The rare option of ``mpiter.torch.DataLoader``.
-
-    Attributes:
-        pin_memory_device: the device to pin memory for, as in torch.
-    """
-
-    pin_memory_device: str
-
-
 class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
     """A ``DataLoader`` with torch's arguments and batches; in a program for torch's, change only the import.
 
     ``persistent_workers=None``, the default, keeps the workers between epochs and replaces them at ``iter()`` if the
     dataset has changed.  Workers read a fresh copy of an ``IterableDataset`` in each epoch, even if they persist; with
     ``num_workers=0`` your own object is read.
-    ``num_workers="auto"`` adapts the number of workers; the attribute then holds the largest number.
     ``prefetch_factor=None`` prefetches as many batches as the workers need.
     In addition to torch's methods: ``state_dict()``, ``load_state_dict()``, ``close()``, ``with``, ``stats()``.
 
@@ -63,7 +51,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     tensor([2., 3.]) tensor([2, 3])
     """
 
-    @takes(OfTorch)
+    @takes(OfLoaders)
     def __init__(
         self,
         dataset: Any,
@@ -81,7 +69,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         generator: Any = None,
         *,
         prefetch_factor: int | None = None,
-        **options: Unpack[OfTorch],
+        **options: Unpack[OfLoaders],
     ) -> None:
         seed, persistent_workers = options.get("seed"), options.get("persistent_workers")
         self._goes_through_all = sampler is None and batch_sampler is None
@@ -102,11 +90,10 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             generator,
             prefetch_factor=prefetch_factor,
             persistent_workers=bool(persistent_workers),
-            pin_memory_device=options.get("pin_memory_device", ""),
             in_order=options.get("in_order", True),
         )
         # Attributes as they were passed: frameworks read them to make another loader, of this class or of torch's.
-        self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfTorch) | options)
+        self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfLoaders) | options)
         collates = self.collate_fn is not _default_collate or isinstance(dataset, Mapping) or is_torchs_stream(dataset)
         self._in_one = self._is_one_workers(collates)
         self._opens = _Tensors(self._in_one, can_pin() if pin_memory else False)
@@ -174,29 +161,6 @@ class _Tensors:
     def of_rows(self, samples: list[Any]) -> Any:
         """Make a batch of ``samples`` that were fetched in this process."""
         return self(Contents(Aside(), len(samples), objects=samples))
-
-
-class StatefulDataLoader(DataLoader[T_co]):
-    """A ``DataLoader`` with torchdata's name and arguments.
-
-    ``snapshot_every_n_steps`` is accepted and ignored: a stream's state can be saved after each batch.
-
-    >>> loader = StatefulDataLoader(range(6), batch_size=2)
-    >>> first = next(iter(loader))
-    >>> again = StatefulDataLoader(range(6), batch_size=2)
-    >>> again.load_state_dict(loader.state_dict())
-    >>> list(again)
-    [tensor([2, 3]), tensor([4, 5])]
-    """
-
-    def __init__(self, *args: Any, snapshot_every_n_steps: int | None = 1, **kwargs: Any) -> None:
-        self.snapshot_every_n_steps = snapshot_every_n_steps
-        super().__init__(*args, **kwargs)
-
-    def load_state_dict(self, state: Any) -> None:
-        """Resume from ``state``; an empty dict changes nothing, as in torchdata."""
-        if state != {}:
-            super().load_state_dict(state)
 
 
 def _at_home(worker_init_fn: Callable[[int], Any] | None, info: WorkerInfo) -> None:

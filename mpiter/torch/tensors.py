@@ -1,7 +1,4 @@
-"""Tensors of a batch's columns: what torch's collating would make of the samples, without a copy where possible.
-
-Imports torch.  A *column* is an array of one leaf of all samples: a field of a tuple or dict, say.
-"""
+"""Tensors of a batch's columns: what torch's collating would make of the samples, without a copy where possible."""
 
 from __future__ import annotations
 
@@ -11,25 +8,11 @@ from typing import Any
 import torch
 from torch.utils.data import _utils
 
-from ..device import is_numeric, mapped
 from ..samples.batch import Stacker, samples_of
 from ..samples.tensors import from_array
 from ..samples.tree import Contents, Group, Leaf, Node, Number
 
 default_collate = _utils.collate.default_collate
-
-
-def tensors(batch: Any) -> Any:
-    """Return a batch of arrays, from ``mpiter.batches`` or ``mpiter.DataLoader``, as tensors that share its memory.
-
-    Read-only arrays are copied; ``backend="ray"`` without ``copy=True`` gives such arrays.
-
-    >>> import numpy as np
-    >>> x, names = tensors((np.zeros(3), ["a", "b", "c"]))
-    >>> x.dtype, names
-    (torch.float64, ['a', 'b', 'c'])
-    """
-    return mapped(batch, lambda value: from_array(value) if is_numeric(value) else value)
 
 
 class _NotPlain(Exception):
@@ -38,7 +21,9 @@ class _NotPlain(Exception):
 
 def tensors_of(contents: Contents, stacks: Stacker) -> Any:
     """Return what torch's ``default_collate`` would make: of the columns if possible, else by calling it."""
-    if not (contents.odd or contents.failed or contents.asides) and _collates_as_ever():
+    ways = _utils.collate.default_collate_fn_map.values()
+    are_torchs = all(way.__module__ == _utils.collate.__name__ for way in ways)  # no program has registered another
+    if are_torchs and not (contents.odd or contents.failed or contents.asides):
         objects = contents.objects
         # for samples of arrays ``stacks`` is faster than torch, for samples of tensors slower
         columns = contents if objects is None or _holds_tensors(objects[0]) else stacks(objects)
@@ -54,12 +39,6 @@ def _holds_tensors(sample: Any) -> bool:
     """True if the sample is a tensor, or a tuple, list or dict that contains one."""
     parts = sample.values() if type(sample) is dict else sample if type(sample) in (tuple, list) else (sample,)
     return any(isinstance(part, torch.Tensor) for part in parts)
-
-
-def _collates_as_ever() -> bool:
-    """True if no program has registered another collating function with torch for some type."""
-    ways = _utils.collate.default_collate_fn_map.values()
-    return all(way.__module__ == _utils.collate.__name__ for way in ways)
 
 
 def _built(node: Node, columns: Iterator[Any]) -> Any:

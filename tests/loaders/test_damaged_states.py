@@ -90,7 +90,7 @@ def saved(make: Callable[[], Any], after: int) -> Any:
         return json.loads(json.dumps(source.state_dict()))
 
 
-@pytest.mark.filterwarnings("ignore:the stream has no state_dict")
+@pytest.mark.filterwarnings("ignore:the stream has no state")
 @pytest.mark.parametrize("name", MAKES)
 @settings(max_examples=30)
 @given(data=st.data())

@@ -125,7 +125,7 @@ class Scratched:
         return self._Reading(self.scratches)
 
 
-@pytest.mark.filterwarnings("ignore:the stream has no state_dict:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:the stream has no state:RuntimeWarning")
 @pytest.mark.parametrize(("workers", "scratches"), [(0, {6}), (2, {0, 1, 2, 3, 23})])
 def test_elements_that_fail_cost_the_batch_that_they_would_be_in_and_no_other(workers, scratches):
     batches = [list(range(n, n + 4)) for n in range(0, 24, 4)]

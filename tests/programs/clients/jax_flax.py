@@ -9,7 +9,6 @@ import numpy as np
 import optax
 
 import mpiter
-import mpiter.jax
 
 LENGTH, BATCH, EPOCHS = 200, 16, 3
 
@@ -46,7 +45,7 @@ def trained(n_processes, save_at=None, resume=False):
                 parameters, state = flax.serialization.from_bytes((parameters, state), model.read())
                 batches.load_state_dict(json.load(place))
         for done, batch in enumerate(batches, 1):
-            parameters, state, loss = step(parameters, state, mpiter.jax.arrays(batch))
+            parameters, state, loss = step(parameters, state, batch)
             if done == save_at:
                 with open("model", "wb") as model, open("place", "w") as place:
                     model.write(flax.serialization.to_bytes((parameters, state)))
