@@ -178,6 +178,7 @@ _SETTINGS = (
     Setting("time", "tzset", attrgetter(*_ZONE), lambda time, _: time.tzset()),
     Setting("locale", "setlocale", lambda it: it.setlocale(it.LC_ALL), lambda it, all: it.setlocale(it.LC_ALL, all)),
     Setting("decimal", "setcontext", lambda it: it.getcontext().copy(), lambda it, value: it.setcontext(value.copy())),
+    Setting("logging", "level", attrgetter("root.level"), lambda logging, level: logging.root.setLevel(level), 30),
     _function("csv", "field_size_limit", "field_size_limit"),
     _function("socket", "getdefaulttimeout", "setdefaulttimeout"),
     Setting("numpy", "seterr", methodcaller("geterr"), lambda numpy, errors: numpy.seterr(**errors)),

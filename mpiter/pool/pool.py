@@ -68,10 +68,9 @@ class Member(Worker):
 
     def reap(self, most_s: float = _FOR_A_CODE_S) -> int:
         """Return the exit code of a dead process; the fork server may report it up to ``most_s`` seconds later."""
-        code: int | None = self.process.exitcode  # before ``join``, which waits for a pipe that its children keep open
-        if code is None:
+        if self.process.exitcode is None:  # else ``join`` would wait for a pipe that the worker's children keep open
             self.process.join(max(0.0, min(_FOR_A_CODE_S, most_s)))
-            code = self.process.exitcode
+        code: int | None = self.process.exitcode
         if code is None:
             return VANISHED
         self.process.close()

@@ -158,10 +158,8 @@ def raised(fault: Fault) -> Exception:
     """Return the exception to raise in the consumer."""
     error: Any = fault.itself if _may_be_raised(fault.itself) else None
     if fault.pickled is not None:
-        try:
+        with contextlib.suppress(Exception):
             error = loads(fault.pickled)
-        except Exception:
-            error = None
     if error is None:
         error = SampleError(f"dataset[{fault.index!r:.60}] raised {fault.summary}")
         error.__cause__ = fault.itself

@@ -37,7 +37,7 @@ def given(value=MISSING):
 """
 
 DATA = """
-import json, os, pickle, time
+import json, logging, os, pickle, time
 from pathlib import Path
 import numpy as np
 import PIL.Image, PIL.ImageFile
@@ -56,12 +56,12 @@ class Sees:
             pickle.loads(self.record) is self.kinds[0] is config.Kind.CAR,
             os.environ.get("GREETING"), time.localtime(0).tm_hour,
             Path("/proc/self/status").read_text().split("Umask:")[1][:6],
-            np.geterr(), PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS,
+            np.geterr(), logging.root.level, PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS,
         ])
 """
 
 CHANGE = """
-import argparse, os, sys, time
+import argparse, logging, os, sys, time
 import numpy as np
 import PIL.Image, PIL.ImageFile
 import config, data, mpiter
@@ -83,6 +83,7 @@ os.environ["GREETING"], os.environ["TZ"] = "good evening", "XYZ-9"
 time.tzset()
 os.umask(0o077)
 np.seterr(divide="raise")
+logging.root.setLevel("ERROR")
 PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS = True, None
 with mpiter.DataLoader(data.Sees(), 1, num_workers=1, multiprocessing_context=sys.argv[1]) as loader:
     print(next(iter(loader))[0])
