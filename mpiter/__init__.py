@@ -103,7 +103,7 @@ _ELSEWHERE = {  # names that users look for here, and the modules that have them
     **dict.fromkeys(("DevicePrefetcher", "StatefulDataLoader", "tensors"), "torch"),
     "converter": "chainer",
     **dict.fromkeys(("Compose", "Crop", "Flip", "ImageFolder", "ImageList", "Normalize", "PackedFolder"), "images"),
-    **dict.fromkeys(("BrokenImage", "BadArchive", "RandomResizedCrop", "Resize"), "images"),
+    **dict.fromkeys(("BrokenImage", "RandomResizedCrop", "Resize"), "images"),
     **dict.fromkeys(("ResidentFirst", "Staging", "StagingStats"), "staging"),
     **dict.fromkeys(("MPI", "Ray"), "remote"),
     "Echo": "echo",

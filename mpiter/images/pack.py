@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import machine
-from ..errors import MpiterError, OptionError
+from ..errors import OptionError
 from ..transport.memory import write_all
 from .dataset import ImageFolder, Path, bytes_at, walk
 from .decoding import BrokenImage
@@ -33,16 +33,6 @@ from .decoding import BrokenImage
 _LOCAL_BYTES = 30  # of the fixed part of a member's record; its name, an extra field and the data follow
 _NO_CLASSES = {"", "__MACOSX"}  # of names that begin with a slash, and of files that macOS adds to archives
 _INDEX_OF = b"mpiter pack, index "
-
-
-class BadArchive(MpiterError, ValueError):
-    """Raised for a file that is no ZIP archive, or is incomplete; the message says why, and what to do.
-
-    >>> from mpiter.images import PackedFolder
-    >>> PackedFolder("/dev/null")
-    Traceback (most recent call last):
-    mpiter.images.pack.BadArchive: /dev/null is no whole ZIP archive: File is not a zip file. ...
-    """
 
 
 class PackedFolder(ImageFolder):
@@ -81,9 +71,8 @@ class PackedFolder(ImageFolder):
                     raise zipfile.BadZipFile("its index is damaged")
                 return archive.NameToInfo
         except Exception as error:  # zipfile raises many types for damaged bytes
-            raise BadArchive(
-                f"{self.root} is no whole ZIP archive: {error}. Copy it again; `mpiter pack FOLDER OUT.zip` makes one."
-            ) from error
+            reason = f"it is no whole ZIP archive: {error}; copy it again, or `mpiter pack FOLDER OUT.zip`"
+            raise BrokenImage(self.root, reason) from error
 
     def fetch(self, index: int) -> bytes:
         """Read the bytes of the picture."""

@@ -94,11 +94,10 @@ class Staging:
     def stats(self) -> StagingStats:
         """Return a snapshot of the counters: what all processes have read and copied."""
         total, capacity = self._counts.totals(), self._folder.capacity
-        try:
-            used = self._folder.used()
-        except OSError:  # the tier is gone
-            return StagingStats(**total, capacity=capacity)
-        return StagingStats(**total, held=used.copies, held_bytes=used.size, capacity=capacity)
+        held_bytes = held = 0
+        with contextlib.suppress(OSError):  # the tier is gone
+            held_bytes, held = self._folder.used()
+        return StagingStats(**total, held=held, held_bytes=held_bytes, capacity=capacity)
 
 
 def size_of(capacity: Any) -> int:
@@ -119,7 +118,7 @@ class StagedFetch:
 
     def __init__(self, dataset: Any, folder: Folder, counts: Counts) -> None:
         self._dataset, self._folder, self._counts = dataset, folder, counts
-        self._has_ended = False  # True: the folder has failed in this process
+        self._has_ended = False  # True: in this process the folder was full, or has failed
 
     def __call__(self, index: int) -> bytes:
         key = self._folder.key(self._dataset.source(index))
@@ -133,7 +132,7 @@ class StagedFetch:
         with contextlib.ExitStack() as stack:
             is_ours = False
             try:
-                if not self._has_ended and not self._folder.used().is_full:
+                if not self._has_ended:
                     is_ours = stack.enter_context(self._folder.claim(key, _PATIENCE_S))
             except OSError as error:
                 self._end(error)
@@ -148,12 +147,13 @@ class StagedFetch:
             return data
 
     def _keep(self, key: str, data: bytes) -> bool:
-        """Write a copy; return False if there is no room or the tier has failed."""
+        """Write a copy; from when there is no room for one, or the tier has failed, return False."""
+        has_kept = False
         try:
             has_kept = self._folder.keep(key, data)
         except OSError as error:
             self._end(error)
-            return False
+        self._has_ended |= not has_kept
         self._counts.add(copied=has_kept)
         return has_kept
 
@@ -167,7 +167,7 @@ class StagedFetch:
 
     def copy(self, index: int) -> bool:
         """Copy a sample, unless a copy exists or is being made; return False if there is no room."""
-        if self._has_ended or self._folder.used().is_full:
+        if self._has_ended:
             return False
         key = self._folder.key(self._dataset.source(index))
         if self._folder.has(key):
