@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
@@ -155,6 +155,8 @@ class ImageList(Pictures):
     def __init__(
         self, pairs: Path | Iterable[tuple[Path, Any] | Path], transform: Any = None, root: Path = ".", **options: Any
     ) -> None:
+        if isinstance(pairs, Mapping):
+            raise OptionError("a dict's labels would be lost, as it is a list of its keys; pass its items().")
         items: list[Any] = _lines(pairs) if isinstance(pairs, (str, os.PathLike)) else list(pairs)
         has_labels = bool(items) and not isinstance(items[0], (str, os.PathLike))
         labels = np.array([label for _, label in items]) if has_labels else None

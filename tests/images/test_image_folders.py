@@ -146,6 +146,10 @@ def test_a_list_has_labels_or_none(root):
     assert (plain[0] == labelled[0][0]).all()
     assert (plain[1] == labelled[1][0]).all()
     assert ImageList([("cat/2.jpg", 0.5)], root=root)[0][1] == 0.5
+    with pytest.raises(TypeError, match="not tuple"):
+        ImageList(["cat/2.jpg", ("cat/10.jpg", 1)], root=root)
+    with pytest.raises(mpiter.OptionError, match=r"a dict's labels would be lost, .*; pass its items\(\)"):
+        ImageList({"cat/2.jpg": 3}, root=root)
     with pytest.raises(TypeError, match="not int"):
         ImageList([(3, "cat/2.jpg")], root=root)
 
