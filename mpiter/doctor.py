@@ -104,8 +104,6 @@ def memory() -> Finding:
     found = f"{_amount(available)} of {_amount(total)} available"
     if total < host:
         found += f", by control group; the machine has {_amount(host)}"
-    if kills := machine.out_of_memory_kills():
-        found += f"; {kills} processes of this control group were killed for memory so far"
     if available >= _GB:
         return Finding(GOOD, found)
     remedy = "end other programs, raise the container's limit (docker run --memory), or lower batch_size, n_prefetch, "

@@ -112,8 +112,6 @@ class Flip:
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p <= 1:
-            raise OptionError(f"p={p!r} must be a probability from 0 to 1.")
         self.p = p
 
     def __call__(self, image: Any) -> Any:

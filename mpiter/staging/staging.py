@@ -78,11 +78,10 @@ class Staging:
 
     def of(self, dataset: T) -> T:
         """Return a copy of ``dataset``, staged: its ``fetch`` reads and keeps copies."""
-        missing = [f"{name}(i)" for name in ("source", "fetch") if offered(dataset, name) is None]
-        if missing:
+        if any(offered(dataset, name) is None for name in ("source", "fetch")):
             raise OptionError(
-                f"{type(dataset).__name__} has no method {' and no '.join(missing)}, so it cannot be staged: source(i) "
-                f"says where a sample's bytes lie, fetch(i) brings them, dataset[i] makes the sample of them."
+                f"{type(dataset).__name__} cannot be staged without the methods source(i), which says where a sample's "
+                f"bytes lie, and fetch(i), which brings them; dataset[i] makes the sample of them."
             )
         staged: Any = copy.copy(dataset)
         fetch = StagedFetch(dataset, self._folder, self._counts)
@@ -123,20 +122,14 @@ class StagedFetch:
     def __call__(self, index: int) -> bytes:
         key = self._folder.key(self._dataset.source(index))
         data = self._folder.get(key)
-        if data is None:
-            return self._fetched(index, key)
-        self._counts.add(hits=1)
-        return data
-
-    def _fetched(self, index: int, key: str) -> bytes:
         with contextlib.ExitStack() as stack:
             is_ours = False
-            try:
-                if not self._has_ended:
+            if data is None and not self._has_ended:
+                try:
                     is_ours = stack.enter_context(self._folder.claim(key, _PATIENCE_S))
-            except OSError as error:
-                self._end(error)
-            data = self._folder.get(key)  # another process may have copied it meanwhile
+                    data = self._folder.get(key)  # another process may have copied it meanwhile
+                except OSError as error:
+                    self._end(error)
             if data is not None:
                 self._counts.add(hits=1)
                 return data

@@ -172,7 +172,6 @@ def test_what_makes_no_sense_is_refused_at_construction():
         lambda: ImageList([], RandomResizedCrop),
         lambda: ImageList([], [Flip()]),
         lambda: Crop(8, "corner"),
-        lambda: Flip(2),
         lambda: RandomResizedCrop(8, filter="cubic"),
     ):
         with pytest.raises(mpiter.OptionError):
