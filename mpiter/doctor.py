@@ -19,10 +19,7 @@ from typing import NamedTuple
 
 from . import machine
 
-_PACKAGES = (
-    *("numpy", "msgpack", "cloudpickle", "threadpoolctl"),
-    *("torch", "jax", "chainer", "Pillow", "simplejpeg"),
-)
+_PACKAGES = ("numpy", "msgpack", "cloudpickle", "threadpoolctl", "torch", "jax", "chainer", "Pillow", "simplejpeg")
 _GB = 1 << 30
 _LIMIT_S = 60.0  # for a start method
 GOOD = "good"  # nothing to do
@@ -46,7 +43,6 @@ class Finding(NamedTuple):
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the subcommand ``doctor`` to ``commands``."""
     about = "Examine this machine: packages, start methods, memory, cores."
     parser = commands.add_parser("doctor", help="is this machine fit? what to do if not", description=about)
     parser.set_defaults(run=run)
@@ -118,10 +114,8 @@ def cores() -> Finding:
         found += f"; affinity allows {affinity}"
     if quota is not None:
         found += f"; the control group allows {quota:g}"
-        if quota < 1:
-            return Finding(
-                WARN, found, "docker run --cpus=2: program and workers share less than one; or n_processes=0."
-            )
+    if quota is not None and quota < 1:
+        return Finding(WARN, found, "docker run --cpus=2: program and workers share less than one; or n_processes=0.")
     return Finding(GOOD, found)
 
 

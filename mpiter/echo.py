@@ -119,13 +119,8 @@ class Echo(Generic[B]):
         length = len(dataset) if isinstance(dataset, Sized) else shuffle_buffer
         most = min(shuffle_buffer // 2, length) if self._mixes else 0
         self._each = max(1, most // source.batch_size)  # batches in a block
-        self._agreed = {
-            "factor": self._factor,
-            "block": self._each,
-            "mixes": self._mixes,
-            "bundles": self._bundles,
-            "seed": str(self._seed),
-        }
+        self._agreed: dict[str, Any] = {"factor": self._factor, "block": self._each, "mixes": self._mixes}
+        self._agreed |= {"bundles": self._bundles, "seed": str(self._seed)}
         self._passes = 0  # passes that have ended
         self._loaded: Mapping[str, Any] | None = None  # a loaded state, until the next batch is asked for
         self._forget()
@@ -177,15 +172,15 @@ class Echo(Generic[B]):
         self._items = iter(self.source)
         if state["block"]:
             self._block, self._marks = state["block"], [state["source"]]
-            self._fetch_again([None] * self._each)
+            self._fetch_again(self._each)
             self._before, self._now = self._now, []
         turns = self._planned()
-        self._fetch_again(turns[: state["taken"]])
+        self._fetch_again(turns[: state["taken"]].count(None))
         self._taken, self._turns, self._loaded = state["taken"], turns, None
         return turns
 
-    def _fetch_again(self, turns: list[_Repeat | None]) -> None:
-        for _ in range(turns.count(None)):
+    def _fetch_again(self, batches: int) -> None:
+        for _ in range(batches):
             with suppress(Exception):  # the user has seen this error
                 self._fetched()
 

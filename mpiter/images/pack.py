@@ -1,12 +1,9 @@
 """Packed folders: ``PackedFolder`` reads an ``ImageFolder`` from one ZIP archive, ``mpiter pack`` writes it.
 
-``PackedFolder`` runs in the workers, if there are any.  ``zipfile`` reads the index once; then it is kept as names in
-shared memory and an array.  If the archive is cut, damaged or replaced, reading raises an error.
-
-``pack`` writes the archive, uncompressed.  Guarantees that the same folder gives the same bytes (names are sorted,
-times in UTC); that until the archive is whole and on the disk, its name ends with ``.packing``; that after an
-interruption anywhere, even by a power failure, the members that are whole there and equal the folder's files aren't
-written again; and that files which could not be packed are reported.
+``PackedFolder`` runs in the workers, if there are any.  If the archive is cut, damaged or replaced, it raises an error.
+``pack`` guarantees that the same folder gives the same bytes (names are sorted, times in UTC); that until the archive
+is whole and on the disk, its name ends with ``.packing``; and that after an interruption anywhere, even by a power
+failure, the members that are whole there and equal the folder's files aren't written again.
 """
 
 from __future__ import annotations
@@ -91,7 +88,6 @@ class PackedFolder(ImageFolder):
         return data
 
     def _opened(self) -> int:
-        """Open the archive; it stays open as long as this object lives."""
         fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, fd)
         return fd

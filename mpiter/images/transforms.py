@@ -170,26 +170,19 @@ def adapted(transform: Any) -> Callable[[Any], Any]:
         return transform
     if isinstance(transform, type) or not callable(transform):
         raise OptionError(f"transform={transform!r:.60} is no function; pass one of a picture, or a Compose.")
-    library = type(transform).__module__.partition(".")[0]
-    call = {"albumentations": _by_albumentations, "torchvision": _by_torchvision}.get(library, _on_an_array)
-    return partial(call, transform)
+    return partial(_applied, transform, type(transform).__module__.partition(".")[0])
 
 
-def _on_an_array(transform: Any, image: Any) -> Any:
-    return transform(plain(image))
-
-
-def _by_albumentations(transform: Any, image: Any) -> Any:
-    """Apply a transform of Albumentations, after seeding its generators."""
-    rng = get_rng()
+def _applied(transform: Any, library: str, image: Any) -> Any:
+    """Apply a function of an array, or a transform of torchvision or Albumentations."""
+    if library == "torchvision":  # takes Pillow's images or tensors, and draws from torch's generator
+        return transform(as_pillows(image) if isinstance(image, np.ndarray) else image)
+    if library != "albumentations":
+        return transform(plain(image))
     if hasattr(transform, "set_random_state"):  # older versions draw from the global generators
+        rng = get_rng()
         transform.set_random_state(rng, random.Random(int(rng.integers(1 << 62))))
     return transform(image=plain(image))["image"]
-
-
-def _by_torchvision(transform: Any, image: Any) -> Any:
-    """Apply a transform of torchvision, which takes Pillow's images or tensors and draws from torch's generator."""
-    return transform(as_pillows(image) if isinstance(image, np.ndarray) else image)
 
 
 def _size(size: Any) -> tuple[int, int]:

@@ -128,7 +128,6 @@ def measure(
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the subcommand ``tune`` to ``commands``."""
     about = (
         "Find out how many workers a dataset needs on this machine, if any, by loading from it. MODULE:NAME is a "
         "dataset, or a function or class that makes one, found as `python -m` would find it."
