@@ -135,8 +135,6 @@ class Echo(Generic[B]):
         self._now: list[Any] = []  # the batches of this block
         self._marks: list[Any] = []  # the source's states at the beginning of these two blocks
 
-    # -- handing out ---------------------------------------------------------------------------------------------
-
     def __iter__(self) -> Self:
         if not hasattr(self.source, "__next__"):  # a loader: each iter() is an epoch
             self._forget()
@@ -237,8 +235,6 @@ class Echo(Generic[B]):
         except StateError as error:
             return error
 
-    # -- places --------------------------------------------------------------------------------------------------
-
     def __len__(self) -> int:
         """Return the number of batches in a pass, further uses included."""
         return len(self.source) * self._factor
@@ -270,9 +266,6 @@ class Echo(Generic[B]):
         self._forget()
         self._passes = numbers["pass"]
         self._loaded = {**state, **numbers}
-
-
-# -- rows of batches of any structure ----------------------------------------------------------------------------
 
 
 def _length(value: Any) -> int | None:

@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -34,7 +34,6 @@ class Resize:
 
     def __init__(self, size: Size, filter: Filter = "bilinear") -> None:
         self.size: Any = _size(size) if isinstance(size, Iterable) else _size(size)[0]
-        check_is_one("filter", filter, get_args(Filter))
         self._filter = filter
 
     def __call__(self, image: Any) -> Any:
@@ -58,7 +57,6 @@ class RandomResizedCrop:
     def __init__(
         self, size: Size, scale: Pair = (0.08, 1.0), ratio: Pair = (3 / 4, 4 / 3), filter: Filter = "bilinear"
     ) -> None:
-        check_is_one("filter", filter, get_args(Filter))
         self.size, self.scale, self.ratio, self._filter = _size(size), scale, ratio, filter
 
     def __call__(self, image: Any) -> Any:
@@ -191,9 +189,6 @@ def _size(size: Any) -> tuple[int, int]:
     if len(both) != 2 or not all(isinstance(side, (int, np.integer)) and side > 0 for side in both):
         raise OptionError(f"size={size!r:.80} must be a whole number of pixels, or two: (height, width).")
     return int(both[0]), int(both[1])
-
-
-# -- pixels ----------------------------------------------------------------------------------------------------------
 
 
 def check_is_one(option: str, value: str, of: Iterable[str]) -> None:

@@ -16,10 +16,9 @@ import queue
 import re
 import threading
 import weakref
-from dataclasses import dataclass
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,8 +224,7 @@ class Stager(Hook):
 # -- what was read and kept, counted by all processes -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StagingStats:
+class StagingStats(NamedTuple):
     """The counters of a ``Staging``, which ``staging.stats()`` returns.
 
     Attributes:

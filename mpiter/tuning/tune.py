@@ -124,9 +124,6 @@ def measure(
     return Trial(batch_s, used, time.perf_counter() - began)
 
 
-# -- the command -----------------------------------------------------------------------------------------------------
-
-
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     about = (
         "Find out how many workers a dataset needs on this machine, if any, by loading from it. MODULE:NAME is a "
