@@ -97,9 +97,9 @@ def start_methods() -> Finding:
 
 def memory() -> Finding:
     available, total, host = machine.memory_available(), machine.memory_total(), machine.meminfo("MemTotal")
-    found = f"{_amount(available)} of {_amount(total)} available"
+    found = f"{available / _GB:,.1f} GB of {total / _GB:,.1f} GB available"
     if total < host:
-        found += f", by control group; the machine has {_amount(host)}"
+        found += f", by control group; the machine has {host / _GB:,.1f} GB"
     if available >= _GB:
         return Finding(GOOD, found)
     remedy = "end other programs, raise the container's limit (docker run --memory), or lower batch_size, n_prefetch, "
@@ -120,7 +120,3 @@ def cores() -> Finding:
 
 
 CHECKS = (software, start_methods, memory, cores)
-
-
-def _amount(size: int) -> str:
-    return f"{size / _GB:,.1f} GB"

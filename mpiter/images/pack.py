@@ -110,9 +110,6 @@ def _index_comment(members: Iterable[zipfile.ZipInfo]) -> bytes:
     return _INDEX_OF + b"%08x" % zlib.crc32(repr(told).encode())
 
 
-# -- packing --------------------------------------------------------------------------------------------------------
-
-
 _FIRST, _LAST = 315532800, 4354819198  # the range of times in ZIP: 1980 to 2107
 _A_FILE, _A_FOLDER = 0o100644 << 16, 0o40755 << 16 | 0x10  # the modes with which `unzip` creates a member
 

@@ -108,9 +108,6 @@ def size_of(capacity: Any) -> int:
     return int(float(capacity))
 
 
-# -- what takes the place of fetch ------------------------------------------------------------------------------------
-
-
 class StagedFetch:
     """Replaces ``fetch`` in the staged copy of a dataset: reads the tier's copy, else the store, and keeps a copy."""
 
@@ -174,9 +171,6 @@ class StagedFetch:
         return np.fromiter((key in there for key in keys), bool, samples)
 
 
-# -- threads that copy ahead ------------------------------------------------------------------------------------------
-
-
 class Stager(Hook):
     """Copies samples ahead, in threads, for one iterator; the staged dataset's ``mpiter_hook()`` makes it."""
 
@@ -219,9 +213,6 @@ class Stager(Hook):
         self._has_ended = True
         for _ in range(self._threads):
             self._wanted.put(None)
-
-
-# -- what was read and kept, counted by all processes -----------------------------------------------------------------
 
 
 class StagingStats(NamedTuple):
