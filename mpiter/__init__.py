@@ -95,7 +95,7 @@ def _from_wing(module: str, name: str) -> Callable[..., Any]:
 
 
 Wings.pilot = _from_wing("tuning.auto", "AutoPilot")
-Wings.receipts = _from_wing("receipts", "Receipts")
+Wings.trace, Wings.receipts = _from_wing("tuning.trace", "Trace"), _from_wing("receipts", "Receipts")
 BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("remote.mpi", "MPI")
 
 _DOORS = ("chainer", "chainer_compat", "device", "echo", "images", "jax", "remote", "staging", "torch")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
@@ -34,6 +35,7 @@ class Rare(TypedDict, total=False):
             sample is tried once more.  None sets no limit.
         in_order: True hands batches over in the planned order; False as they finish, without exact resume.
         shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
+        trace: the name of a file to record which worker did what and when, for ui.perfetto.dev or chrome://tracing.
         receipts: a folder in which every batch that is handed out is noted, for `mpiter audit`; or a ``Receipts``.
         serializer: how samples are sent: in "slots" of shared memory, as "packed" bytes, or by an object of yours with
             ``pack`` and ``unpack``.
@@ -51,6 +53,7 @@ class Rare(TypedDict, total=False):
     sample_timeout: float | None
     in_order: bool
     shard: Sharding
+    trace: str | os.PathLike[str] | None
     receipts: Any
     serializer: Any
     copy: bool

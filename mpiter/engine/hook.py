@@ -1,6 +1,6 @@
 """Hooks: objects whose methods the engine calls when something happens to the batches of one iterator.
 
-The pilot of "auto", receipts, and the copying ahead of a staged dataset are hooks.  ``Options.hooks`` makes
+A trace, the pilot of "auto", receipts, and the copying ahead of a staged dataset are hooks.  ``Options.hooks`` makes
 new ones for each loop, which closes them when it ends.  Guarantees that a hook which raises is not called again, with
 one warning, and that it stops neither the training nor the end of the workers.
 """

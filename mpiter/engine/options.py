@@ -6,6 +6,7 @@ the remedy.  What can only show later (whether a dataset can be pickled) is left
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
@@ -54,6 +55,7 @@ class Options:
     worker_init: Callable[[Any], Any] | None = None
     in_order: bool = True
     ragged: str = "list"
+    trace: Any = None  # the name of a file, or a Trace; the name is made one
     shard: Any = None  # this rank's part; it is made a Shard
     receipts: Any = None  # a folder; it is made a Receipts
     is_settled: bool = False  # take the dataset as it is, not as columns
@@ -101,6 +103,10 @@ class Options:
             backend = backend_for(self.backend)  # which is checked even where there are no workers
             self._set(backend=backend if self.has_workers else _NoWorkers())
         self._set(workers=self._count_workers())
+        if isinstance(self.trace, (str, os.PathLike)):
+            self._set(trace=Wings.trace(os.fspath(self.trace)))
+        elif self.trace is not None and not hasattr(self.trace, "hook"):
+            raise OptionError(f"trace={self.trace!r:.60} is no path; name a file, such as 'run.json'.")
         if self.receipts is not None:
             if not self.in_order:
                 raise OptionError(
@@ -131,8 +137,8 @@ class Options:
         return cores() if self.shard is None else max(1, cores() // ranks_here())
 
     def hooks(self) -> list[Hook]:
-        """Return new hooks for one loop: those of the pilot, the receipts and the dataset that there are."""
-        found = list[Hook]()
+        """Return new hooks for one loop: those of the trace, the pilot, the receipts and the dataset that there are."""
+        found = [] if self.trace is None else [self.trace.hook(self.rules(), self.backend.name)]
         if self.has_workers and (workers := auto(self.n_workers)) is not None:
             found.append(Wings.pilot(replace(workers, most=self.workers)))
         if self.receipts is not None:

@@ -78,6 +78,7 @@ class Wings:
     """Functions by which wings make their hooks; they register them here."""
 
     pilot: Callable[[Auto], Pilot]
+    trace: Callable[[str], Any]  # takes the file's name
     receipts: Callable[[Any], Any]  # takes the folder's name
 
 

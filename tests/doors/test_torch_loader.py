@@ -9,6 +9,7 @@ import json
 import os
 import random
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -585,7 +586,7 @@ def made_anew(loader: Any) -> Any:
     return type(loader)(**{**given, "batch_sampler": None})
 
 
-def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew() -> None:
+def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(tmp_path: Path) -> None:
     told: dict[str, Any] = {
         "sampler": data.SequentialSampler(range(3)),
         "collate_fn": list,
@@ -594,6 +595,7 @@ def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
         "prefetch_factor": 3,
         "persistent_workers": True,
         "in_order": False,
+        "trace": str(tmp_path / "run.json"),
         "on_error": mpiter.Skip(most=2),
     }
     unlike = {"shuffle", "batch_sampler", "multiprocessing_context"}  # torch's own ways
@@ -601,6 +603,7 @@ def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
     with Ours([1, 2, 3], 2, num_workers=1, **told) as loader, made_anew(loader) as again:
         assert {name: getattr(again, name) for name in told} == told
         assert epoch(again) == [[1, 2], [3]]
+    assert (tmp_path / "run.json").exists()
 
 
 @pytest.mark.parametrize("kind", [Ours, mpiter.torch.StatefulDataLoader])

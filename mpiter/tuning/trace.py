@@ -1,0 +1,183 @@
+"""``trace="run.json"``: what every worker, the prefetch thread and the consumer did, for Perfetto and chrome://tracing.
+
+A ``Tracer`` is a hook of one loop and keeps a note of each event, in the consumer's thread and in the prefetch thread.
+Once a second the notes are appended to the file in the Chrome trace format.  Guarantees that the file is complete JSON
+after each write, so that it can be read even if the program is killed; that it has at most ``MOST`` events; and that a
+full disk ends the trace, not the program.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from typing import Any
+
+from ..engine.hook import Hook
+from ..engine.run import Delivery
+from ..errors import OptionError
+from ..order.cursor import Plan, Plans
+from ..rules import Rules
+from ..transport.memory import write_all
+from ..worker.block import Done
+
+MOST = 500_000  # events, of about 100,000 batches, in 60 MB
+CONSUMER, PREFETCH, WORKER = 1, 2, 3  # thread numbers in the trace: worker 0 is number 3, worker 1 is number 4
+_EVERY_S = 1.0
+_log = logging.getLogger("mpiter")
+
+_HEAD = '"pid":%d,"tid":%d,"ts":%d,"dur":%d,"cat":"mpiter"'
+_WAIT, _STEP, _ORDER, _OPEN, _FETCH = (
+    f'{{"ph":"X",{_HEAD},"name":"{name}","args":{{{args}}}}}'
+    for name, args in {
+        **dict.fromkeys(("wait", "step", "order"), ""),
+        "open": '"samples":%d,"bytes":%d',
+        "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g',
+    }.items()
+)
+_BATCHES = f'{{"ph":"C",{_HEAD},"name":"batches","args":{{"ready":%d,"on their way":%d}}}}'
+_NAME = f'{{"ph":"M",{_HEAD},"name":"%s_name","args":{{"name":"%s"}}}}'
+_MARK = f'{{"ph":"i","s":"p",{_HEAD},"name":"%s","args":{{}}}}'
+
+Note = tuple[Any, ...]  # the event's pattern, its thread, its beginning and end, and the pattern's further values
+
+
+class Trace:
+    """A trace file that all loops of an iterator or a loader write to; its pickle has the path only."""
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.realpath(path)
+        is_other = os.path.exists(self._path) and not os.path.isfile(self._path)  # a folder, or a device
+        if is_other or not os.path.isdir(os.path.dirname(self._path)):
+            raise OptionError(f"trace={path!r} must name a file, such as 'run.json', in a folder that exists.")
+        self._lock = threading.RLock()  # the garbage collector may end a loop in the thread that holds it
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid, self._zero = os.getpid(), time.monotonic()
+        self._fd: int | None = None  # guarded by _lock, like all below
+        self._size = self._loops = self._count = 0  # bytes without the closing bracket; number of loops; of events
+        self._is_over = False
+
+    def __reduce__(self) -> Any:
+        return Trace, (self._path,)
+
+    def hook(self, rules: Rules, backend: str) -> Tracer:
+        """Return the hook that records a new loop, which is named by its ``rules`` and ``backend``."""
+        with self._lock:
+            if self._pid != os.getpid():  # this is a forked process, which writes its own file
+                self._begin()
+            self._loops += 1
+            return Tracer(self, self._loops, f"batches of {rules.batch_size}, {rules.workers} workers ({backend})")
+
+    def write(self, number: int, notes: list[Note]) -> None:
+        """Append the notes of loop ``number`` as events, unless the trace is full or has failed."""
+        with self._lock:
+            if not notes or self._is_over:
+                return
+            self._count += len(notes)
+            try:
+                if self._count > MOST:
+                    raise OSError(f"it has {MOST:,} events")
+                self._fd = self._opened() if self._fd is None else self._fd
+                lines = ",\n".join(self._event(number, *note) for note in notes)
+                data = f"{',' if self._size else '['}\n{lines}".encode()
+                write_all(self._fd, memoryview(data + b"\n]\n"), self._size)
+                self._size += len(data)
+            except OSError as error:
+                self._is_over = True
+                _log.warning("the trace %s cannot be written, and ends here: %s", self._path, str(error))
+
+    def _event(self, number: int, pattern: str, thread: int, began: float, ended: float, *more: Any) -> str:
+        since = int(1e6 * (began - self._zero))
+        return pattern % (number, thread, since, max(0, int(1e6 * (ended - self._zero)) - since), *more)
+
+    def _opened(self) -> int:
+        """Open a new file, until this trace is garbage, since unclosed loops write until then.
+
+        It replaces an older one, rather than emptying it: another program may still write that.
+        """
+        new = f"{self._path}.{self._pid}"
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        weakref.finalize(self, os.close, fd).atexit = False
+        os.replace(new, self._path)
+        return fd
+
+
+class Tracer(Hook):
+    """The hook that records the events of one loop, and writes them to the trace once a second."""
+
+    def __init__(self, trace: Trace, number: int, name: str) -> None:
+        self._trace: Trace | None = trace
+        self._lock = threading.RLock()  # both threads write, and the garbage collector in either of them
+        self._number = number
+        self._notes: list[Note] = []
+        self._due = time.monotonic() + _EVERY_S
+        self._since: float | None = None  # when the consumer got its present batch
+        self._seen = (-1, -1)  # batches in flight, and how many of them are ready, as recorded last
+        self._threads: set[int] = set()
+        self._note(_NAME, 0, "process", f"mpiter {number}: {name}")
+        self._note(_NAME, CONSUMER, "thread", "consumer")
+        self._note(_NAME, PREFETCH, "thread", "prefetch thread")
+
+    def _note(self, pattern: str, thread: int, *more: Any) -> None:
+        """Record an event that takes no time, now."""
+        now = time.monotonic()
+        self._notes.append((pattern, thread, now, now, *more))
+
+    def _write(self, now: float = 0.0) -> None:
+        with self._lock:
+            self._due = now + _EVERY_S
+            notes = self._notes[:]
+            del self._notes[: len(notes)]  # keeps those that the other thread appends meanwhile
+            if self._trace is not None:
+                self._trace.write(self._number, notes)
+
+    def close(self) -> None:
+        self._write()
+        self._trace = None
+
+    # -- in the consumer's thread --------------------------------------------------------------------------------
+
+    def waited(self, began: float, ended: float) -> None:
+        if self._since is not None:
+            self._notes.append((_STEP, CONSUMER, self._since, began))
+            self._since = None
+        self._notes.append((_WAIT, CONSUMER, began, ended))
+
+    def handed_out(self, delivery: Delivery, samples: int | None, began: float, ended: float) -> None:
+        if samples is None:
+            return
+        self._since = ended
+        self._notes.append((_OPEN, CONSUMER, began, ended, samples, self.loop.room_bytes))
+        if ended > self._due:
+            self._write(ended)
+
+    # -- in the prefetch thread ----------------------------------------------------------------------------------
+
+    def planned(self, plan: Plan, plans: Plans, began: float, ended: float) -> None:
+        self._notes.append((_ORDER, PREFETCH, began, ended))
+
+    def answered(self, done: Done) -> None:
+        began = done.began or time.monotonic()
+        thread = WORKER + done.worker
+        if thread not in self._threads:
+            self._threads.add(thread)
+            self._note(_NAME, thread, "thread", f"worker {done.worker}")
+        self._notes.append((_FETCH, thread, began, began + done.seconds, done.rows, done.queue_s, done.cpu_s))
+        if began > self._due:
+            self._write(began)
+
+    def in_flight(self, batches: int, ready: int) -> None:
+        if (batches, ready) != self._seen:
+            self._seen = batches, ready
+            self._note(_BATCHES, PREFETCH, ready, max(0, batches - ready))
+
+    def lost(self, worker: int, was_asked: bool) -> None:
+        how = "has ended, as it was asked to" if was_asked else "was lost, and is replaced"
+        self._note(_MARK, PREFETCH, f"worker {worker} {how}")
+
+    def resized(self, workers: int) -> None:
+        self._note(_MARK, PREFETCH, f"{workers} workers")

@@ -1,0 +1,206 @@
+"""``trace=``: the file keeps the published format, says what ``stats()`` says, and outlives what ends a program."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mpiter
+from mpiter.errors import OptionError
+from mpiter.tuning import trace as tracing
+from mpiter.tuning.trace import Trace
+
+Event = dict[str, Any]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def keeps_the_rules(event: Event) -> bool:
+    """What the Trace Event Format asks of an event: the keys of each phase, and their types."""
+    phase, args = event["ph"], event["args"]
+    named = isinstance(event["name"], str) and isinstance(event["pid"], int) and isinstance(event["tid"], int)
+    return (
+        named
+        and is_number(event["ts"])
+        and {
+            "X": lambda: is_number(event["dur"]) and event["dur"] >= 0,
+            "C": lambda: args and all(map(is_number, args.values())),
+            "i": lambda: event["s"] in ("g", "p", "t"),
+            "M": lambda: event["name"] in ("process_name", "thread_name") and isinstance(args["name"], str),
+        }[phase]()
+    )
+
+
+def events_of(path: Path) -> list[Event]:
+    """The events of a file that keeps all rules; of a thread one span ends before the next begins."""
+    events: list[Event] = json.loads(path.read_text())
+    assert all(map(keeps_the_rules, events))
+    spans = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            spans[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    assert set(spans) <= {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
+    for of_thread in spans.values():
+        assert all(one[1] <= other[0] for one, other in itertools.pairwise(sorted(of_thread)))
+    return events
+
+
+def named(events: list[Event], name: str) -> list[Event]:
+    return [event for event in events if event["name"] == name]
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_sums_of_a_trace_are_those_of_the_stats(tmp_path: Path, workers: int) -> None:
+    path = tmp_path / "run.json"
+    with mpiter.batches(range(200), 8, n_processes=workers, trace=path) as stream:
+        assert sum(len(batch) for batch in stream) == 200
+        stats = stream.stats()
+    events = events_of(path)
+    assert left_in(tmp_path) == ["run.json"]
+    fetched, opened = named(events, "fetch"), named(events, "open")
+    assert (len(opened), len(named(events, "step"))) == (stats.batches, stats.batches)
+    assert sum(task["args"]["rows"] for task in fetched) == sum(batch["args"]["samples"] for batch in opened) == 200
+    waits = named(events, "wait")
+    assert abs(sum(wait["dur"] for wait in waits) / 1e6 - stats.wait_s) <= 1e-6 * len(waits)
+    names = {event["tid"]: event["args"]["name"] for event in named(events, "thread_name")}
+    assert {names[event["tid"]] for event in fetched} <= {f"worker {number}" for number in range(max(workers, 1))}
+    assert {names[event["tid"]] for event in opened} == {"consumer"}
+    assert max(event["args"]["ready"] for event in named(events, "batches")) <= 2 if workers else True
+
+
+class Deadly:
+    """Its sample 40 ends the worker, once."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __len__(self) -> int:
+        return 80
+
+    def __getitem__(self, index: int) -> int:
+        if index == 40 and not self.marker.exists():
+            self.marker.touch()
+            os._exit(3)
+        return index
+
+
+@pytest.mark.death
+def test_a_worker_that_dies_is_in_the_trace(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with mpiter.batches(Deadly(tmp_path / "died"), 8, n_processes=2, shuffle=False, trace=path) as stream:
+        assert sum(len(batch) for batch in stream) == 80
+    (mark,) = (event["name"] for event in events_of(path) if event["ph"] == "i")
+    assert mark.endswith(" was lost, and is replaced")
+
+
+class Stream:
+    def __iter__(self) -> Any:
+        return iter(range(40))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "workers", "persistent"),
+    [(range(40), 1, False), (Stream(), 2, None)],
+    ids=["fresh workers", "shards of a stream"],
+)
+def test_all_loops_of_a_loader_are_in_one_file(
+    tmp_path: Path, dataset: Any, workers: int, persistent: bool | None
+) -> None:
+    path = tmp_path / "run.json"
+    with mpiter.DataLoader(dataset, 4, num_workers=workers, persistent_workers=persistent, trace=path) as loader:
+        for _ in range(2):
+            assert len(list(loader)) == 10
+    events = events_of(path)
+    assert Counter(event["name"] for event in events)["open"] == 20
+    assert len(named(events, "process_name")) == 2
+    assert left_in(tmp_path) == ["run.json"]
+
+
+_PROGRAM = """
+import os, signal, sys, mpiter
+from mpiter.tuning import trace
+trace._EVERY_S = 0.0
+for at, batch in enumerate(mpiter.batches(range(400), 4, n_processes=0, trace=sys.argv[1])):
+    if at == 50 and len(sys.argv) > 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_program_has_noted_is_whole(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _PROGRAM, str(tmp_path / "run.json"), "killed"]
+    assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert len(named(events_of(tmp_path / "run.json"), "open")) >= 50
+
+
+def test_of_two_programs_with_one_path_the_later_replaces_the_file_of_the_earlier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "_EVERY_S", 0.0)
+    path = tmp_path / "run.json"
+    path.write_text("an older trace, which was longer" * 100_000)
+    with mpiter.batches(range(80), 4, n_processes=0, trace=path) as stream:
+        twin = pickle.loads(pickle.dumps(stream))
+        next(stream)
+        assert len(named(events_of(path), "open")) == 1
+        subprocess.run([sys.executable, "-c", _PROGRAM, str(path)], timeout=60, check=True)
+        assert len(list(stream)) == 19
+    assert len(named(events_of(path), "open")) == 100
+    with twin:
+        assert len(list(twin)) == 20
+    assert len(named(events_of(path), "open")) == 20
+    assert left_in(tmp_path) == ["run.json"]
+
+
+def test_an_iterator_that_nobody_closes_writes_its_trace(tmp_path: Path) -> None:
+    program = "import sys, mpiter; it = mpiter.batches(range(40), 4, n_processes=1, trace=sys.argv[1]); next(it)"
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "run.json")], timeout=60, check=True)
+    assert len(named(events_of(tmp_path / "run.json"), "open")) == 1
+
+
+# -- bounds and failures -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    for path in (tmp_path, "", tmp_path / "nowhere" / "run.json"):
+        with pytest.raises(OptionError, match="must name a file"):
+            mpiter.batches(range(8), 4, n_processes=0, trace=path)
+    for value in (True, 5, b"run.json"):
+        with pytest.raises(OptionError, match="is no path"):
+            mpiter.batches(range(8), 4, n_processes=0, trace=value)  # type: ignore[arg-type]
+
+
+def test_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(tracing, "MOST", 13)
+    monkeypatch.setattr(tracing, "_EVERY_S", 0.0)
+    with mpiter.batches(range(80), 4, n_processes=0, trace=tmp_path / "run.json") as stream:
+        assert len(list(stream)) == 20
+    assert 8 <= len(events_of(tmp_path / "run.json")) <= 13
+    assert "run.json cannot be written, and ends here: it has 13 events" in caplog.text
+
+
+def test_a_disk_that_is_full_ends_the_trace_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Trace, "_opened", lambda self: os.open("/dev/full", os.O_RDWR))
+    with mpiter.batches(range(40), 4, n_processes=0, trace=tmp_path / "run.json") as stream:
+        assert len(list(stream)) == 10
+        trace = stream._pump.options.trace
+    (record,) = [record for record in caplog.records if record.name == "mpiter"]
+    assert "run.json cannot be written, and ends here: [Errno 28]" in record.getMessage()
+    os.close(trace._fd)
