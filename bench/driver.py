@@ -43,7 +43,7 @@ ENVIRONMENTS = {
 }
 PACKAGES = (
     *("numpy", "msgpack", "cloudpickle", "chainer", "torch", "jax", "grain", "spdl", "spdl_core"),
-    *("Pillow", "pillow-simd", "simplejpeg", "accimage", "albumentations"),
+    *("Pillow", "simplejpeg", "albumentations"),
     *("ray", "pyarrow", "mpi4py", "mpich", "torchdata", "datasets", "litdata", "mosaicml-streaming"),
 )
 NOISY = 0.15  # interquartile range against the median

@@ -4,8 +4,8 @@
 
 Generated photographs lie in the page cache: 500x375 to 224, to 128, and a camera's 4000x3000 to 224. The line is one
 process with Pillow, times the cores as they are: as many processes as workers, each decoding and cropping for itself.
-The article on input speed has Pillow-SIMD (installed in Pillow's place) and accimage 1-2 times as fast as Pillow. Must:
-ours with Pillow at least 0.95 of the line. Beside Chainer and torch it is the case `jpeg` of `transport.py`.
+The article on input speed has other decoders 1-2 times as fast as Pillow. Must: ours with Pillow at least 0.95 of the
+line. Beside Chainer and torch it is the case `jpeg` of `transport.py`.
 Needs Pillow, which makes the files; another decoder that isn't installed is a line that says so.
 """
 
@@ -54,7 +54,7 @@ CASES = {
     "128": Case("500x375 JPEG of 80 kB, crops to 128, batches of 32", photographs.SMALL, 256, 128, 32),
     "camera": Case("4000x3000 JPEG of 3.5 MB, crops to 224, batches of 4", photographs.CAMERA, 8, 224, 4),
 }
-DECODERS = ("pillow", "simplejpeg", "accimage")
+DECODERS = ("pillow", "simplejpeg")
 OURS: dict[str, dict[str, Any]] = {decoder: {"decoder": decoder} for decoder in DECODERS}
 ROWS = {
     ONE: "a process with Pillow, nobody beside it",

@@ -27,13 +27,13 @@ arguments.  ``mpiter.torch`` and ``mpiter.chainer`` must be imported by their na
 Data flow along the arrows; each package imports only from those before it.  ``docs/design.md`` explains the design.
 """
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .engine.hook import WINGS
 from .errors import BatchTimeout, MpiterError, OptionError, SampleError, StateError, WorkerCrashed
-from .errors import __all__ as _rarer_errors
 from .pool.backends import BY_NAME, Process
 from .rules import Skip
 from .stats import Stats
@@ -96,18 +96,6 @@ def _from_wing(module: str, name: str) -> Callable[..., Any]:
 WINGS["trace"], WINGS["receipts"] = _from_wing("tuning.trace", "Trace"), _from_wing("receipts", "Receipts")
 BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("remote.mpi", "MPI")
 
-_ELSEWHERE = {  # names that users look for here, and the modules that have them
-    **dict.fromkeys(_rarer_errors, "errors"),
-    "DevicePrefetcher": "torch",
-    "converter": "chainer",
-    **dict.fromkeys(("Compose", "Crop", "Flip", "ImageFolder", "ImageList", "Normalize", "PackedFolder"), "images"),
-    **dict.fromkeys(("BrokenImage", "BadArchive", "RandomResizedCrop", "Resize"), "images"),
-    **dict.fromkeys(("ResidentFirst", "Staging", "StagingStats"), "staging"),
-    **dict.fromkeys(("MPI", "Ray"), "remote"),
-    "Echo": "echo",
-    "Receipts": "receipts",
-    "audit": "audit",
-}
 _DOORS = ("chainer", "chainer_compat", "device", "echo", "images", "remote", "staging", "torch")
 
 
@@ -121,11 +109,6 @@ if not TYPE_CHECKING:  # with it, type checkers would accept any name
         if name in _WHEN_ASKED:
             found = getattr(import_module(f"mpiter.{_WHEN_ASKED[name]}"), name)
             return globals().setdefault(name, found)
-        from difflib import get_close_matches
-
-        nearest = get_close_matches(name, __all__, 1)
-        remedy = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        if name in _ELSEWHERE:
-            remedy = f": it lies in mpiter.{_ELSEWHERE[name]} (`from mpiter.{_ELSEWHERE[name]} import {name}`)"
-        remedy = f"; `import mpiter.{name}` makes it known" if name in _DOORS else remedy
-        raise AttributeError(f"module 'mpiter' has no attribute {name!r}{remedy}")
+        remedy = f"; `import mpiter.{name}` makes it known" if name in _DOORS else ""
+        told = f"module 'mpiter' has no attribute {name!r}{remedy}"
+        raise AttributeError(told, name=name, obj=sys.modules[__name__])  # Python adds which name may be meant

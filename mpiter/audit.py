@@ -30,8 +30,7 @@ _FIRST = 5  # at most so many lost or repeated samples are named
 _HANDED, _FILL, _SKIPPED, _FAILED = range(4)
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(NamedTuple):
     """The result for one epoch."""
 
     epoch: int
@@ -44,8 +43,7 @@ class Epoch:
     lines: tuple[str, ...]  # the result in words, and the first samples that were lost or repeated
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The result of an audit."""
 
     is_sound: bool  # nothing was lost, nothing repeated, and each rank has its log

@@ -30,7 +30,8 @@ class Bell:
         self._poll = select.poll()  # kept: multiprocessing's ``wait`` would make one each time, which takes 20 µs
         self._poll.register(self._heard, select.POLLIN)
         clapper = io.FileIO(ends[-1], "w", closefd=False)
-        weakref.finalize(clapper, _close, ends).atexit = False
+        for end in ends:
+            weakref.finalize(clapper, os.close, end).atexit = False
         self.ring: Callable[[], object] = functools.partial(clapper.write, _ONE)
 
     def fileno(self) -> int:
@@ -50,8 +51,3 @@ class Bell:
         """Make ``ring`` do nothing from now on."""
         self.ring = lambda: None
         self._heard = -1
-
-
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

@@ -9,24 +9,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.metadata
-import mmap
 import multiprocessing
 import os
 import platform
 import subprocess
 import sys
-import tempfile
 import textwrap
-from pathlib import Path
 from typing import NamedTuple
 
 from . import machine
-from .transport import memory as shared
 
-_PACKAGES = (
-    *("numpy", "msgpack", "cloudpickle", "threadpoolctl"),
-    *("torch", "jax", "chainer", "Pillow", "simplejpeg"),
-)
+_PACKAGES = ("numpy", "msgpack", "cloudpickle", "threadpoolctl", "torch", "jax", "chainer", "Pillow", "simplejpeg")
 _GB = 1 << 30
 _LIMIT_S = 60.0  # for a start method
 GOOD = "good"  # nothing to do
@@ -50,8 +43,7 @@ class Finding(NamedTuple):
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the subcommand ``doctor`` to ``commands``."""
-    about = "Examine this machine: packages, start methods, shared memory, memory, limits, cores."
+    about = "Examine this machine: packages, start methods, memory, cores."
     parser = commands.add_parser("doctor", help="is this machine fit? what to do if not", description=about)
     parser.set_defaults(run=run)
 
@@ -79,15 +71,22 @@ def software() -> Finding:
 
 
 def start_methods() -> Finding:
-    """Measure how long it takes to the first batch with each start method."""
+    """Measure how long it takes to the first batch with each start method, in another Python."""
     default = "forkserver" if sys.platform == "linux" else "spawn"
     works, told = [], []
     for method in multiprocessing.get_all_start_methods():
+        command = [sys.executable, "-c", _TRY_START.format(method=method)]
         try:
-            told.append(f"{method} {ask(_TRY_START.format(method=method), _LIMIT_S)}")
-            works.append(method)
-        except RuntimeError as error:
-            told.append(f"{method} fails ({error})")
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            told.append(f"{method} fails (no answer within {_LIMIT_S:g} s)")
+            continue
+        if done.returncode:
+            last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+            told.append(f"{method} fails ({textwrap.shorten(last, 160, placeholder=' …')})")
+            continue
+        told.append(f"{method} {done.stdout.strip()}")
+        works.append(method)
     found = f"to the first batch: {', '.join(told)}; {default} is the default"
     if default in works:
         return Finding(GOOD, found)
@@ -96,51 +95,15 @@ def start_methods() -> Finding:
     return Finding(BAD, found, "do what the other findings say; failing that, pass backend='thread'.")
 
 
-def shared_memory() -> Finding:
-    """Check whether a memfd can be used, or else an unlinked file."""
-    remedy = (
-        "let the sandbox permit memfd_create, fallocate and mmap (docker run --security-opt seccomp=…), or set TMPDIR "
-        "to a folder in memory (a tmpfs)."
-    )
-    faults = []
-    for name, make in (("memfd", shared.memfd), (f"unlinked files in {tempfile.gettempdir()}", shared.unlinked_file)):
-        try:
-            _use(make())
-        except (OSError, AttributeError) as error:
-            faults.append(f"no {name} ({error})")
-        else:
-            found = "; ".join([*faults, f"{name}: works"])
-            return Finding(WARN, found, remedy) if faults else Finding(GOOD, found)
-    return Finding(BAD, "; ".join(faults), remedy)
-
-
 def memory() -> Finding:
     available, total, host = machine.memory_available(), machine.memory_total(), machine.meminfo("MemTotal")
-    found = f"{_amount(available)} of {_amount(total)} available"
+    found = f"{available / _GB:,.1f} GB of {total / _GB:,.1f} GB available"
     if total < host:
-        found += f", by control group; the machine has {_amount(host)}"
-    if kills := machine.out_of_memory_kills():
-        found += f"; {kills} processes of this control group were killed for memory so far"
+        found += f", by control group; the machine has {host / _GB:,.1f} GB"
     if available >= _GB:
         return Finding(GOOD, found)
     remedy = "end other programs, raise the container's limit (docker run --memory), or lower batch_size, n_prefetch, "
     return Finding(WARN, found, remedy + "run_ahead or n_processes.")
-
-
-def limits() -> Finding:
-    """Check the limits of ulimit -n and -u, and pids.max of the control groups."""
-    workers, files, processes = machine.cores(), machine.limit("RLIMIT_NOFILE"), _processes_left()
-    want_files, want_processes = 48 + 4 * workers, 16 + 4 * workers  # measured, with threads and the fork server
-    found, remedies = [], []
-    if files < want_files:
-        found.append(f"{files} open files allowed, {want_files} wanted")
-        remedies.append("ulimit -n 1024 (docker run --ulimit nofile=1024)")
-    if processes < want_processes:
-        found.append(f"{processes} more processes and threads allowed, {want_processes} wanted")
-        remedies.append("ulimit -u 4096 (docker run --pids-limit=4096)")
-    if not found:
-        return Finding(GOOD, f"files and processes are enough for {workers} workers")
-    return Finding(WARN, "; ".join(found), f"{', '.join(remedies)}; or fewer n_processes.")
 
 
 def cores() -> Finding:
@@ -151,51 +114,9 @@ def cores() -> Finding:
         found += f"; affinity allows {affinity}"
     if quota is not None:
         found += f"; the control group allows {quota:g}"
-        if quota < 1:
-            return Finding(
-                WARN, found, "docker run --cpus=2: program and workers share less than one; or n_processes=0."
-            )
+    if quota is not None and quota < 1:
+        return Finding(WARN, found, "docker run --cpus=2: program and workers share less than one; or n_processes=0.")
     return Finding(GOOD, found)
 
 
-CHECKS = (software, start_methods, shared_memory, memory, limits, cores)
-
-
-def ask(code: str, seconds: float) -> str:
-    """Run ``code`` in another Python and return what it prints; a RuntimeError says in one line what went wrong."""
-    try:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"no answer within {seconds:g} s") from None
-    if done.returncode:
-        last = (done.stderr.strip() or f"ended with exit code {done.returncode}").splitlines()[-1]
-        raise RuntimeError(textwrap.shorten(last, 160, placeholder=" …"))
-    return done.stdout.strip()
-
-
-def _use(descriptor: int) -> None:
-    try:
-        os.ftruncate(descriptor, mmap.PAGESIZE)
-        os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
-        with mmap.mmap(descriptor, mmap.PAGESIZE) as mapped:
-            mapped[:1] = b"x"
-    finally:
-        os.close(descriptor)
-
-
-def _processes_left() -> int:
-    """Return the number of processes and threads that the control groups and ulimit -u still allow."""
-    left = [machine.BEYOND_REACH]
-    for folder in machine.control_groups():
-        most, now = machine.text_of(folder / "pids.max"), machine.text_of(folder / "pids.current")
-        if most.isdigit() and now.isdigit():
-            left.append(int(most) - int(now))
-    allowed = machine.limit("RLIMIT_NPROC")
-    if allowed != machine.BEYOND_REACH and os.getuid():
-        owners = [path.stat().st_uid for path in Path("/proc").glob("[0-9]*/task/[0-9]*")]
-        left.append(allowed - owners.count(os.getuid()))
-    return min(left)
-
-
-def _amount(size: int) -> str:
-    return f"{size / _GB:,.1f} GB"
+CHECKS = (software, start_methods, memory, cores)

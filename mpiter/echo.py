@@ -29,7 +29,7 @@ from .worker import seeding
 __all__ = ["Bundles", "Echo"]
 
 _FAR = 1 << 48  # added to the position that seeds a further use, so that no other sample's is the same
-_SOURCES = ("epoch", "epoch_detail", "stats", "close", "finalize")  # attributes that are looked up in the source
+_SOURCES = ("epoch", "epoch_detail", "stats", "close")  # attributes that are looked up in the source
 _Rows = np.ndarray[Any, Any]
 
 
@@ -119,16 +119,10 @@ class Echo(Generic[B]):
         length = len(dataset) if isinstance(dataset, Sized) else shuffle_buffer
         most = min(shuffle_buffer // 2, length) if self._mixes else 0
         self._each = max(1, most // source.batch_size)  # batches in a block
-        self._agreed = {
-            "factor": self._factor,
-            "block": self._each,
-            "mixes": self._mixes,
-            "bundles": self._bundles,
-            "seed": str(self._seed),
-        }
+        self._agreed: dict[str, Any] = {"factor": self._factor, "block": self._each, "mixes": self._mixes}
+        self._agreed |= {"bundles": self._bundles, "seed": str(self._seed)}
         self._passes = 0  # passes that have ended
         self._loaded: Mapping[str, Any] | None = None  # a loaded state, until the next batch is asked for
-        self._detail = -1.0, 0  # the source's epoch_detail and epoch before the last step
         self._forget()
 
     def _forget(self) -> None:
@@ -141,8 +135,6 @@ class Echo(Generic[B]):
         self._now: list[Any] = []  # the batches of this block
         self._marks: list[Any] = []  # the source's states at the beginning of these two blocks
 
-    # -- handing out ---------------------------------------------------------------------------------------------
-
     def __iter__(self) -> Self:
         if not hasattr(self.source, "__next__"):  # a loader: each iter() is an epoch
             self._forget()
@@ -150,7 +142,6 @@ class Echo(Generic[B]):
 
     def __next__(self) -> B:
         turns = self._begin() if self._turns is None else self._turns
-        self._detail = getattr(self.source, "epoch_detail", -1.0), getattr(self.source, "epoch", 0)
         while True:
             if self._taken >= len(turns):
                 if self._has_ended and not self._now:
@@ -179,15 +170,15 @@ class Echo(Generic[B]):
         self._items = iter(self.source)
         if state["block"]:
             self._block, self._marks = state["block"], [state["source"]]
-            self._fetch_again([None] * self._each)
+            self._fetch_again(self._each)
             self._before, self._now = self._now, []
         turns = self._planned()
-        self._fetch_again(turns[: state["taken"]])
+        self._fetch_again(turns[: state["taken"]].count(None))
         self._taken, self._turns, self._loaded = state["taken"], turns, None
         return turns
 
-    def _fetch_again(self, turns: list[_Repeat | None]) -> None:
-        for _ in range(turns.count(None)):
+    def _fetch_again(self, batches: int) -> None:
+        for _ in range(batches):
             with suppress(Exception):  # the user has seen this error
                 self._fetched()
 
@@ -244,26 +235,14 @@ class Echo(Generic[B]):
         except StateError as error:
             return error
 
-    # -- places --------------------------------------------------------------------------------------------------
-
     def __len__(self) -> int:
         """Return the number of batches in a pass, further uses included."""
         return len(self.source) * self._factor
 
     def __getattr__(self, name: str) -> Any:
-        if name in _SOURCES:
-            return getattr(self.source, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-
-    @property
-    def previous_epoch_detail(self) -> float:
-        """The value of ``epoch_detail`` before the last batch."""
-        return self._detail[0]
-
-    @property
-    def is_new_epoch(self) -> bool:
-        """True if the last batch completed an epoch."""
-        return bool(self.epoch > self._detail[1])
+        if name not in _SOURCES:
+            raise AttributeError(f"'Echo' object has no attribute {name!r}")
+        return getattr(self.source, name)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch handed out, as values that JSON can store."""
@@ -272,14 +251,8 @@ class Echo(Generic[B]):
         source = self._marks[0] if self._marks else self._mark()
         if isinstance(source, StateError):
             raise source
-        return {
-            "mpiter": VERSION,
-            "echo": self._agreed,
-            "pass": self._passes,
-            "block": self._block,
-            "taken": self._taken,
-            "source": source,
-        }
+        place = {"pass": self._passes, "block": self._block, "taken": self._taken}
+        return {"mpiter": VERSION, "echo": self._agreed, **place, "source": source}
 
     def load_state_dict(self, state: Any) -> None:
         """Continue from the position at which ``state`` was saved."""
@@ -293,9 +266,6 @@ class Echo(Generic[B]):
         self._forget()
         self._passes = numbers["pass"]
         self._loaded = {**state, **numbers}
-
-
-# -- rows of batches of any structure ----------------------------------------------------------------------------
 
 
 def _length(value: Any) -> int | None:
@@ -314,15 +284,6 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or hasattr(value, "new_empty")
 
 
-def _is_column(value: Any, length: int | None) -> bool:
-    """True if ``value``, or each part of it, has ``length`` rows: one for each sample."""
-    if _is_array(value):
-        return value.ndim > 0 and len(value) == length
-    if isinstance(value, (list, tuple)):
-        return len(value) == length or all(_is_column(part, length) for part in value)
-    return isinstance(value, Mapping) and all(_is_column(part, length) for part in value.values())
-
-
 def _mixed(batches: list[Any], rows: list[_Rows], length: int | None) -> Any:
     """Return rows of several batches, the first of ``length`` rows, as one batch, a copy that the user may modify."""
     first = batches[0]
@@ -331,7 +292,7 @@ def _mixed(batches: list[Any], rows: list[_Rows], length: int | None) -> Any:
         return np.concatenate(parts) if isinstance(first, np.ndarray) else sys.modules["torch"].cat(parts)
     if isinstance(first, Mapping):
         return {name: _mixed([batch[name] for batch in batches], rows, length) for name in first}
-    if isinstance(first, Batch) or not all(_is_column(part, length) for part in first):
+    if isinstance(first, Batch) or any(_length(part) != length for part in first):
         found = [copy.deepcopy(batch[row]) for batch, some in zip(batches, rows, strict=True) for row in some.tolist()]
     else:
         found = [_mixed(list(parts), rows, length) for parts in zip(*batches, strict=True)]

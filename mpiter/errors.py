@@ -6,16 +6,14 @@ caller would expect for its cause, so ``except ValueError`` continues to work.
 
 import contextlib
 import os
-import re
 import sys
-import traceback
 import warnings
 from collections import deque
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
-__all__ = [  # the rarer ones, which `mpiter` itself does not name
+__all__ = [  # those that `mpiter` itself does not name
     "DatasetNotPicklable",
     "IteratorClosed",
     "SampleNotSendable",
@@ -120,14 +118,7 @@ class WorkerStartError(MpiterError, RuntimeError):
 
 def could_not_start(error: Exception) -> WorkerStartError:
     """Return the error for workers that the operating system refuses to start."""
-    remedy = "Look at the limits (ulimit -u, -n, -v), or use fewer."
-    try:
-        os.getcwd()
-    except OSError:
-        remedy = (
-            "This program's working directory has been deleted, in which they would begin; go to one that exists "
-            "(os.chdir), or pass n_processes=0 (num_workers=0)."
-        )
+    remedy = "Look at the limits (ulimit -u, -n, -v), or use fewer; the working directory must exist."
     return WorkerStartError(f"the workers cannot be started: {error}. {remedy}")
 
 
@@ -187,18 +178,6 @@ class RemoteTraceback(Exception):
 
 
 OURS = os.path.dirname(__file__) + os.sep  # a line of ours says nothing to the user
-_LINE = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
-
-
-def told(error: Exception) -> str:
-    """Describe the error in words, with the line of the user's code that raised it, even if that was in a worker."""
-    if isinstance(error.__cause__, RemoteTraceback):
-        lines = _LINE.findall(str(error.__cause__))
-    else:
-        lines = [(one.filename, one.lineno, one.name) for one in traceback.extract_tb(error.__traceback__)]
-    theirs = [line for line in lines if not line[0].startswith((OURS, "<"))]
-    where = "\n  {}, line {}, in {}".format(*theirs[-1]) if theirs else ""
-    return f"{type(error).__name__}: {error}{where}"
 
 
 def name_samples(error: BaseException, keys: Sequence[Any], rows: Sequence[int]) -> None:

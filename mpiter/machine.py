@@ -55,20 +55,13 @@ def out_of_memory_kills() -> int:
 
 def address_space() -> int:
     """Return the bytes of address space that may still be mapped; an amount beyond reach if there is no limit."""
-    used = int((text_of(Path("/proc/self/statm")) or "0").split()[0]) * mmap.PAGESIZE
-    most = limit("RLIMIT_AS")
-    return most if most == BEYOND_REACH else max(0, most - used)
-
-
-def limit(name: str) -> int:
-    """Return the soft limit ``name`` of this process; an amount beyond reach if there is none."""
     try:
         import resource
-
-        soft, _ = resource.getrlimit(getattr(resource, name))
-    except (ImportError, AttributeError):
+    except ImportError:  # as on Windows
         return BEYOND_REACH
-    return BEYOND_REACH if soft == resource.RLIM_INFINITY else soft
+    used = int((text_of(Path("/proc/self/statm")) or "0").split()[0]) * mmap.PAGESIZE
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return BEYOND_REACH if most == resource.RLIM_INFINITY else max(0, most - used)
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:

@@ -30,7 +30,7 @@ __all__ = ["Receipts"]
 
 ENDING = ".receipts.jsonl"
 Folder = str | os.PathLike[str]
-Terms = tuple[int | None, int]  # an epoch's length, if known; step: fewer than that may be left out
+Terms = tuple[int | None, int]  # the samples of an epoch, if known, and those of a full step
 _log = logging.getLogger("mpiter")
 _encoder = json.JSONEncoder(default=lambda key: key.item() if isinstance(key, np.generic) else repr(key)[:200])
 
@@ -58,23 +58,24 @@ class Receipts:
     def __init__(
         self, folder: Folder, rank: int | None = None, size: int | None = None, length: int | None = None
     ) -> None:
-        self.shard, self.terms = Shard(rank, size), (length, 0)
+        self.shard, self.length = Shard(rank, size), length
+        self.step = 0  # samples of a full step: fewer may be left out at the end; set by a loader with drop_last
         self.folder = os.path.realpath(folder)
         os.makedirs(self.folder, exist_ok=True)
         self._lock = threading.RLock()
-        self.writer = (-1, 0, 1)  # process id, rank, size; if they change, a new file is begun
+        self._writer = (-1, 0, 1)  # process id, rank, size; if they change, a new file is begun
         self._file = ""  # its path; none any more once it couldn't be written
         self._descriptor: int | None = None
         self._release: Any = None
 
     def __reduce__(self) -> Any:
-        return Receipts, (self.folder, self.shard.rank, self.shard.size, self.terms[0])
+        return Receipts, (self.folder, self.shard.rank, self.shard.size, self.length)
 
     def hook(self, shard: Shard | None) -> Notes:
         """Return the hook that logs each batch that is handed out; ``shard`` is this process's part."""
         return Notes(self, shard)
 
-    def begin(self, epoch: int, place: int, terms: Terms, shard: Shard | None = None) -> None:
+    def _begin(self, epoch: int, place: int, terms: Terms, shard: Shard | None) -> None:
         """Log that the training starts or resumes here; what was logged before from this place on becomes void.
 
         A *place* grows from batch to batch.  ``shard`` says which rank this is if the constructor wasn't told.
@@ -82,26 +83,12 @@ class Receipts:
         share = (self.shard if shard is None or self.shard.rank is not None else shard).share()
         (length, step), writer = terms, (os.getpid(), share.rank, share.size)
         with self._lock:
-            if self.writer != writer:
+            if self._writer != writer:
                 self.close()  # in a forked process; the parent's descriptor stays open
                 name = f"rank-{share.rank}-of-{share.size}-{time.time_ns():x}-{os.getpid()}{ENDING}"
-                self._file, self.writer = os.path.join(self.folder, name), writer
+                self._file, self._writer = os.path.join(self.folder, name), writer
             of = {"receipts": 1, "rank": share.rank, "size": share.size, "length": length, "step": step}
             self._write({"epoch": epoch, "place": place} | of)
-
-    def handed(self, epoch: int, place: int, keys: Any, at: int | None = None, **more: Any) -> None:
-        """Log a batch: the place before it, and the ``keys`` of its samples, whole numbers or strings.
-
-        ``at`` is its first sample's position in the order of all ranks.  The last ``fills=`` samples are repeated ones
-        that fill up an epoch's last step; rows ``skipped=`` were left out as failed; ``failed=True``: it was an error.
-        """
-        record: dict[str, Any] = {"epoch": epoch, "place": place} | ({} if at is None else {"at": at})
-        record |= {"keys": keys.tolist() if isinstance(keys, np.ndarray) else list(keys)}
-        self._write(record | {name: value for name, value in more.items() if value})
-
-    def end(self, epoch: int) -> None:
-        """Log that the epoch has ended."""
-        self._write({"epoch": epoch})
 
     def close(self) -> None:
         """Close the file; another line opens it again."""
@@ -160,9 +147,12 @@ class Notes(Hook):
             bad = {fault.position - position for fault in faults if fault.epoch == epoch}
             rows = [at for at in range(len(keys)) if is_skipped or at in bad] if faults and not is_failed else ()
             fills = max(0, min(len(keys), row + len(keys) - own))
-            at = position if self._shard is not None or self._receipts.writer[-1] == 1 else None  # else its own order
-            place = here.position
-            self._receipts.handed(epoch, place, keys, at, fills=fills, skipped=rows, failed=is_failed)
+            record: dict[str, Any] = {"epoch": epoch, "place": here.position}
+            if self._shard is not None or self._receipts._writer[-1] == 1:  # else the rank has an order of its own
+                record["at"] = position
+            record["keys"] = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
+            more = {"fills": fills, "skipped": rows, "failed": is_failed}
+            self._receipts._write(record | {name: value for name, value in more.items() if value})
         self._end_before(plan.after.epoch)
         self._next, self._terms = plan.after, terms
 
@@ -173,7 +163,7 @@ class Notes(Hook):
 
     def _go_by(self, before: Terms | None, here: Cursor) -> Terms:
         """Return the terms from ``here`` on; log them if they differ from those ``before``."""
-        length, step = self._receipts.terms
+        length, step = self._receipts.length, self._receipts.step
         if isinstance(here.order, (Shuffled, Sequential, Given)) and len(here.order):
             length = len(here.order)
         if isinstance(self._plans, Pace):
@@ -181,10 +171,10 @@ class Notes(Hook):
         elif self._shard is not None:
             step *= self._shard.share().size
         if before != (length, step):
-            self._receipts.begin(here.epoch, here.position, (length, step), self._shard)
+            self._receipts._begin(here.epoch, here.position, (length, step), self._shard)
         return length, step
 
     def _end_before(self, epoch: int) -> None:
         for one in range(self._epoch, epoch):
-            self._receipts.end(one)
+            self._receipts._write({"epoch": one})
         self._epoch = max(self._epoch, epoch)

@@ -59,7 +59,6 @@ class Stats:
         """A few lines that say whether the program waits for data, and what would help."""
         if not self.batches:
             return "no batch yet"
-        rare = ((name, getattr(self, name)) for name in _RARE)
         lines = [
             f"{_counted(self.batches, 'batch', 'batches')}, {_counted(self.samples, 'sample', 'samples')}; "
             f"the first came after {self.start_s:.2f} s",
@@ -68,7 +67,7 @@ class Stats:
             f"{self.ready_batches} ready, {self.in_flight_batches} on their way "
             f"({self.in_flight_bytes / 1e6:,.1f} MB), {self.leased_batches} held; "
             f"fetching a sample takes {1e3 * self.sample_s:.3g} ms",
-            ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in rare if count),
+            ", ".join(f"{count:,} {name.replace('_', ' ')}" for name in _RARE if (count := getattr(self, name))),
         ]
         return "\n".join(filter(None, lines))
 
@@ -77,24 +76,13 @@ class Stats:
         """The share of ``recent_s`` that ``next()`` waited, from 0 to 1."""
         return min(1.0, self.recent_wait_s / self.recent_s) if self.recent_s > 0 else 0.0
 
-    @property
-    def batches_per_s(self) -> float:
-        """Batches handed out per second, lately."""
-        return self.recent_batches / self.recent_s if self.recent_s > 0 else 0.0
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples handed out per second, lately, assuming batches of the average size."""
-        return self.batches_per_s * self.samples / self.batches if self.batches else 0.0
-
     def as_dict(self, prefix: str = "mpiter/") -> dict[str, float]:
         """Return the numbers as a flat dict, for ``wandb.log()``, Lightning's ``log_dict()``, MLflow and the like.
 
         >>> Stats(batches=2, recent_s=4.0, recent_wait_s=1.0).as_dict()["mpiter/recent_share"]
         0.25
         """
-        names = (*NUMBERS, "recent_share", "batches_per_s", "samples_per_s")
-        return {prefix + name: getattr(self, name) for name in names}
+        return {prefix + name: getattr(self, name) for name in (*NUMBERS, "recent_share")}
 
     def verdict(self) -> str:
         """Say whether the program has waited for the workers lately, and how many workers would suffice.

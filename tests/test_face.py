@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import subprocess
 import sys
@@ -33,23 +32,14 @@ for door in ("torch", "chainer", "device"):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("nothing", "no attribute 'nothing'$"),
-        ("Dataloader", "no attribute 'Dataloader'; did you mean 'DataLoader'"),
-        ("Batches", "no attribute 'Batches'; did you mean 'batches'"),
-        ("Receipts", r"it lies in mpiter\.receipts \(`from mpiter\.receipts import Receipts`\)"),
-        ("Echo", r"it lies in mpiter\.echo \(`from mpiter\.echo import Echo`\)"),
+        ("nothing", "no attribute 'nothing'\n"),
+        ("Dataloader", "no attribute 'Dataloader'. Did you mean: 'DataLoader'?"),
+        ("Batches", "no attribute 'Batches'. Did you mean: 'batches'?"),
     ],
 )
-def test_a_name_that_is_nearly_one_of_ours_or_lies_elsewhere_is_told(name: str, told: str) -> None:
-    with pytest.raises(AttributeError, match=told):
-        getattr(mpiter, name)
-
-
-def test_every_place_that_is_told_is_right() -> None:
-    wings = {place: names for names, place in mpiter._ELSEWHERE.items() if place not in ("torch", "chainer")}
-    for name, place in mpiter._ELSEWHERE.items():
-        if place in wings:
-            assert hasattr(importlib.import_module(f"mpiter.{place}"), name), name
+def test_python_says_which_name_may_be_meant(name: str, told: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", f"import mpiter; mpiter.{name}"], capture_output=True, text=True)
+    assert told in ran.stderr
 
 
 def test_a_door_without_its_library_says_what_to_install() -> None:

@@ -177,8 +177,7 @@ def test_as_many_workers_suffice_as_a_batch_takes_times_as_long_as_a_step(
 def test_a_dict_for_loggers_has_every_number_under_a_prefix() -> None:
     numbers = Stats(batches=4, samples=32, recent_s=2.0, recent_wait_s=0.5, recent_batches=3).as_dict()
     assert numbers["mpiter/batches"] == 4
-    assert (numbers["mpiter/recent_share"], numbers["mpiter/batches_per_s"]) == (0.25, 1.5)
-    assert numbers["mpiter/samples_per_s"] == 12.0
+    assert numbers["mpiter/recent_share"] == 0.25
     assert {f"mpiter/{name}" for name in NUMBERS} < set(numbers)
     assert json.loads(json.dumps(numbers)) == numbers
     assert set(Stats().as_dict("train.")) == {name.replace("mpiter/", "train.") for name in numbers}

@@ -6,10 +6,9 @@ called again, with one warning, and that it stops neither the training nor the e
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
-
-from ..errors import told
 
 if TYPE_CHECKING:
     from ..order.cursor import Cursor, Plan, Plans
@@ -67,9 +66,9 @@ class Hooks:
         for hook in self._hooks:
             try:
                 getattr(hook, event.__name__)(*what)
-            except Exception as error:
+            except Exception:
                 self._hooks = [one for one in self._hooks if one is not hook]  # the other thread may do the same
                 name = f"{type(hook).__name__}.{event.__name__}()"
-                self.warn(f"{name} has failed and is told nothing more: {told(error)}")
+                self.warn(f"{name} has failed and is told nothing more:\n{traceback.format_exc()}")
                 if event is not Hook.close:
                     Hooks([hook]).tell(Hook.close)

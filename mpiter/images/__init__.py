@@ -11,11 +11,10 @@ mpiter's core doesn't import this package.  Needs Pillow; the extra ``images`` i
 
 from .dataset import ImageFolder, ImageList
 from .decoding import BrokenImage
-from .pack import BadArchive, PackedFolder
+from .pack import PackedFolder
 from .transforms import Compose, Crop, Flip, Normalize, RandomResizedCrop, Resize
 
 __all__ = [
-    "BadArchive",
     "BrokenImage",
     "Compose",
     "Crop",

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
@@ -94,9 +94,8 @@ class ImageFolder(Pictures):
     Args:
         transform: a function of an array (height, width, channels), or a transform of this package, Albumentations or
             torchvision.
-        extensions: file name extensions of pictures; other files are ignored.
-        options: ``decoder`` ("auto", "pillow", "pillow-simd", "simplejpeg", "accimage"), ``mode`` ("RGB",
-            "RGBA", "L", "I;16"), ``dtype`` and ``layout`` ("HWC", "CHW") of the resulting arrays.
+        options: ``decoder`` ("auto", "pillow", "simplejpeg"), ``mode`` ("RGB", "RGBA", "L", "I;16"), ``dtype`` and
+            ``layout`` ("HWC", "CHW") of the resulting arrays.
 
     >>> import os, tempfile
     >>> from PIL import Image
@@ -108,23 +107,23 @@ class ImageFolder(Pictures):
     ((6, 8, 3), 0)
     """
 
-    def __init__(
-        self, root: Path, transform: Any = None, *, extensions: str | Iterable[str] = EXTENSIONS, **options: Any
-    ) -> None:
-        wanted = tuple(map(str.lower, (extensions,) if isinstance(extensions, str) else extensions))
+    def __init__(self, root: Path, transform: Any = None, **options: Any) -> None:
         classes, names = self._found(os.fspath(root))
         self.classes = sorted(classes)
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
-        parts = ((name.partition("/")[0], *name.rpartition("/")) for name in names if name.lower().endswith(wanted))
+        parts = ((name.partition("/")[0], *name.rpartition("/")) for name in names if name.lower().endswith(EXTENSIONS))
         in_order = sorted(each for each in parts if each[0] in self.class_to_idx)
         if not in_order:
-            raise OptionError(f"{root} has no pictures in folders of its own, that end with {' or '.join(wanted)}.")
+            raise OptionError(f"{root} has no pictures in folders of its own, that end with {' or '.join(EXTENSIONS)}.")
         labels = np.array([self.class_to_idx[name] for name, *_ in in_order], np.int32)
         super().__init__(root, ("".join(name) for _, *name in in_order), labels, transform, **options)
 
     def _found(self, root: str) -> tuple[Iterable[str], Iterable[str]]:
         """Return the names of the classes, and of all files."""
-        found = list(walk(root, _raised))
+        errors = list[OSError]()
+        found = list(walk(root, errors.append))
+        if errors:
+            raise errors[0]
         return found[0][1], [prefix + file for prefix, _, files in found for file in files]
 
 
@@ -143,10 +142,6 @@ def walk(top: str, onerror: Callable[[OSError], None]) -> Iterator[tuple[str, li
         yield "" if folder == top else os.path.join(os.path.relpath(folder, top), ""), folders, files
 
 
-def _raised(error: OSError) -> NoReturn:
-    raise error
-
-
 class ImageList(Pictures):
     """The pictures of a list of paths, or of pairs of path and label; or of a text file with one of these per line.
 
@@ -163,10 +158,8 @@ class ImageList(Pictures):
         if isinstance(pairs, Mapping):
             raise OptionError("a dict's labels would be lost, as it is a list of its keys; pass its items().")
         items: list[Any] = _lines(pairs) if isinstance(pairs, (str, os.PathLike)) else list(pairs)
-        labelled = {isinstance(item, (tuple, list)) for item in items}
-        if len(labelled) > 1:
-            raise OptionError("the list has paths and pairs; give each picture a label, or none.")
-        labels = np.array([label for _, label in items]) if True in labelled else None
+        has_labels = bool(items) and not isinstance(items[0], (str, os.PathLike))
+        labels = np.array([label for _, label in items]) if has_labels else None
         names = (os.fspath(item if labels is None else item[0]) for item in items)
         super().__init__(root, names, labels, transform, **options)
 
@@ -175,12 +168,9 @@ def _lines(path: Path) -> list[Any]:
     """Return the lines of a text file: as pairs of path and label if each ends with a whole number, else as paths."""
     with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:  # names may be any bytes
         lines = [line.strip() for line in file if line.strip()]
-    parts = [line.rsplit(None, 1) for line in lines]
-    numbered = [len(part) == 2 and re.fullmatch("[+-]?[0-9]+", part[1]) is not None for part in parts]
-    if any(numbered) and not all(numbered):
-        line = lines[numbered.index(False)]
-        raise OptionError(f"line {line!r:.80} of {os.fspath(path)} has no label, while others have one.")
-    return [(name, int(label)) for name, label in parts] if all(numbered) else lines
+    if not all(re.search(r"\s[+-]?[0-9]+$", line) for line in lines):
+        return lines
+    return [(name, int(label)) for name, label in (line.rsplit(None, 1) for line in lines)]
 
 
 def bytes_at(source: str) -> bytes:
@@ -190,10 +180,8 @@ def bytes_at(source: str) -> bytes:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError(errno.EINVAL, "Not a regular file", source)
             return file.read()
-    try:
-        import fsspec
-    except ImportError as error:
-        raise OptionError(f"{source:.200} is a URL, which takes fsspec: pip install 'mpiter[staging]'.") from error
+    import fsspec  # of mpiter[staging]
+
     system, path = fsspec.core.url_to_fs(source)
     data: bytes = system.cat_file(path)
     return data

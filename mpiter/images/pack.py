@@ -1,12 +1,9 @@
 """Packed folders: ``PackedFolder`` reads an ``ImageFolder`` from one ZIP archive, ``mpiter pack`` writes it.
 
-``PackedFolder`` runs in the workers, if there are any.  ``zipfile`` reads the index once; then it is kept as names in
-shared memory and an array.  If the archive is cut, damaged or replaced, reading raises an error.
-
-``pack`` writes the archive, uncompressed.  Guarantees that the same folder gives the same bytes (names are sorted,
-times in UTC); that until the archive is whole and on the disk, its name ends with ``.packing``; that after an
-interruption anywhere, even by a power failure, the members that are whole there and equal the folder's files aren't
-written again; and that files which could not be packed are reported.
+``PackedFolder`` runs in the workers, if there are any.  If the archive is cut, damaged or replaced, it raises an error.
+``pack`` guarantees that the same folder gives the same bytes (names are sorted, times in UTC); that until the archive
+is whole and on the disk, its name ends with ``.packing``; and that after an interruption anywhere, even by a power
+failure, the members that are whole there and equal the folder's files aren't written again.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import machine
-from ..errors import MpiterError, OptionError
+from ..errors import OptionError
 from ..transport.memory import write_all
 from .dataset import ImageFolder, Path, bytes_at, walk
 from .decoding import BrokenImage
@@ -33,16 +30,6 @@ from .decoding import BrokenImage
 _LOCAL_BYTES = 30  # of the fixed part of a member's record; its name, an extra field and the data follow
 _NO_CLASSES = {"", "__MACOSX"}  # of names that begin with a slash, and of files that macOS adds to archives
 _INDEX_OF = b"mpiter pack, index "
-
-
-class BadArchive(MpiterError, ValueError):
-    """Raised for a file that is no ZIP archive, or is incomplete; the message says why, and what to do.
-
-    >>> from mpiter.images import PackedFolder
-    >>> PackedFolder("/dev/null")
-    Traceback (most recent call last):
-    mpiter.images.pack.BadArchive: /dev/null is no whole ZIP archive: File is not a zip file. ...
-    """
 
 
 class PackedFolder(ImageFolder):
@@ -81,9 +68,8 @@ class PackedFolder(ImageFolder):
                     raise zipfile.BadZipFile("its index is damaged")
                 return archive.NameToInfo
         except Exception as error:  # zipfile raises many types for damaged bytes
-            raise BadArchive(
-                f"{self.root} is no whole ZIP archive: {error}. Copy it again; `mpiter pack FOLDER OUT.zip` makes one."
-            ) from error
+            reason = f"it is no whole ZIP archive: {error}; copy it again, or `mpiter pack FOLDER OUT.zip`"
+            raise BrokenImage(self.root, reason) from error
 
     def fetch(self, index: int) -> bytes:
         """Read the bytes of the picture."""
@@ -102,7 +88,6 @@ class PackedFolder(ImageFolder):
         return data
 
     def _opened(self) -> int:
-        """Open the archive; it stays open as long as this object lives."""
         fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, fd)
         return fd
@@ -123,9 +108,6 @@ def _index_comment(members: Iterable[zipfile.ZipInfo]) -> bytes:
     """Return the comment that ``pack`` gives an archive: a checksum of the index, for which ZIP has none."""
     told = [(each.filename, each.header_offset, each.file_size, each.CRC) for each in members]
     return _INDEX_OF + b"%08x" % zlib.crc32(repr(told).encode())
-
-
-# -- packing --------------------------------------------------------------------------------------------------------
 
 
 _FIRST, _LAST = 315532800, 4354819198  # the range of times in ZIP: 1980 to 2107

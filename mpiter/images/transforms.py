@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -34,7 +34,6 @@ class Resize:
 
     def __init__(self, size: Size, filter: Filter = "bilinear") -> None:
         self.size: Any = _size(size) if isinstance(size, Iterable) else _size(size)[0]
-        check_is_one("filter", filter, get_args(Filter))
         self._filter = filter
 
     def __call__(self, image: Any) -> Any:
@@ -58,7 +57,6 @@ class RandomResizedCrop:
     def __init__(
         self, size: Size, scale: Pair = (0.08, 1.0), ratio: Pair = (3 / 4, 4 / 3), filter: Filter = "bilinear"
     ) -> None:
-        check_is_one("filter", filter, get_args(Filter))
         self.size, self.scale, self.ratio, self._filter = _size(size), scale, ratio, filter
 
     def __call__(self, image: Any) -> Any:
@@ -112,8 +110,6 @@ class Flip:
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p <= 1:
-            raise OptionError(f"p={p!r} must be a probability from 0 to 1.")
         self.p = p
 
     def __call__(self, image: Any) -> Any:
@@ -172,26 +168,19 @@ def adapted(transform: Any) -> Callable[[Any], Any]:
         return transform
     if isinstance(transform, type) or not callable(transform):
         raise OptionError(f"transform={transform!r:.60} is no function; pass one of a picture, or a Compose.")
-    library = type(transform).__module__.partition(".")[0]
-    call = {"albumentations": _by_albumentations, "torchvision": _by_torchvision}.get(library, _on_an_array)
-    return partial(call, transform)
+    return partial(_applied, transform, type(transform).__module__.partition(".")[0])
 
 
-def _on_an_array(transform: Any, image: Any) -> Any:
-    return transform(plain(image))
-
-
-def _by_albumentations(transform: Any, image: Any) -> Any:
-    """Apply a transform of Albumentations, after seeding its generators."""
-    rng = get_rng()
+def _applied(transform: Any, library: str, image: Any) -> Any:
+    """Apply a function of an array, or a transform of torchvision or Albumentations."""
+    if library == "torchvision":  # takes Pillow's images or tensors, and draws from torch's generator
+        return transform(as_pillows(image) if isinstance(image, np.ndarray) else image)
+    if library != "albumentations":
+        return transform(plain(image))
     if hasattr(transform, "set_random_state"):  # older versions draw from the global generators
+        rng = get_rng()
         transform.set_random_state(rng, random.Random(int(rng.integers(1 << 62))))
     return transform(image=plain(image))["image"]
-
-
-def _by_torchvision(transform: Any, image: Any) -> Any:
-    """Apply a transform of torchvision, which takes Pillow's images or tensors and draws from torch's generator."""
-    return transform(as_pillows(image) if isinstance(image, np.ndarray) else image)
 
 
 def _size(size: Any) -> tuple[int, int]:
@@ -200,9 +189,6 @@ def _size(size: Any) -> tuple[int, int]:
     if len(both) != 2 or not all(isinstance(side, (int, np.integer)) and side > 0 for side in both):
         raise OptionError(f"size={size!r:.80} must be a whole number of pixels, or two: (height, width).")
     return int(both[0]), int(both[1])
-
-
-# -- pixels ----------------------------------------------------------------------------------------------------------
 
 
 def check_is_one(option: str, value: str, of: Iterable[str]) -> None:

@@ -199,7 +199,8 @@ class Loading(Generic[B_co]):
         if self.drop_last:
             made.check_drop_last()
         if not self._is_stream and self._goes_through_all and made.receipts is not None:
-            made.receipts.terms = len(self.dataset), (self.batch_size or 1) * self.drop_last
+            made.receipts.length = len(self.dataset)
+            made.receipts.step = (self.batch_size or 1) * self.drop_last
         made.prepare()
         self._next = Place()  # where the next iter() begins
         self._settle_in()

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from ..errors import OptionError
 
 _TAIL = struct.Struct("<4sIQ")  # at a copy's end: a mark, the checksum, the number of bytes
-_LEDGER = struct.Struct("<qq")
+_LEDGER = struct.Struct("<qq")  # the bytes of all copies, and their number
 _NAME, _PART = "[0-9a-f]" * 2 + "/" + "[0-9a-f]" * 30, ".part"
 _PAUSE_S = 0.01  # between two attempts to lock
 
@@ -94,9 +94,9 @@ class Folder:
         self._delete(path)  # a damaged copy
         self._delete(part)  # left by a process that was killed
         with self._changing() as ledger:
-            if ledger.size + size > self.capacity:
+            if _totals(ledger)[0] + size > self.capacity:
                 return False
-            ledger.add(size, 1)
+            _add(ledger, size, 1)
             fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.ftruncate(fd, size)
         try:
@@ -114,19 +114,19 @@ class Folder:
             with self._changing() as ledger:
                 size = os.stat(path).st_size
                 os.unlink(path)
-                ledger.add(-size, -1)
+                _add(ledger, -size, -1)
 
-    def used(self) -> Ledger:
-        """Return the ledger, with the bytes of all copies; raise an OSError if the tier was deleted."""
+    def used(self) -> tuple[int, int]:
+        """Return the bytes of all copies, and their number; raise an OSError if the tier was deleted."""
         with self._changing() as ledger:
-            return ledger
+            return _totals(ledger)
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[Ledger]:
-        """Lock the ledger and read it; the context's value is the ledger."""
+    def _changing(self) -> Iterator[int]:
+        """Lock the ledger; the context's value is its descriptor."""
         with _opened(os.path.join(self.path, "ledger")) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            yield Ledger(fd, self.capacity)
+            yield fd
 
     def _count(self) -> None:
         """Correct the ledger, and delete the unfinished copies of killed processes."""
@@ -138,20 +138,19 @@ class Folder:
                         os.unlink(os.path.join(self._copies, part))
                     else:
                         sizes.append(os.stat(os.path.join(self._copies, part)).st_size)
-            ledger.add(sum(sizes) - ledger.size, len(sizes) - ledger.copies)
+            size, copies = _totals(ledger)
+            _add(ledger, sum(sizes) - size, len(sizes) - copies)
 
 
-class Ledger:
-    """The total bytes and the number of all copies, raised before one is written, lowered after one is deleted."""
+def _totals(ledger: int) -> tuple[int, int]:
+    size, copies = _LEDGER.unpack(os.pread(ledger, _LEDGER.size, 0).ljust(_LEDGER.size, b"\0"))
+    return size, copies
 
-    def __init__(self, fd: int, capacity: int) -> None:
-        self._fd = fd
-        self.size, self.copies = _LEDGER.unpack(os.pread(fd, _LEDGER.size, 0).ljust(_LEDGER.size, b"\0"))
-        self.is_full = self.size + self.size // max(self.copies, 1) > capacity  # no room for another of average size
 
-    def add(self, size: int, copies: int) -> None:
-        self.size, self.copies = self.size + size, self.copies + copies
-        os.pwrite(self._fd, _LEDGER.pack(self.size, self.copies), 0)
+def _add(ledger: int, size: int, copies: int) -> None:
+    """Change the totals: before a copy is written, and after one is deleted."""
+    now = _totals(ledger)
+    os.pwrite(ledger, _LEDGER.pack(now[0] + size, now[1] + copies), 0)
 
 
 @contextlib.contextmanager

@@ -16,10 +16,9 @@ import queue
 import re
 import threading
 import weakref
-from dataclasses import dataclass
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,11 +77,10 @@ class Staging:
 
     def of(self, dataset: T) -> T:
         """Return a copy of ``dataset``, staged: its ``fetch`` reads and keeps copies."""
-        missing = [f"{name}(i)" for name in ("source", "fetch") if offered(dataset, name) is None]
-        if missing:
+        if any(offered(dataset, name) is None for name in ("source", "fetch")):
             raise OptionError(
-                f"{type(dataset).__name__} has no method {' and no '.join(missing)}, so it cannot be staged: source(i) "
-                f"says where a sample's bytes lie, fetch(i) brings them, dataset[i] makes the sample of them."
+                f"{type(dataset).__name__} cannot be staged without the methods source(i), which says where a sample's "
+                f"bytes lie, and fetch(i), which brings them; dataset[i] makes the sample of them."
             )
         staged: Any = copy.copy(dataset)
         fetch = StagedFetch(dataset, self._folder, self._counts)
@@ -94,11 +92,10 @@ class Staging:
     def stats(self) -> StagingStats:
         """Return a snapshot of the counters: what all processes have read and copied."""
         total, capacity = self._counts.totals(), self._folder.capacity
-        try:
-            used = self._folder.used()
-        except OSError:  # the tier is gone
-            return StagingStats(**total, capacity=capacity)
-        return StagingStats(**total, held=used.copies, held_bytes=used.size, capacity=capacity)
+        held_bytes = held = 0
+        with contextlib.suppress(OSError):  # the tier is gone
+            held_bytes, held = self._folder.used()
+        return StagingStats(**total, held=held, held_bytes=held_bytes, capacity=capacity)
 
 
 def size_of(capacity: Any) -> int:
@@ -111,33 +108,24 @@ def size_of(capacity: Any) -> int:
     return int(float(capacity))
 
 
-# -- what takes the place of fetch ------------------------------------------------------------------------------------
-
-
 class StagedFetch:
     """Replaces ``fetch`` in the staged copy of a dataset: reads the tier's copy, else the store, and keeps a copy."""
 
     def __init__(self, dataset: Any, folder: Folder, counts: Counts) -> None:
         self._dataset, self._folder, self._counts = dataset, folder, counts
-        self._has_ended = False  # True: the folder has failed in this process
+        self._has_ended = False  # True: in this process the folder was full, or has failed
 
     def __call__(self, index: int) -> bytes:
         key = self._folder.key(self._dataset.source(index))
         data = self._folder.get(key)
-        if data is None:
-            return self._fetched(index, key)
-        self._counts.add(hits=1)
-        return data
-
-    def _fetched(self, index: int, key: str) -> bytes:
         with contextlib.ExitStack() as stack:
             is_ours = False
-            try:
-                if not self._has_ended and not self._folder.used().is_full:
+            if data is None and not self._has_ended:
+                try:
                     is_ours = stack.enter_context(self._folder.claim(key, _PATIENCE_S))
-            except OSError as error:
-                self._end(error)
-            data = self._folder.get(key)  # another process may have copied it meanwhile
+                    data = self._folder.get(key)  # another process may have copied it meanwhile
+                except OSError as error:
+                    self._end(error)
             if data is not None:
                 self._counts.add(hits=1)
                 return data
@@ -148,12 +136,13 @@ class StagedFetch:
             return data
 
     def _keep(self, key: str, data: bytes) -> bool:
-        """Write a copy; return False if there is no room or the tier has failed."""
+        """Write a copy; from when there is no room for one, or the tier has failed, return False."""
+        has_kept = False
         try:
             has_kept = self._folder.keep(key, data)
         except OSError as error:
             self._end(error)
-            return False
+        self._has_ended |= not has_kept
         self._counts.add(copied=has_kept)
         return has_kept
 
@@ -167,7 +156,7 @@ class StagedFetch:
 
     def copy(self, index: int) -> bool:
         """Copy a sample, unless a copy exists or is being made; return False if there is no room."""
-        if self._has_ended or self._folder.used().is_full:
+        if self._has_ended:
             return False
         key = self._folder.key(self._dataset.source(index))
         if self._folder.has(key):
@@ -180,9 +169,6 @@ class StagedFetch:
         there, samples = self._folder.held(), len(self._dataset)
         keys = (self._folder.key(self._dataset.source(index)) for index in range(samples))
         return np.fromiter((key in there for key in keys), bool, samples)
-
-
-# -- threads that copy ahead ------------------------------------------------------------------------------------------
 
 
 class Stager(Hook):
@@ -229,11 +215,7 @@ class Stager(Hook):
             self._wanted.put(None)
 
 
-# -- what was read and kept, counted by all processes -----------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StagingStats:
+class StagingStats(NamedTuple):
     """The counters of a ``Staging``, which ``staging.stats()`` returns.
 
     Attributes:

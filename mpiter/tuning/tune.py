@@ -6,7 +6,6 @@ Runs in the consumer process.  Each trial loads batches as a program would; ``br
 from __future__ import annotations
 
 import argparse
-import inspect
 import logging
 import math
 import os
@@ -14,8 +13,7 @@ import pkgutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import machine
 from ..datasets.columns import as_dataset
@@ -29,12 +27,10 @@ _TRIAL_S, _PART = 0.5, 40  # a trial measures for at least 0.5 seconds, or a 40t
 _MEMORY = 0.9  # the share of the available memory that may be used
 _WARM_S = 0.15  # seconds of batches before the measurement of a trial
 
-Step = Callable[[Any], object]
 _log = logging.getLogger("mpiter.tuning")
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
+class Tuned(NamedTuple):
     """The result of ``tune``: the chosen number, the reason, and the median trial of each number that was tried."""
 
     n_processes: int
@@ -57,7 +53,7 @@ def tune(
     *,
     max_workers: int | None = None,
     budget_s: float = BUDGET_S,
-    step: Step | None = None,
+    step: Callable[[Any], object] | None = None,
     **loading: Any,
 ) -> Tuned:
     """Find the best number of workers, by loading from ``dataset`` with several numbers of them.
@@ -98,7 +94,7 @@ def measure(
     workers: int,
     seconds: float,
     limit_s: float = math.inf,
-    step: Step | None = None,
+    step: Callable[[Any], object] | None = None,
     **loading: Any,
 ) -> Trial:
     """Load batches for ``seconds`` with a new iterator, as a user's program would, and return the time of one.
@@ -128,11 +124,7 @@ def measure(
     return Trial(batch_s, used, time.perf_counter() - began)
 
 
-# -- the command -----------------------------------------------------------------------------------------------------
-
-
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the subcommand ``tune`` to ``commands``."""
     about = (
         "Find out how many workers a dataset needs on this machine, if any, by loading from it. MODULE:NAME is a "
         "dataset, or a function or class that makes one, found as `python -m` would find it."
@@ -165,12 +157,4 @@ def _named(name: str) -> Any:
         made = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(f"{name} cannot be found ({error}); write module:name, of a dataset or its class.") from error
-    if hasattr(type(made), "__getitem__"):
-        return made
-    try:
-        inspect.signature(made).bind()
-    except TypeError as error:
-        raise OptionError(
-            f"{name} makes no dataset ({error}); name one, or a function that needs no arguments."
-        ) from error
-    return made()
+    return made if hasattr(type(made), "__getitem__") else made()

@@ -6,7 +6,6 @@ import importlib.util
 import io
 import itertools
 import sys
-import types
 
 import image_files
 import numpy as np
@@ -63,42 +62,13 @@ def test_pixels_are_pillows_whoever_decodes(decoder):
         assert found.flags.c_contiguous, (mode, kind)
 
 
-def fast(decoder="auto"):
-    """The name of the function that is asked before Pillow."""
-    return getattr(Decoding(decoder, "RGB").fast, "__name__", None)
-
-
 def test_auto_is_simplejpeg_where_it_is_installed(monkeypatch):
-    assert fast() == ("_simplejpeg" if importlib.util.find_spec("simplejpeg") else None)
+    assert Decoding("auto", "RGB").has_simplejpeg == bool(importlib.util.find_spec("simplejpeg"))
+    assert not Decoding("pillow", "RGB").has_simplejpeg
     monkeypatch.setitem(sys.modules, "simplejpeg", None)
-    assert fast() is None
+    assert not Decoding("auto", "RGB").has_simplejpeg
     with pytest.raises(mpiter.OptionError, match="cannot be imported; pip install"):
-        fast("simplejpeg")
-
-
-def test_pillow_simd_is_known_by_its_version(monkeypatch):
-    with pytest.raises(mpiter.OptionError, match="what is installed is pillow"):
-        ImageList([], decoder="pillow-simd")
-    monkeypatch.setattr("PIL.__version__", "9.5.0.post2")
-    assert fast("pillow-simd") == fast("pillow") is None
-
-
-def test_accimage_is_given_files_and_gives_planes(monkeypatch):
-    class FakeImage:
-        """As the library's: opened by a path, JPEG only, copied out plane by plane."""
-
-        def __init__(self, path):
-            with Image.open(path) as image:
-                self._pixels = np.asarray(image.convert("RGB"))
-            (self.height, self.width, self.channels) = self._pixels.shape
-
-        def copyto(self, buffer):
-            buffer[:] = self._pixels.transpose(2, 0, 1)
-
-    monkeypatch.setitem(sys.modules, "accimage", types.SimpleNamespace(Image=FakeImage))
-    assert fast("accimage") == "_accimage"
-    for kind in ("jpeg", "jpeg, CMYK", "png"):
-        assert (decoded("accimage", KINDS[kind]) == pillows(KINDS[kind], "RGB")).all()
+        Decoding("simplejpeg", "RGB")
 
 
 def test_an_unknown_decoder_or_mode_is_refused():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+import time
 
 import numpy as np
 import pytest
@@ -16,7 +16,6 @@ from mpiter.__main__ import main
 from mpiter.audit import audit
 from mpiter.errors import OptionError
 from mpiter.order.order import Shuffled
-from mpiter.receipts import Receipts
 
 LENGTH = 103
 anew = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -28,12 +27,14 @@ def epoch_of(folder, epoch=0):
 
 def note(folder, *batches, place=0, rank=0, size=1, end=True, epoch=0, at=None, length=None, step=0):
     """A rank is handed these batches, each a list of keys."""
-    with closing(Receipts(folder, rank, size)) as receipts:
-        receipts.begin(epoch, place, (length, step))
-        for number, keys in enumerate(batches):
-            receipts.handed(epoch, place + number, keys, None if at is None else at[number])
-        if end:
-            receipts.end(epoch)
+    start = {"receipts": 1, "rank": rank, "size": size, "place": place, "length": length, "step": step}
+    lines = [start, *({"place": place + number, "keys": list(keys)} for number, keys in enumerate(batches)), {}]
+    for line, position in zip(lines[1:], at or (), strict=False):
+        line["at"] = position
+    folder.mkdir(exist_ok=True)
+    with open(folder / f"rank-{rank}-of-{size}-{time.time_ns():x}.receipts.jsonl", "a") as file:
+        for line in lines if end else lines[:-1]:
+            file.write(json.dumps(line | {"epoch": epoch, "time": time.time()}, default=int) + "\n")
 
 
 @pytest.mark.parametrize(("size", "batch_size", "length"), [(1, 10, 103), (8, 3, 7), (2, 4, 16)])
@@ -174,11 +175,8 @@ def test_a_number_that_is_none_of_those_promised_stands_for_none_of_them(tmp_pat
 
 
 def test_epochs_that_nobody_noted_are_a_gap(tmp_path):
-    with closing(Receipts(tmp_path, 0, 1)) as receipts:
-        for epoch in (0, 3):
-            receipts.begin(epoch, 0, (1, 0))
-            receipts.handed(epoch, 0, [0])
-            receipts.end(epoch)
+    for epoch in (0, 3):
+        note(tmp_path, [0], epoch=epoch, length=1)
     assert "of the epochs between 0 and 3 nothing was noted" in audit(tmp_path).lines
     assert not audit(tmp_path).is_sound
 

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -45,19 +44,22 @@ def numbers_of(batch):
     return [int(np.asarray(sample).ravel()[0]) for sample in batch]
 
 
+class Named(Numbers):
+    """Samples whose keys are what a sampler says."""
+
+    def __getitem__(self, key):
+        return repr(key)
+
+
 def test_a_file_has_a_line_of_json_for_each_batch(tmp_path):
-    with closing(Receipts(tmp_path, 1, 4)) as receipts:
-        receipts.begin(0, 0, (5, 2))
-        receipts.handed(0, 0, np.array([3, 1]), at=0)
-        receipts.handed(0, 1, ["a", np.int64(7), (1, 2), "\udcff", b"x"], fills=1, skipped=[0])
-        receipts.handed(0, 2, [4], failed=True)
-        receipts.end(0)
+    keys = ["a", np.int64(7), (1, 2), "\udcff", b"x"]
+    with DataLoader(Named(), 3, sampler=keys, receipts=Receipts(tmp_path, 1, 4)) as loader:
+        list(loader)
     lines = lines_in(logs_in(tmp_path)[0])
     assert [{**line, "time": 0} for line in lines] == [
-        {"epoch": 0, "place": 0, "receipts": 1, "rank": 1, "size": 4, "length": 5, "step": 2, "time": 0},
-        {"epoch": 0, "place": 0, "at": 0, "keys": [3, 1], "time": 0},
-        {"epoch": 0, "place": 1, "keys": ["a", 7, [1, 2], "\udcff", "b'x'"], "fills": 1, "skipped": [0], "time": 0},
-        {"epoch": 0, "place": 2, "keys": [4], "failed": True, "time": 0},
+        {"epoch": 0, "place": 0, "receipts": 1, "rank": 1, "size": 4, "length": None, "step": 0, "time": 0},
+        {"epoch": 0, "place": 0, "keys": ["a", 7, [1, 2]], "time": 0},
+        {"epoch": 0, "place": 3, "keys": ["\udcff", "b'x'"], "time": 0},
         {"epoch": 0, "time": 0},
     ]
 
@@ -130,14 +132,14 @@ def test_an_error_in_a_batchs_place_is_noted_as_such(tmp_path):
 
 
 def test_a_batch_that_ctrl_c_kept_from_the_user_is_noted_anew(tmp_path, monkeypatch):
-    def interrupted(receipts, *batch, **more):
+    def interrupted(receipts, record):
         monkeypatch.undo()
-        receipts.handed(*batch, **more)
+        receipts._write(record)
         raise KeyboardInterrupt
 
     with batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as it:
         found = numbers_of(next(it))
-        monkeypatch.setattr(Receipts, "handed", interrupted)
+        monkeypatch.setattr(Receipts, "_write", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(it)
         found += [number for batch in it for number in numbers_of(batch)]
@@ -252,19 +254,15 @@ def test_samplers_of_the_ranks_own_are_judged_by_keys(tmp_path, monkeypatch):
     assert (epoch.is_sound, epoch.samples, epoch.length) == (True, LENGTH, LENGTH)
 
 
-def _child(receipts):
-    receipts.begin(0, 0, (None, 0))
-    receipts.handed(0, 0, [1])
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_has_a_file_of_its_own(tmp_path):
-    with closing(Receipts(tmp_path, 0, 1)) as receipts:
-        receipts.begin(0, 0, (None, 0))
-        child = multiprocessing.get_context("fork").Process(target=_child, args=(receipts,))
+    with batches(Numbers(), 8, n_processes=0, shuffle=False, receipts=tmp_path) as it:
+        next(it)
+        child = multiprocessing.get_context("fork").Process(target=next, args=(it,))
         child.start()
         child.join()
-        receipts.handed(0, 0, [2])
+        next(it)
     assert child.exitcode == 0
-    assert sorted(keys_in(path) for path in logs_in(tmp_path)) == [[1], [2]]
+    second = [*range(8, 16)]
+    assert sorted(keys_in(path) for path in logs_in(tmp_path)) == [[*range(8), *second], second]

@@ -40,7 +40,7 @@ def test_what_does_not_fit_is_not_kept_and_something_smaller_is(folder):
     assert not folder.keep(folder.key("/2"), bytes(2_000))
     assert folder.keep(folder.key("/3"), bytes(500))
     assert len(folder.held()) == 2
-    assert folder.used().size == 9_500 + 2 * TAIL
+    assert folder.used()[0] == 9_500 + 2 * TAIL
 
 
 def test_a_process_that_was_forked_meanwhile_holds_no_claim_on(folder):
@@ -70,7 +70,7 @@ def test_copies_of_many_processes_never_exceed_the_bound(folder, tmp_path):
         with folder._changing():  # else a copy may be counted under two names, one after the other
             assert bytes_below(tmp_path) <= 10_000
     assert [child.exitcode for child in children] == [0, 0, 0]
-    assert folder.used().size == bytes_below(tmp_path)
+    assert folder.used()[0] == bytes_below(tmp_path)
 
 
 def test_what_killed_processes_have_left_unfinished_is_cleared_away(folder, tmp_path):
@@ -87,9 +87,9 @@ def test_what_killed_processes_have_left_unfinished_is_cleared_away(folder, tmp_
         again = Folder(str(tmp_path), 10_000)
         assert not (copies / f"{unfinished}.part").exists()
         assert (copies / f"{live}.part").exists(), "another process may be writing it"
-        assert again.used().size == 5_100 + TAIL
+        assert again.used()[0] == 5_100 + TAIL
     assert folder.keep(live, bytes(9_000)), "in the place of the one that was left"
-    assert folder.used().size == bytes_below(tmp_path) - len("mine") == 9_100 + 2 * TAIL
+    assert folder.used()[0] == bytes_below(tmp_path) - len("mine") == 9_100 + 2 * TAIL
     assert [file.read_text() for file in foreign] == ["mine", "mine"]
 
 
@@ -100,7 +100,7 @@ def test_a_copy_that_cannot_be_written_leaves_nothing(folder, tmp_path, monkeypa
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space left"):
         folder.keep(folder.key("/0"), bytes(100))
-    assert folder.used().size == bytes_below(tmp_path) == 0
+    assert folder.used()[0] == bytes_below(tmp_path) == 0
 
 
 def test_the_folder_is_the_users_alone(folder, tmp_path):

@@ -228,7 +228,7 @@ def test_what_makes_no_sense_is_refused(tmp_path, monkeypatch):
     with pytest.raises(mpiter.OptionError, match=r"copies cannot be kept in .*file/x: Not a directory; take another"):
         Staging(tmp_path / "file" / "x", "1MB")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    with pytest.raises(mpiter.OptionError, match="list has no method source"):
+    with pytest.raises(mpiter.OptionError, match="list cannot be staged without the methods source"):
         Staging(tmp_path / "tier", 1000).of([1, 2])
 
 
