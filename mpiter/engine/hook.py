@@ -30,6 +30,9 @@ class Hook:
     def in_flight(self, batches: int, ready: int) -> None:
         """Called after each feeding: ``batches`` batches are in flight, and ``ready`` of them are finished."""
 
+    def lost(self, worker: int) -> None:
+        """A worker has died, and is replaced."""
+
     # -- in the consumer's thread --------------------------------------------------------------------------------
 
     def begun(self, cursor: Cursor, plans: Plans) -> None:

@@ -190,6 +190,7 @@ class _PrefetchLoop:
                 if type(event) is Done:
                     self._settle(event)
                 elif type(event) is End and not event.was_asked:
+                    self._hooks.tell(Hook.lost, event.worker)
                     self._recover(event)
                 elif type(event) is Lost:
                     self.ledger.recall([event.number])

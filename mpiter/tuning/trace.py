@@ -39,6 +39,7 @@ _WAIT, _STEP, _ORDER, _OPEN, _FETCH = (
 )
 _BATCHES = f'{{"ph":"C",{_HEAD},"name":"batches","args":{{"ready":%d,"on their way":%d}}}}'
 _NAME = f'{{"ph":"M",{_HEAD},"name":"%s_name","args":{{"name":"%s"}}}}'
+_MARK = f'{{"ph":"i","s":"p",{_HEAD},"name":"worker %d was lost, and is replaced","args":{{}}}}'
 
 Note = tuple[Any, ...]  # the event's pattern, its thread, its beginning and end, and the pattern's further values
 
@@ -173,3 +174,6 @@ class Tracer(Hook):
         if (batches, ready) != self._seen:
             self._seen = batches, ready
             self._note(_BATCHES, PREFETCH, ready, max(0, batches - ready))
+
+    def lost(self, worker: int) -> None:
+        self._note(_MARK, PREFETCH, worker)

@@ -84,6 +84,31 @@ def test_the_sums_of_a_trace_are_those_of_the_stats(tmp_path: Path, workers: int
     assert max(event["args"]["ready"] for event in named(events, "batches")) <= 2 if workers else True
 
 
+class Deadly:
+    """Its sample 40 ends the worker, once."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __len__(self) -> int:
+        return 80
+
+    def __getitem__(self, index: int) -> int:
+        if index == 40 and not self.marker.exists():
+            self.marker.touch()
+            os._exit(3)
+        return index
+
+
+@pytest.mark.death
+def test_a_worker_that_dies_is_in_the_trace(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with mpiter.batches(Deadly(tmp_path / "died"), 8, n_processes=2, shuffle=False, trace=path) as stream:
+        assert sum(len(batch) for batch in stream) == 80
+    (mark,) = (event["name"] for event in events_of(path) if event["ph"] == "i")
+    assert mark.endswith(" was lost, and is replaced")
+
+
 class Stream:
     def __iter__(self) -> Any:
         return iter(range(40))
