@@ -149,7 +149,6 @@ class _Reading:
         return all(map(is_, self.cargo, cargo))
 
     def stats(self) -> Stats:
-        """A snapshot of the counters."""
         return Stats(**self.tally.look())
 
     # -- a batch -------------------------------------------------------------------------------------------------

@@ -230,8 +230,7 @@ class Pumping:
 
     def stats(self) -> Stats:
         """Return a snapshot of the counters."""
-        found = self._last_stats if self.loop is None else self.loop.stats()
-        skipped = self._all_skipped
+        found, skipped = self._last_stats if self.loop is None else self.loop.stats(), self._all_skipped
         return replace(found, skipped=skipped.count, skips=skipped.first)
 
     def close(self) -> None:
