@@ -54,19 +54,6 @@ def test_every_place_that_is_told_is_right() -> None:
             assert hasattr(importlib.import_module(f"mpiter.{place}"), name), name
 
 
-def test_a_door_without_its_library_says_what_to_install() -> None:
-    script = """
-import importlib, sys
-sys.modules["torch"] = None
-for door in ("torch", "device"):
-    try: importlib.import_module("mpiter." + door)
-    except ModuleNotFoundError as error: print(error)
-"""
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    told = ["pip install 'mpiter[" in line and "mpiter.batches" in line for line in ran.stdout.splitlines()]
-    assert told == [True] * 2, ran.stdout
-
-
 def test_a_class_in_the_place_of_a_dataset_is_told() -> None:
     for make in (mpiter.DataLoader, lambda one: mpiter.batches(one, 2)):
         with pytest.raises(
