@@ -149,8 +149,6 @@ class SerialIterator(_Door, iterators.SerialIterator):
 
 
 class _Converter(chainer.dataset.Converter):  # type: ignore[misc]
-    """Does what ``concat_examples`` does, without copying where the samples lie stacked already."""
-
     def __call__(self, batch: Any, device: Any = None, padding: Any = None) -> Any:
         columns = _plain(columns_in_place(batch)) if isinstance(batch, Batch) else None
         if columns is None:

@@ -1,11 +1,7 @@
 """Makes Chainer 7.8.1 work on NumPy 2, and on Python 3.12 and later: import this module before ``chainer``.
 
-Only Chainer is affected: in a few of its modules names that no longer exist are replaced as they are imported; no name
-is added to NumPy or ``sys.modules``.  Replaced are ``np.sctypes`` (removed in NumPy 2), ``np.float`` (in 1.24),
-``pkg_resources`` (in setuptools) and ``numpy.distutils`` (in Python 3.12), which Chainer asks for the BLAS of macOS;
-and ``np.maximum`` with its output as third argument, which is deprecated.
-Worker processes import this module before anything else if the process that starts them has imported it.
-
+In a few of Chainer's modules, names that no longer exist are replaced as the modules are imported; no name is added to
+NumPy or ``sys.modules``.  Worker processes import this module before anything else if the process that starts them has.
 Assumes Chainer 7.8.1, its last release; harmless if Chainer needs no help, or isn't installed.
 
 >>> import mpiter.chainer_compat
@@ -47,23 +43,13 @@ _EDITS = {
 class _PkgResources:
     """Stands in for ``pkg_resources``, by which Chainer checks what is installed; versions aren't compared."""
 
-    class ResolutionError(Exception):
-        """The base class of the two below."""
-
-    class DistributionNotFound(ResolutionError):
-        """A distribution is not installed."""
-
-    class VersionConflict(ResolutionError):
-        """A distribution is installed in an unsuitable version; never raised here."""
+    ResolutionError = DistributionNotFound = VersionConflict = metadata.PackageNotFoundError
 
     @classmethod
     def require(cls, *requirements: str) -> None:
-        """Raise DistributionNotFound unless each of ``requirements``, such as "ideep4py<2.1", is installed."""
+        """Raise a PackageNotFoundError unless each of ``requirements``, such as "ideep4py<2.1", is installed."""
         for requirement in requirements:
-            try:
-                metadata.distribution(re.split("[<>=!~, ]", requirement)[0])
-            except metadata.PackageNotFoundError:
-                raise cls.DistributionNotFound(requirement) from None
+            metadata.distribution(re.split("[<>=!~, ]", requirement)[0])
 
 
 _PkgResources.WorkingSet = lambda: _PkgResources  # type: ignore[attr-defined]
@@ -81,8 +67,6 @@ class _Edited(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules in ``_EDITS``, and no others."""
-
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name not in _EDITS:

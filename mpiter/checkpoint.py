@@ -31,8 +31,6 @@ from .worker.seeding import give_back, global_generators, state_of
 
 
 class _State(Enum):
-    """Where the training loop is."""
-
     OUTSIDE = "the block hasn't begun, or has ended"
     BETWEEN = "no step of steps() has begun"
     STEP = "a step of steps() isn't finished"

@@ -15,15 +15,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-
-try:
-    import torch
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"{error}: mpiter.torch needs torch (pip install torch, or pip install 'mpiter[torch]'). mpiter.DataLoader and "
-        f"mpiter.batches do without it.",
-        name=error.name,
-    ) from error
+import torch
 
 from .errors import OptionError, warn
 from .samples.batch import Batch
@@ -171,8 +163,6 @@ class DevicePrefetcher:
 
 @dataclass(slots=True)
 class _Sent:
-    """A batch that is being copied to the device."""
-
     batch: Any  # on the device
     state: Any  # the loader's after this batch; None if it has none
     is_new_epoch: bool

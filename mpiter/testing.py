@@ -136,7 +136,6 @@ def check_resume(make_loader: Callable[[], Any], *, batches: int = 20) -> int:
 
 @contextlib.contextmanager
 def _closing(loader: Any) -> Iterator[Any]:
-    """Close ``loader`` at the end of a ``with`` block, if it has a ``close()``."""
     try:
         yield loader
     finally:

@@ -42,19 +42,6 @@ def test_python_says_which_name_may_be_meant(name: str, told: str) -> None:
     assert told in ran.stderr
 
 
-def test_a_door_without_its_library_says_what_to_install() -> None:
-    script = """
-import importlib, sys
-sys.modules["torch"] = None
-for door in ("torch", "device"):
-    try: importlib.import_module("mpiter." + door)
-    except ModuleNotFoundError as error: print(error)
-"""
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    told = ["pip install 'mpiter[" in line and "mpiter.batches" in line for line in ran.stdout.splitlines()]
-    assert told == [True] * 2, ran.stdout
-
-
 @pytest.mark.parametrize(("words", "told"), [("tun", "'tune'"), ("tune --batchsize 3 module:x", "--batchsize")])
 def test_a_word_that_the_command_does_not_know_is_told(
     words: str, told: str, capsys: pytest.CaptureFixture[str]

@@ -110,8 +110,6 @@ class DatasetIterator(Generic[B]):
         """Return the next batch, as ``next(it)`` does; Chainer's programs call this method."""
         return self.__next__()
 
-    # -- places --------------------------------------------------------------------------------------------------
-
     @property
     def _cursor(self) -> Cursor:
         return self._pump.cursor
@@ -256,8 +254,6 @@ class DatasetIterator(Generic[B]):
             order = Sampled(np.arange(len(order)) if order.array() is None else order.array(), self._sampler)
         self._go_by(order)
 
-    # -- ending --------------------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """End the workers and free all resources; batches that were handed out stay valid."""
         self._pump.close()
@@ -275,8 +271,6 @@ class DatasetIterator(Generic[B]):
     def _refuse_if_closed(self, what: str) -> None:
         if self._pump.is_closed and not self._revives:
             raise IteratorClosed(f"a closed iterator cannot {what}; make a new one.")
-
-    # -- state ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch handed out, as values that JSON can hold."""

@@ -16,7 +16,6 @@ from .iterator import DatasetIterator, Sampling
 
 
 def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Sampling:
-    """Return the options on epochs as Chainer has them."""
     return Sampling(repeat, None if repeat else 1, shuffle=shuffle, order_sampler=order_sampler)
 
 

@@ -81,7 +81,6 @@ class Batched(Wrapping):
         return found, keys
 
     def _together(self, keys: Sequence[Any]) -> Any:
-        """Fetch the samples of ``keys`` by one call of the dataset's ``__getitems__``."""
         seeding.begin_anew()
         samples = self.dataset.__getitems__(list(keys))
         return list(samples) if isinstance(samples, Iterator) else samples

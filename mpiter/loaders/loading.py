@@ -212,8 +212,6 @@ class Loading(Generic[B_co]):
         self._is_closed, self._skipped = False, Skipped()
         self._pass: Pass | None = None
 
-    # -- what an epoch is made of ----------------------------------------------------------------------------------
-
     def _is_one_workers(self, collates: bool) -> bool:
         """True if one worker makes a whole batch; otherwise several may write rows into the same columns."""
         reads_many = bool(getattr(self.dataset, "__getitems__", None)) and type(self.dataset) is not Table
@@ -238,11 +236,9 @@ class Loading(Generic[B_co]):
         return drawn
 
     def _seed_of_epoch(self) -> int:
-        """Return the seed of the samples' randomness in this epoch."""
         return self._seed
 
     def _generators(self) -> Generators:
-        """Return the random generators that the sampler may draw from."""
         found = samplers_in(self._sampled)
         return Generators(found, ("random", "numpy", "torch")) if found else Generators()
 
@@ -275,32 +271,27 @@ class Loading(Generic[B_co]):
             raise TypeError(f"it isn't known how many batches come: the {what} has no length.")
         return rest
 
-    # -- epochs --------------------------------------------------------------------------------------------------
-
     def __iter__(self) -> Epoch[B_co]:
         if self._is_closed:
             raise IteratorClosed("the loader is closed; make a new one.")
         place = self._next
         aside = self._aside(place)
         with aside():
-            current = self._pass_from(place)
+            generators = self._generators()
+            begun_with = generators.save()
+            try:
+                plans = self._plans(place)  # before the seed, as in torch: iter() of a sampler may draw
+                seed, length = self._seed_of_epoch(), len(self.dataset) if isinstance(plans, Pace) else 0
+                order = Shuffled(length, self._seed, place.epoch) if length and self._shuffles else Sequential(length)
+                current = Pass(place, plans, seed, order, begun_with, self._recipe.rules().most)
+            except StateError:
+                generators.restore(begun_with)
+                raise
         current.aside = aside
         epoch: Epoch[B_co] = Epoch(self, current)
         current.go(self._pump())
         self._pass, self._next = current, Place(place.epoch + 1)
         return epoch
-
-    def _pass_from(self, place: Place) -> Pass:
-        generators = self._generators()
-        begun_with = generators.save()
-        try:
-            plans = self._plans(place)  # before the seed, as in torch: iter() of a sampler may draw
-            seed, length = self._seed_of_epoch(), len(self.dataset) if isinstance(plans, Pace) else 0
-            order = Shuffled(length, self._seed, place.epoch) if length and self._shuffles else Sequential(length)
-            return Pass(place, plans, seed, order, begun_with, self._recipe.rules().most)
-        except StateError:
-            generators.restore(begun_with)
-            raise
 
     def _aside(self, place: Place) -> Aside:
         """Return a maker of contexts: in one, a resumed sampler finds the global generators as it left them."""
@@ -340,8 +331,6 @@ class Loading(Generic[B_co]):
         current = self._pass
         return None if current is None or current.has_ended or self._next.generators is not None else current
 
-    # -- state ---------------------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
         """Return the place after the last batch handed out: JSON-able values, of a size independent of the dataset."""
         agreed = self._agreed()
@@ -364,8 +353,6 @@ class Loading(Generic[B_co]):
         """True if the last batch completed an epoch; False where the number of batches isn't known."""
         current = self._pass
         return current is not None and self._next.generators is None and self._rest(current.position) == 0
-
-    # -- ending --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """End the workers; batches already handed out stay valid."""

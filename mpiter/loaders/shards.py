@@ -226,8 +226,6 @@ def _load(teller: Any, told: Any) -> None:
         raise StateError(f"the state is for a load_state_dict(), which {type(teller).__qualname__} doesn't have.")
     try:
         teller.load_state_dict(decoded(told))
-    except StateError:
-        raise
     except Exception as error:  # classes raise any type for a wrong state
         whose, why = type(teller).__qualname__, f"{type(error).__name__}: {error}"
         raise StateError(f"load_state_dict() of {whose} refuses its part of the state: {why}.") from error

@@ -102,12 +102,10 @@ class Actors(Workers):
             self.start(number)
 
     def map_async(self, func: Any, blocks: Iterable[Block]) -> None:
-        """Have the actors call ``func`` with each block; ``wait`` returns the results."""
         self._backlog.extend((func, block) for block in blocks)
         self._assign()
 
     def vacancies(self, most: int) -> int:
-        """Return how many further blocks the actors can take, if each may have ``most``."""
         return sum(max(0, member.room(most)) for member in self._able) - len(self._backlog)
 
     @property
@@ -143,7 +141,8 @@ class Actors(Workers):
         if error is None or isinstance(error, ray.exceptions.RayTaskError):  # the method that was called has raised
             do(future)
         else:
-            self._lose(member, f"was lost by Ray ({_why(error)})")
+            why = " ".join(str(error).split()).partition(" Some common causes include")[0]  # which Ray adds to each
+            self._lose(member, f"was lost by Ray ({why[-600:].rstrip('.')})")  # the end of a traceback tells most
 
     def _answered(self, member: _Member, block: Block, future: Any) -> None:
         del member.out[block.number]
@@ -160,7 +159,6 @@ class Actors(Workers):
         return super().wait(look_s)
 
     def _look(self) -> None:
-        """Ask all actors for their lines of the board."""
         self._be_connected()
         self._looked = time.monotonic()
         for member in self._workers.values():
@@ -181,7 +179,16 @@ class Actors(Workers):
         others = any(other.pid for other in self._workers.values())
         if not others and time.monotonic() - member.since >= self._patience:
             member.since = time.monotonic()  # the next attempt waits as long again
-            raise _no_place(self._options, self._patience)
+            has, free = ray.cluster_resources(), ray.available_resources()
+            wanted = {"CPU": self._options["num_cpus"], **(self._options["resources"] or {})}
+            told = ", ".join(
+                f"{n:g} {one} ({free.get(one, 0):g} of {has.get(one, 0):g} free)" for one, n in wanted.items()
+            )
+            raise WorkerStartError(
+                f"Ray has found no place for a worker in {self._patience:g} s; each wants {told}. Free some of it, add "
+                f"nodes, or lower cpus_per_worker or resources of mpiter.remote.Ray. Where there is room, no process "
+                f"starts: the logs of that node, in /tmp/ray/session_latest/logs, say why."
+            )
 
     def _be_connected(self) -> None:
         """Raise an error if Ray was shut down, because any call would start another cluster."""
@@ -189,7 +196,6 @@ class Actors(Workers):
             raise WorkerCrashed("Ray was shut down, and the workers with it; call ray.shutdown() after close().")
 
     def start(self, number: int) -> None:
-        """Have Ray start an actor on any node that has room."""
         self._be_connected()
         actor = self._class.remote(self._setup, number, sys.path)
         member = self._workers[number] = _Member(number=number, actor=actor, since=time.monotonic())
@@ -205,7 +211,6 @@ class Actors(Workers):
         self._assign()
 
     def retire(self, number: int) -> None:
-        """Give an actor no more blocks, and end it after its last."""
         if number in self._workers:
             self._workers[number].state = State.RETIRING
             self._end_if_retired(self._workers[number])
@@ -228,7 +233,6 @@ class Actors(Workers):
         self._bell.ring()
 
     def close(self, timeout: float = 5.0) -> bool:
-        """Kill all actors at once."""
         members = list(self._workers.values())
         self._workers.clear()
         self._backlog.clear()
@@ -244,9 +248,6 @@ def _end(member: _Member) -> None:
             ray.kill(member.actor)
 
 
-_LONGEST = 600  # characters of Ray's explanation of a death
-
-
 def connect(address: str | None) -> None:
     """Connect to the Ray cluster at ``address``, or start one; do nothing if connected to it already."""
     if not ray.is_initialized() or address not in {None, "auto", ray.get_runtime_context().gcs_address}:
@@ -254,8 +255,6 @@ def connect(address: str | None) -> None:
 
 
 class InStore:
-    """Keeps a dataset's buffers in Ray's object store."""
-
     maps_files: ClassVar = False
 
     def __init__(self, buffers: list[memoryview]) -> None:
@@ -267,21 +266,3 @@ class InStore:
 
     def close(self) -> None:
         self._there = None
-
-
-def _why(error: BaseException) -> str:
-    """Return Ray's explanation of a death, without the sentences that it adds to each."""
-    text = " ".join(str(error).split()).partition(" Some common causes include")[0]
-    return text[-_LONGEST:].rstrip(".") or type(error).__name__  # the end of a traceback tells most
-
-
-def _no_place(options: dict[str, Any], seconds: float) -> WorkerStartError:
-    """Return the error for actors with ``options`` that weren't started within ``seconds``."""
-    has, free = ray.cluster_resources(), ray.available_resources()
-    wanted = {"CPU": options["num_cpus"], **(options["resources"] or {})}
-    told = ", ".join(f"{wanted[one]:g} {one} ({free.get(one, 0):g} of {has.get(one, 0):g} free)" for one in wanted)
-    return WorkerStartError(
-        f"Ray has found no place for a worker in {seconds:g} s; each wants {told}. Free some of it, add nodes, or "
-        f"lower cpus_per_worker or resources of mpiter.remote.Ray. Where there is room, no process starts: the logs of "
-        f"that node, in /tmp/ray/session_latest/logs, say why."
-    )

@@ -50,7 +50,17 @@ class MPI:
     name, shares_memory, in_process = "mpi", False, False
 
     def count_workers(self) -> int:
-        return _ranks() - 1
+        """Return the number of ranks beside this one; raise an error if there is none."""
+        if find_spec("mpi4py") is None:
+            raise OptionError("backend='mpi' needs mpi4py and an MPI, which pip install 'mpiter[mpi]' brings.")
+        futures = sys.modules.get("mpi4py.futures._core")
+        size = 1 if futures is None or futures.SharedPool is None else int(futures.MPI.COMM_WORLD.Get_size())
+        if size == 1:
+            raise OptionError(
+                f"backend='mpi' needs other ranks that wait for work, and there is none: run `mpiexec -n 9 "
+                f"{_COMMAND}`, which are one trainer and eight loaders."
+            )
+        return size - 1
 
     def check(self, options: Any) -> None:
         """Refuse options that MPI's ranks can't serve."""
@@ -77,25 +87,7 @@ class MPI:
         return packed(cargo, _Sent, _RankPool)
 
 
-def _ranks() -> int:
-    """Return the number of ranks, this one included; raise an error if there is no other."""
-    if find_spec("mpi4py") is None:
-        raise OptionError("backend='mpi' needs mpi4py and an MPI, which pip install 'mpiter[mpi]' brings.")
-    futures = sys.modules.get("mpi4py.futures._core")
-    size, how = 1, "this program was started without"
-    if futures is not None and futures.SharedPool is not None:
-        size, how = futures.MPI.COMM_WORLD.Get_size(), "MPI has started one rank only"
-    if size == 1:
-        raise OptionError(
-            f"backend='mpi' needs other ranks that wait for work, and {how}: run `mpiexec -n 9 {_COMMAND}`, which are "
-            f"one trainer and eight loaders."
-        )
-    return size
-
-
 class _Sent:
-    """Keeps a dataset's buffers, which are sent to each rank."""
-
     maps_files: ClassVar = False
 
     def __init__(self, buffers: list[memoryview]) -> None:
@@ -118,7 +110,7 @@ class _RankPool(AnyPool):
         self._lines = [setup.board.cells(number) for number in range(workers)]
         self._dataset, self._patience = setup.dataset, setup.rules.sample_timeout or math.inf
         super().__init__(_Pool, workers, initializer, initargs, **calls)
-        self._most = _ranks() - 1  # ``workers`` may be fewer
+        self._most = MPI().count_workers()  # ``workers`` may be fewer
         self._open.append(self)
 
     def _post(self, block: Any, value: Any) -> None:

@@ -36,7 +36,6 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
 
 
 def _holds_tensors(sample: Any) -> bool:
-    """True if the sample is a tensor, or a tuple, list or dict that contains one."""
     parts = sample.values() if type(sample) is dict else sample if type(sample) in (tuple, list) else (sample,)
     return any(isinstance(part, torch.Tensor) for part in parts)
 
