@@ -42,7 +42,7 @@ ENVIRONMENTS = {
     "torch": "the Python that has torch, and what is compared with it",
 }
 PACKAGES = (
-    *("numpy", "msgpack", "cloudpickle", "chainer", "torch", "jax", "grain", "spdl", "spdl_core"),
+    *("numpy", "cloudpickle", "chainer", "torch", "jax", "grain", "spdl", "spdl_core"),
     *("Pillow", "pillow-simd", "simplejpeg", "accimage", "albumentations"),
     *("ray", "pyarrow", "mpi4py", "mpich", "torchdata", "datasets", "litdata", "mosaicml-streaming"),
 )

@@ -24,7 +24,7 @@ from . import machine
 from .transport import memory as shared
 
 _PACKAGES = (
-    *("numpy", "msgpack", "cloudpickle", "threadpoolctl"),
+    *("numpy", "cloudpickle", "threadpoolctl"),
     *("torch", "jax", "chainer", "Pillow", "simplejpeg"),
 )
 _GB = 1 << 30
