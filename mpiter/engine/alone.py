@@ -22,7 +22,7 @@ from ..errors import WorkerStartError
 from ..order.cursor import WHOLE, Cursor, Pace, Plan, Plans, make_cursor
 from ..order.order import Order
 from ..samples.batch import Batch, stacked
-from ..samples.tree import MANY, Aside, Contents
+from ..samples.tree import Aside, Contents
 from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block
@@ -123,7 +123,7 @@ class Alone(Pumping):
         loop.worker.give_again(())  # drops what Ctrl-C has left there
         pace = self._going = self._course()
         self._each = 0
-        if type(pace) is Pace and pace.share is WHOLE and pace.batch_size <= MANY:
+        if type(pace) is Pace and pace.share is WHOLE:
             self._each, self._room = pace.batch_size, 1 if pace.wrap else pace.batch_size
             self._epochs = math.inf if pace.epochs is None else pace.epochs
         says_keys = self._each or type(pace).whole is not Plans.whole

@@ -111,8 +111,6 @@ def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
 class InOne(Pace):
     """Cuts batches from an order, each planned as one row, since a single worker makes it."""
 
-    ahead = Plans.ahead  # plans one batch at a time
-
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         plan = Pace.step(self, cursor, number)
         if plan is None:

@@ -46,7 +46,7 @@ class Journey:
         bell = SimpleNamespace(ring=lambda: None)
         host = Host(Rules(1, as_samples=False), self.memory, 1 << 40, dumps, bell, pytest.fail)
         self.rooms = Rooms(host, copy, not travels, False)
-        self.rooms.learn(batch[0] if first is None else first, 1)
+        self.rooms.learn(batch[0] if first is None else first)
         self.room = self.rooms.take(len(batch) + spare)
         self.layout, self.odd, self.asides = self.room.layout, {}, {}
 
