@@ -165,7 +165,6 @@ def _length(column: Any) -> int:
 
 
 def _named(columns: Any) -> Iterator[tuple[str, Any]]:
-    """Return an iterator over the columns, each with its name in messages."""
     if isinstance(columns, dict):
         return ((f"{name!r:.40}", column) for name, column in columns.items())
     return ((f"column {at}", column) for at, column in enumerate(columns))

@@ -186,7 +186,6 @@ def by_value(value: Any) -> bytes:
 
 
 def _variable(value: Any) -> tuple[bytes, set[str]]:
-    """Return a module's variable pickled, and the modules that it refers to."""
     modules = set[str]()
     data = _dumps(value, modules=modules)
     if len(data) > _LARGEST:

@@ -249,7 +249,6 @@ class Horizon:
 
     @property
     def is_reached(self) -> bool:
-        """True if every batch of the run has been planned and taken."""
         return self._planned_to is None and self._next is None
 
     def peek(self) -> Plan | None:

@@ -50,7 +50,6 @@ class Held:
         return self
 
     def open(self) -> Any:
-        """Return the samples: a list, or the columns."""
         return self._values
 
 

@@ -165,7 +165,6 @@ class Number(Leaf):
 
     @property
     def kind(self) -> type:
-        """The type of the numbers: bool, int (within 64 bits), float or complex."""
         return _KINDS[self.dtype.kind]
 
     def write(self, column: Column, start: int, values: Any) -> bool:
@@ -189,7 +188,6 @@ _NUMBERS = {kind: Number(np.dtype(kind)) for kind in (bool, float, complex)} | {
 
 
 def leaf_for(value: Any) -> Leaf | Aside:
-    """Return the leaf for values like ``value``."""
     kind = type(value)
     if kind in _NUMBERS:
         if kind is int and not -(1 << 63) <= value < 1 << 63:
@@ -258,7 +256,6 @@ class Group:
         return [self.build(values) for values in together]
 
     def build(self, values: Any) -> Any:
-        """Return a container of ``values``."""
         if self.kind == "dict":
             return dict(zip(self.names, values, strict=True))
         return tuple.__new__(self.cls, values) if self.kind == "namedtuple" else self.cls(values)

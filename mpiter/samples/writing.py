@@ -80,7 +80,6 @@ class _Code:
         self.columns = self._count = 0
 
     def _name(self, value: Any) -> str:
-        """Return the name under which the generated lines find ``value``."""
         self._count += 1
         self.names[f"v{self._count}"] = value
         return f"v{self._count}"

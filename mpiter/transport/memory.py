@@ -150,7 +150,6 @@ def arena_at(address: int) -> Arena | None:
 
 
 def _attached(file: SharedFile, size: int) -> Arena:
-    """Return the arena in a worker, which maps the same memory."""
     arena = Arena.__new__(Arena)
     arena.size, arena.map = size, mmap.mmap(file.fd, size)
     file.close()
