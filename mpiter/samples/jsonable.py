@@ -145,7 +145,7 @@ def _decoded(plain: Any, beside: Sequence[Any]) -> Any:
     if tag == "~tensor":
         dtype, shape, memory = told
         return tensors.from_bytes(np.frombuffer(_memory(memory, beside), np.uint8), dtype, shape)
-    return _OF_TEXT[tag](told) if tag in _OF_TEXT else _OF_PARTS[tag](_decoded(told, beside))
+    return _MADE[tag](_decoded(told, beside))
 
 
 def _array(name: str, shape: list[int], memory: Any) -> Any:
@@ -159,12 +159,10 @@ def _array(name: str, shape: list[int], memory: Any) -> Any:
     return np.frombuffer(memory, dtype).reshape(shape) if dtype.itemsize else np.zeros(shape, dtype)
 
 
-_OF_TEXT: dict[str, Callable[[Any], Any]] = {
+_MADE: dict[str, Callable[[Any], Any]] = {
     "~int": lambda told: int(told, 16),
     "~float": float,
     "~bytes": lambda told: bytes(_memory(told)),
-}
-_OF_PARTS: dict[str, Callable[[Any], Any]] = {
     "~tuple": tuple,
     "~set": set,
     "~deque": lambda parts: deque(*parts),
