@@ -18,6 +18,8 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType
 from typing import Any
 
+from .datasets import ship
+
 _STAND_IN = "from mpiter.chainer_compat import _PkgResources as pkg_resources"
 _EDITS = {
     "chainer._environment_check": {
@@ -81,3 +83,4 @@ if "chainer" not in sys.modules:  # modules may be left from an import that fail
     for name in [name for name in sys.modules if name.startswith("chainer.")]:
         del sys.modules[name]
 sys.meta_path.insert(0, _Finder())
+ship.import_first(__name__)

@@ -61,7 +61,7 @@ OPEN = {
 }
 DOORS = {"chainer", "chainermn", "torch", "jax", "ray", "mpi4py"}
 EXTRAS = {"PIL", "h5py", "lmdb", "cupy"}
-ALLOWED = {"numpy", "msgpack", "cloudpickle", "threadpoolctl"}
+ALLOWED = {"numpy", "cloudpickle", "threadpoolctl"}
 
 
 def outsiders_of(module, top_level=False):
@@ -81,7 +81,7 @@ def test_imports_run_from_package_to_package_in_the_order_of_the_journey_and_nev
     graphlib.TopologicalSorter(imports).prepare()  # the error that it raises names the circle
 
 
-def test_the_core_depends_on_four_packages_only():
+def test_the_core_depends_on_three_packages_only():
     for module in CORE:
         opened = OPEN.get(module, set())
         foreign = set(outsiders_of(module, top_level=True)) - ALLOWED - opened - set(sys.stdlib_module_names)
@@ -93,7 +93,7 @@ def test_the_core_depends_on_four_packages_only():
 
 def test_a_wing_is_there_without_extras():
     for module in WINGS:
-        allowed = {"numpy", "msgpack", "mpiter", *OPEN.get(module, ()), *sys.stdlib_module_names}
+        allowed = {"numpy", "mpiter", *OPEN.get(module, ()), *sys.stdlib_module_names}
         foreign = set(outsiders_of(module, top_level=True)) - allowed
         assert not foreign, f"{module}: libraries are imported where they are used"
 

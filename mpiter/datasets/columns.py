@@ -11,13 +11,9 @@ samples are read again one by one.
 
 from __future__ import annotations
 
-import functools
 import inspect
-import os
 import sys
-from collections import ChainMap, UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -27,7 +23,6 @@ from ..samples.tree import Rows, container
 
 _FEW = 4  # a list of at most so many parts may be columns: few datasets are so small
 _SEQUENCES = (list, tuple, range)  # types that may be columns if another column is an array
-_MAPPINGS = ("numpy", "h5py")  # packages whose mappings have arrays as values; others' are datasets
 _FRAMES = ("pandas", "polars", "pyarrow")  # packages whose [] takes labels, or returns objects
 _SPELLINGS = (
     "For columns, each row of which is a sample, pass arrays of one length in a tuple or a dict; for samples, whatever "
@@ -64,7 +59,7 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
         raise OptionError(
             f"{data!r:.40} is {type(data).__name__}: its samples would be single letters; pass a dataset."
         )
-    data = dict(data) if type(data) in (ChainMap, MappingProxyType, UserDict) else _taken_from_frame(data)
+    data = _taken_from_frame(data)
     if not _is_container(data):
         return data  # an object that is a dataset itself
     if isinstance(data, Mapping):
@@ -95,7 +90,7 @@ def _is_container(data: Any) -> bool:
     for kind in (list, tuple, dict):
         if isinstance(data, kind):
             return type(data).__getitem__ is kind.__getitem__
-    return isinstance(data, Mapping) and _package(data) in _MAPPINGS
+    return isinstance(data, Mapping) and _package(data) == "numpy"  # an archive; other libraries' are datasets
 
 
 def _refuse(data: Sequence[Any], columns: str) -> NoReturn:
@@ -127,7 +122,7 @@ def _rows(part: Any) -> int:
 
 
 def _is_array(part: Any) -> bool:
-    """True for arrays, tensors, HDF5 datasets, series and the like, which have rows and can be indexed."""
+    """True for arrays, tensors, series and the like, which have rows and can be indexed."""
     try:
         shape: Any = getattr(part, "shape", None)
     except RuntimeError:  # a nested tensor has no shape
@@ -141,29 +136,7 @@ def _as_column(part: Any) -> Any:
     """Return a column that can be indexed by a row number, and if possible by an array of them."""
     if isinstance(part, tuple):
         return list(part)
-    if _package(part) in _FRAMES:
-        return np.asarray(part.to_numpy())
-    return InFile(part) if _package(part) == "h5py" else part
-
-
-class InFile:
-    """A dataset in an HDF5 file, by file name and path; each worker opens the file, since it can't share a handle."""
-
-    def __init__(self, part: Any) -> None:
-        self._part, self._place, self._process = part, (part.file.filename, part.name), os.getpid()
-        self._opens, self.shape = type(part.file), part.shape
-
-    def __getitem__(self, indices: Any) -> Any:
-        if self._part is None or self._process != os.getpid():
-            file, name = self._place
-            self._part, self._process = self._opens(file, "r")[name], os.getpid()
-        if not isinstance(indices, np.ndarray):
-            return self._part[indices]
-        rising, places = np.unique(indices, return_inverse=True)  # h5py takes increasing indices, without repetition
-        return self._part[rising][places]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_part": None}
+    return np.asarray(part.to_numpy()) if _package(part) in _FRAMES else part
 
 
 def _taken_from_frame(data: Any) -> Any:
@@ -192,7 +165,6 @@ def _length(column: Any) -> int:
 
 
 def _named(columns: Any) -> Iterator[tuple[str, Any]]:
-    """Return an iterator over the columns, each with its name in messages."""
     if isinstance(columns, dict):
         return ((f"{name!r:.40}", column) for name, column in columns.items())
     return ((f"column {at}", column) for at, column in enumerate(columns))
@@ -201,8 +173,6 @@ def _named(columns: Any) -> Iterator[tuple[str, Any]]:
 # -- how samples are read ----------------------------------------------------------------------------------------------
 
 Reader = Callable[[Any], Any]  # array of indices -> a sequence of samples
-
-_CALLABLE_WHEN_BOUND = (classmethod, functools.partialmethod)
 
 
 class Wrapping:
@@ -220,8 +190,7 @@ def users(dataset: Any) -> Any:
 
 def offered(dataset: Any, name: str) -> Callable[..., Any] | None:
     """Return a dataset's optional method ``name``; None if it isn't defined, even if ``__getattr__`` makes one up."""
-    found = inspect.getattr_static(dataset, name, None)
-    return getattr(dataset, name) if callable(found) or isinstance(found, _CALLABLE_WHEN_BOUND) else None
+    return getattr(dataset, name) if inspect.getattr_static(dataset, name, None) is not None else None
 
 
 def reader_of(dataset: Any) -> Reader | None:

@@ -12,7 +12,6 @@ import io
 import mmap
 import os
 import pickle
-import sys
 from collections.abc import Callable
 from itertools import accumulate
 from operator import is_
@@ -39,7 +38,12 @@ _OPEN_IT = (
     "Open it in worker_init or on first use, and leave it out in __getstate__: forked workers would share its place in "
     "the file or the connection."
 )
-_FIRST = ("mpiter.chainer_compat",)  # modules that workers import before others, if the program has imported them
+_first: list[str] = []
+
+
+def import_first(module: str) -> None:
+    """Have workers import ``module`` before they open a cargo that is packed from now on."""
+    _first.append(module)
 
 
 class Kept:
@@ -72,8 +76,6 @@ class Mapped:
         self._size, self._file = size, SharedFile()
         try:
             os.ftruncate(self._file.fd, size)
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self._file.fd, 0, size)
             for at, buffer in zip(starts, buffers, strict=True):
                 write_all(self._file.fd, buffer, at)
         except OSError as error:
@@ -106,7 +108,7 @@ class Shipment:
                 f"the dataset holds {raw[1].nbytes / 1e6:.0f} MB of Python objects, of which each worker makes its "
                 f"own; keep many small objects in mpiter.Packed and numbers in arrays, which all workers share."
             )
-        self._first = [name for name in _FIRST if name in sys.modules]
+        self._first = [*_first]
         self._sizes = [buffer.nbytes for buffer in raw]
         self._hold = hold(raw)
 
@@ -186,7 +188,6 @@ def by_value(value: Any) -> bytes:
 
 
 def _variable(value: Any) -> tuple[bytes, set[str]]:
-    """Return a module's variable pickled, and the modules that it refers to."""
     modules = set[str]()
     data = _dumps(value, modules=modules)
     if len(data) > _LARGEST:

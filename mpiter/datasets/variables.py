@@ -179,13 +179,9 @@ _SETTINGS = (
     Setting("locale", "setlocale", lambda it: it.setlocale(it.LC_ALL), lambda it, all: it.setlocale(it.LC_ALL, all)),
     Setting("decimal", "setcontext", lambda it: it.getcontext().copy(), lambda it, value: it.setcontext(value.copy())),
     Setting("logging", "level", attrgetter("root.level"), lambda logging, level: logging.root.setLevel(level), 30),
-    _function("csv", "field_size_limit", "field_size_limit"),
-    _function("socket", "getdefaulttimeout", "setdefaulttimeout"),
     Setting("numpy", "seterr", methodcaller("geterr"), lambda numpy, errors: numpy.seterr(**errors)),
     _attribute("PIL.Image", "MAX_IMAGE_PIXELS", (1 << 30) // 4 // 3),
     _attribute("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", False),
-    _attribute("PIL.PngImagePlugin", "MAX_TEXT_CHUNK", 1 << 20),
-    _attribute("PIL.PngImagePlugin", "MAX_TEXT_MEMORY", 1 << 26),
     _function("torch", "get_default_dtype", "set_default_dtype", "torch.float32"),
     Setting(
         *("chainer", "dtype", attrgetter("config.dtype")),

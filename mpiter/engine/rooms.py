@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..rules import Rules
-from ..samples.tree import MANY, Aside, Contents, Layout, Node, check_memory, describe, is_record, merge, scatter
+from ..samples.tree import Aside, Contents, Layout, Node, describe, is_record, merge, scatter
 from ..transport.slots import Slots
 from .delivery import OBJECTS, Delivery, Room
 
@@ -51,16 +51,14 @@ class Rooms:
         """True until the layout of the samples (shapes and dtypes of their columns) is known."""
         return self._tree is None
 
-    def wait_for_a_sample(self, rows: int) -> bool:
-        """Return True if a first sample must come before a batch of ``rows`` rows can have a room."""
-        return self._tree is None and (not self._as_objects or rows > MANY)
+    @property
+    def waits_for_a_sample(self) -> bool:
+        """True if a first sample must come before a batch can have a room."""
+        return self._tree is None and not self._as_objects
 
-    def learn(self, sample: Any, rows: int) -> None:
-        """Lay out rooms for samples like ``sample``, the first of a batch of ``rows`` rows."""
-        tree = describe(sample)
-        if self._as_objects:
-            check_memory(tree, rows)
-        self._tree = tree
+    def learn(self, sample: Any) -> None:
+        """Lay out rooms for samples like ``sample``."""
+        self._tree = tree = describe(sample)
         if self._rules.as_samples and is_record(tree):
             self._tree = _ASIDE  # pickled as a whole: taking records apart and putting them together costs more
 

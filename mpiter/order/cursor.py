@@ -1,7 +1,7 @@
 """Chainer's iterator state machine: from one *cursor*, a position between two batches, to the next.
 
-No thread and no clock is used here.  A *plan* describes one coming batch as *stretches*, contiguous ranges
-of positions, each within one epoch.  The epoch arithmetic is exactly Chainer's (``wrap=True`` is its ``repeat=True``: a
+No thread and no clock is used here.  A *plan* describes one coming batch as *stretches*, contiguous ranges of
+positions, each within one epoch.  The epoch arithmetic is exactly Chainer's (``wrap=True`` is its ``repeat=True``: a
 batch runs on into the next epoch, several times if it is larger than the dataset; ``wrap=False`` with ``epochs=1`` its
 ``repeat=False``: the last batch is short).  The order sampler is asked once per epoch boundary, with the order and the
 position that Chainer passes.
@@ -15,8 +15,7 @@ disjoint and cover it, except that the last step of an epoch is filled up with s
 from __future__ import annotations
 
 import copy
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,8 +24,6 @@ import numpy as np
 
 from ..errors import OptionError
 from .order import NO_INDICES, Indices, Listed, Order, Sampled
-
-_AT_ONCE = 1 << 11  # keys, at the most, of the batches that are planned in one call
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +75,7 @@ class Cursor(NamedTuple):
 
     @property
     def epoch_detail(self) -> float:
-        length = len(self.order)
-        return self.epoch + self.position / length if length else float(self.epoch)
+        return self.epoch + self.position / max(1, len(self.order))
 
 
 make_cursor: Callable[[tuple[Any, ...]], Cursor] = partial(tuple.__new__, Cursor)  # takes half the time of Cursor()
@@ -99,7 +95,7 @@ class Plan(NamedTuple):
 
     number: int
     rows: int
-    stretches: Iterable[Stretch]
+    stretches: Sequence[Stretch]
     before: Cursor
     after: Cursor
     samples: int | None = None  # their number, if a row is not a single sample
@@ -114,11 +110,6 @@ class Plans:
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         """Return the plan of the batch after ``cursor``, with this ``number``; None at the end."""
         raise NotImplementedError
-
-    def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
-        """Return the next plans, numbered from ``number`` on: several if that is cheaper; none at the end."""
-        plan = self.step(cursor, number)
-        return [] if plan is None else [plan]
 
     def knows(self, cursor: Cursor) -> bool:
         """True if ``step(cursor)`` can tell already: its keys, or the end, are known."""
@@ -191,22 +182,6 @@ class Pace(Plans):
         after = make_cursor((stop, epoch, False, order, epoch + position / length))
         return order.take(position, stop).tolist(), position, after
 
-    def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
-        """Return the plans of several full batches within the epoch at once."""
-        position, epoch, _, order, _ = cursor
-        length, each, step = len(order), self.batch_size, self.batch_size * self.share.size
-        most = (length - (1 if self.wrap else step) - position) // step
-        if self.share is not WHOLE or most < 2 or (self.epochs is not None and epoch >= self.epochs):
-            return Plans.ahead(self, cursor, number)
-        most = min(most, max(1, _AT_ONCE // each))
-        keys, plans = order.take(position, position + most * each), list[Plan]()
-        for begin in range(0, most * each, each):
-            after = make_cursor((position + each, epoch, False, order, epoch + position / length))
-            stretch = Stretch(0, epoch, position, keys[begin : begin + each])
-            plans.append(Plan(number, each, (stretch,), cursor, after))
-            cursor, number, position = after, number + 1, position + each
-        return plans
-
     def _wrapped(self, cursor: Cursor, number: int) -> Plan:
         stop, length = cursor.position + self.share.step(self.batch_size), len(cursor.order)
         first, end = self.share.rows(self.batch_size, stop - cursor.position)
@@ -215,7 +190,7 @@ class Pace(Plans):
         epochs, position = divmod(stop, length)
         order = cursor.order.following(cursor.position).later(epochs - 1)
         after = Cursor(position, cursor.epoch + epochs, True, order, cursor.epoch_detail)
-        ours = _Stretches(cursor, cursor.position + first, cursor.position + end, runs_on=True)
+        ours = _stretches(cursor, cursor.position + first, cursor.position + end, runs_on=True)
         return Plan(number, self.batch_size, ours, cursor, after)
 
     def _bounded(self, cursor: Cursor, number: int) -> Plan | None:
@@ -228,7 +203,7 @@ class Pace(Plans):
         over = not share.has_more(each, length - stop, self.drop_last)
         after = _next_epoch(cursor) if over else cursor._replace(position=stop, is_new_epoch=False)
         after = after._replace(previous_epoch_detail=cursor.epoch_detail)
-        ours = _Stretches(cursor, cursor.position + first, cursor.position + end, runs_on=False)
+        ours = _stretches(cursor, cursor.position + first, cursor.position + end, runs_on=False)
         return Plan(number, end - first, ours, cursor, after, fills=max(0, end - max(first, left)))
 
 
@@ -237,30 +212,23 @@ def _next_epoch(cursor: Cursor) -> Cursor:
     return cursor._replace(position=0, epoch=cursor.epoch + 1, is_new_epoch=True, order=order)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretches:
-    """The stretches from one position to another, found one at a time: there may be millions.
+def _stretches(cursor: Cursor, start: int, stop: int, runs_on: bool) -> list[Stretch]:
+    """Return the stretches from position ``start`` to ``stop``.
 
     Beyond the epoch's end come the next epochs, or, to fill up its last step, its own first samples once more.
     """
-
-    cursor: Cursor
-    start: int
-    stop: int
-    runs_on: bool
-
-    def __iter__(self) -> Iterator[Stretch]:
-        _, epoch, _, order, _ = cursor = self.cursor
-        passed, at = divmod(self.start, len(order))
-        if passed and self.runs_on:
-            epoch, order = epoch + passed, order.following(cursor.position).later(passed - 1)
-        rows, row = self.stop - self.start, 0
-        while row < rows:
-            yield (stretch := Stretch(row, epoch, at, order.take(at, min(len(order), at + rows - row))))
-            row, at = row + len(stretch.indices), 0
-            if self.runs_on and row < rows:
-                order = order.following(cursor.position if epoch == cursor.epoch else 0)
-                epoch += 1
+    _, epoch, _, order, _ = cursor
+    passed, at = divmod(start, len(order))
+    if passed and runs_on:
+        epoch, order = epoch + passed, order.following(cursor.position).later(passed - 1)
+    rows, row, found = stop - start, 0, list[Stretch]()
+    while row < rows:
+        found.append(stretch := Stretch(row, epoch, at, order.take(at, min(len(order), at + rows - row))))
+        row, at = row + len(stretch.indices), 0
+        if runs_on and row < rows:
+            order = order.following(cursor.position if epoch == cursor.epoch else 0)
+            epoch += 1
+    return found
 
 
 class Horizon:
@@ -284,23 +252,29 @@ class Horizon:
 
     def end(self) -> None:
         self._planned_to = None
-        self._ahead: deque[Plan] = deque()  # planned, but not yet taken by the loop
+        self._next: Plan | None = None  # planned, but not yet taken by the loop
         self._dead_end: Exception | None = None  # why planning could not go on
         self.rows = 1  # rows of the largest batch planned so far
 
     @property
     def is_reached(self) -> bool:
-        """True if every batch of the run has been planned and taken."""
-        return self._planned_to is None and not self._ahead
+        return self._planned_to is None and self._next is None
 
     def peek(self) -> Plan | None:
         """Return the next plan, the same until ``take()``; None if there is none, or none is known yet."""
-        if not self._ahead and (to := self._planned_to) is not None and self._plans.knows(to):
-            self._step(to)
-        return self._ahead[0] if self._ahead else None
+        if self._next is None and (to := self._planned_to) is not None and self._plans.knows(to):
+            try:
+                self._next = self._plans.step(to, self._next_number)
+            except Exception as error:  # raised by the order sampler
+                ends = isinstance(error, StopIteration)  # raised by next(), it would end the caller's loop
+                self._dead_end = RuntimeError("the order_sampler raised StopIteration") if ends else error
+            self._planned_to = None if self._next is None else self._next.after
+            self.rows = max(self.rows, 0 if self._next is None else self._next.rows)
+        return self._next
 
     def take(self) -> None:
-        self._ahead.popleft()
+        self._next = None
+        self._next_number += 1
 
     def take_dead_end(self) -> Exception | None:
         """Return the error that ended planning, if any, and forget it, since its traceback may hold the iterator."""
@@ -309,17 +283,5 @@ class Horizon:
 
     def is_beyond(self, epoch: int) -> bool:
         """True if planning must wait because the next batch is too far ahead of a consumer in ``epoch``."""
-        to = self._ahead[0].before if self._ahead else self._planned_to
+        to = self._planned_to if self._next is None else self._next.before
         return to is not None and isinstance(to.order, Sampled) and to.epoch > epoch + 1
-
-    def _step(self, cursor: Cursor) -> None:
-        plans: list[Plan] = []
-        try:
-            plans = self._plans.ahead(cursor, self._next_number)
-        except Exception as error:  # raised by the order sampler
-            ends = isinstance(error, StopIteration)  # raised by next(), it would end the caller's loop
-            self._dead_end = RuntimeError("the order_sampler raised StopIteration") if ends else error
-        self._ahead.extend(plans)
-        self._next_number += len(plans)
-        self._planned_to = plans[-1].after if plans else None
-        self.rows = max([self.rows, *(plan.rows for plan in plans)])

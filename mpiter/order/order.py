@@ -123,8 +123,7 @@ class Sequential(Order):
         return self
 
     def array(self) -> None:
-        """Return None, which stands for 0, 1, 2, … in Chainer."""
-        return None
+        return None  # which stands for 0, 1, 2, … in Chainer
 
 
 class Shuffled(Order):

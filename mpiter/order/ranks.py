@@ -89,7 +89,6 @@ def ranks_here() -> int:
 
 
 def _found() -> tuple[int, int, str]:
-    """Return the rank, the number of ranks, and where they were found."""
     torch, jax, mpi = (sys.modules.get(name) for name in ("torch", "jax", "mpi4py.MPI"))
     group = getattr(torch, "distributed", None)
     if group is not None and group.is_available() and group.is_initialized():

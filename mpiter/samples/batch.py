@@ -183,7 +183,7 @@ def _is_stacked(contents: Contents) -> bool:
 def columns_in_place(batch: Batch[Any]) -> Any | None:
     """Return the columns if the samples are stacked already; None if they must be collated first.
 
-    Samples that are lists, dicts or dataclasses must be collated, since they may have been modified in place.
+    Samples that are lists or dicts must be collated, since they may have been modified in place.
     """
     contents = batch._contents
     if contents is None or not _is_stacked(contents) or len(batch) != contents.rows or _is_mutable(contents.tree):

@@ -50,7 +50,6 @@ class Held:
         return self
 
     def open(self) -> Any:
-        """Return the samples: a list, or the columns."""
         return self._values
 
 
@@ -71,7 +70,7 @@ def copied(sample: Any) -> Any:
         return kind([copied(part) for part in sample])
     if kind is dict:
         return {name: copied(value) for name, value in sample.items()}
-    if kind in (np.ndarray, np.memmap, np.void):
+    if kind in (np.ndarray, np.memmap):
         return sample.copy("K")
     return sample.clone() if tensors.as_bytes(sample) is not None else sample
 

@@ -77,9 +77,8 @@ def _encoded(value: Any, path: str, beside: _Memory) -> Any:
         return {f"~{kind.__name__}": [[*pair] for pair in zip(keys, parts, strict=True)]}
     is_scalar = isinstance(value, np.generic) and kind is value.dtype.type
     if (kind is np.ndarray or is_scalar) and _is_memory(value.dtype):
-        is_named = value.dtype.isbuiltin == 2  # of ml_dtypes, as JAX has them
-        descr = value.dtype.name if is_named else _encoded(np.lib.format.dtype_to_descr(value.dtype), path, beside)
-        return {"~array": [descr, None if is_scalar else list(value.shape), _kept(np.asarray(value), beside)]}
+        name = value.dtype.str if is_raw(value.dtype) else value.dtype.name
+        return {"~array": [name, None if is_scalar else list(value.shape), _kept(np.asarray(value), beside)]}
     if (raw := tensors.as_bytes(value)) is not None:
         memory, dtype, shape = raw
         return {"~tensor": [dtype, list(shape), _kept(memory, beside)]}
@@ -111,7 +110,7 @@ def _brought_home(value: Any) -> Any:
 
 
 def _is_memory(dtype: np.dtype[Any]) -> bool:
-    return is_raw(dtype) or (dtype.isbuiltin == 2 and not dtype.hasobject)
+    return is_raw(dtype) or (dtype.isbuiltin == 2 and not dtype.hasobject)  # the second: of ml_dtypes, as JAX has them
 
 
 def _is_tagged(value: dict[Any, Any]) -> bool:
@@ -140,32 +139,30 @@ def _decoded(plain: Any, beside: Sequence[Any]) -> Any:
         return {key: _decoded(part, beside) for key, part in plain.items()}
     [(tag, told)] = plain.items()
     if tag == "~array":
-        descr, shape, memory = told
-        array = _array(_decoded(descr, beside), shape or [], _memory(memory, beside))
+        name, shape, memory = told
+        array = _array(name, shape or [], _memory(memory, beside))
         return array[()] if shape is None else array
     if tag == "~tensor":
         dtype, shape, memory = told
         return tensors.from_bytes(np.frombuffer(_memory(memory, beside), np.uint8), dtype, shape)
-    return _OF_TEXT[tag](told) if tag in _OF_TEXT else _OF_PARTS[tag](_decoded(told, beside))
+    return _MADE[tag](_decoded(told, beside))
 
 
-def _array(descr: Any, shape: list[int], memory: Any) -> Any:
+def _array(name: str, shape: list[int], memory: Any) -> Any:
     try:
-        dtype = np.lib.format.descr_to_dtype(descr)
+        dtype = np.dtype(name)
     except TypeError:
         importlib.import_module("ml_dtypes")  # makes its names known
-        dtype = np.dtype(descr)
+        dtype = np.dtype(name)
     if not _is_memory(dtype):
         raise TypeError(f"an array of {dtype}")
     return np.frombuffer(memory, dtype).reshape(shape) if dtype.itemsize else np.zeros(shape, dtype)
 
 
-_OF_TEXT: dict[str, Callable[[Any], Any]] = {
+_MADE: dict[str, Callable[[Any], Any]] = {
     "~int": lambda told: int(told, 16),
     "~float": float,
     "~bytes": lambda told: bytes(_memory(told)),
-}
-_OF_PARTS: dict[str, Callable[[Any], Any]] = {
     "~tuple": tuple,
     "~set": set,
     "~deque": lambda parts: deque(*parts),

@@ -1,7 +1,7 @@
 """How a sample is built (its *tree*), which of its values can be columns, and where columns lie in a batch's memory.
 
 Pure; runs in workers (``scatter``) and in the consumer process (``describe``, ``merge``, ``gather``).  A tree consists
-of *groups* (tuple, list, dict, namedtuple, dataclass) and, in these, *leaves*, the single values.  A leaf that has the
+of *groups* (tuple, list, dict, namedtuple) and, in these, *leaves*, the single values.  A leaf that has the
 same kind, dtype and shape in all samples is a *column*, one array for the whole batch; any other value is an *aside*,
 sent as an object.  Guarantees that a value comes back with its type, dtype and byte order, or that ``scatter`` returns
 False and the caller sends the whole row as an object.  Types are compared exactly: a subclass never counts as its base.
@@ -10,31 +10,23 @@ False and the caller sends the whole row as an object.  Types are compared exact
 from __future__ import annotations
 
 import dataclasses
-import functools
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from ..errors import SharedMemoryFull
-from ..machine import memory_total
 from . import tensors
 from .envelope import aligned
 
 PAGE = 4096
-MANY = 100_000  # rows: a batch of more may not fit into memory
 
 Column = np.ndarray[Any, Any]
 _DEEPEST = 32  # levels of nesting; what is deeper (a cycle, most likely) is sent as an object
 _WIDEST = 256  # parts; a longer list is data, not structure, and is sent as an object
 _MOST_PARTS = 1024  # in all; a shared part counts at each place, so this also bounds endless structures
-_MADE_AT_RUN_TIME = 1 << 9  # a type flag: not a class written in C
 _PLAIN_KEYS = {str, int, bool, bytes, type(None)}  # types of keys that are recreated from their value
 _ARRAYS = {np.ndarray, np.memmap}  # once copied, a memory map is an ordinary array
-_PICKLING = {"__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__", "__setstate__"}
-_dtype_of = attrgetter("dtype")
 
 
 # -- samples that lie in columns already -------------------------------------------------------------------------------
@@ -160,13 +152,9 @@ class Scalar(Leaf):
     def _write(self, rows: Column, values: Sequence[Any]) -> bool:
         if set(map(type, values)) != {self.dtype.type}:
             return False
-        if self.dtype.kind not in "biufc" and set(map(_dtype_of, values)) != {self.dtype}:
-            return False  # dates have units, strings have lengths
-        if self.dtype.kind == "V":
-            for row, value in enumerate(values):
-                rows[row] = value
-        else:
-            rows[...] = values
+        if self.dtype.kind in "mM" and {value.dtype for value in values} != {self.dtype}:
+            return False  # dates have units
+        rows[...] = values
         return True
 
 
@@ -177,7 +165,6 @@ class Number(Leaf):
 
     @property
     def kind(self) -> type:
-        """The type of the numbers: bool, int (within 64 bits), float or complex."""
         return _KINDS[self.dtype.kind]
 
     def write(self, column: Column, start: int, values: Any) -> bool:
@@ -201,7 +188,6 @@ _NUMBERS = {kind: Number(np.dtype(kind)) for kind in (bool, float, complex)} | {
 
 
 def leaf_for(value: Any) -> Leaf | Aside:
-    """Return the leaf for values like ``value``."""
     kind = type(value)
     if kind in _NUMBERS:
         if kind is int and not -(1 << 63) <= value < 1 << 63:
@@ -210,26 +196,15 @@ def leaf_for(value: Any) -> Leaf | Aside:
     if kind in _ARRAYS and is_raw(value.dtype):
         return Array(value.dtype, value.shape)
     if isinstance(value, np.generic) and kind is value.dtype.type and is_raw(value.dtype):
-        return Aside() if value.dtype.kind in "SU" else Scalar(value.dtype)
+        return Aside() if value.dtype.kind in "SUV" else Scalar(value.dtype)
     if (shared := tensors.as_array(value)) is not None:
         return Tensor(shared.dtype, shared.shape)
     return Aside()
 
 
 def is_raw(dtype: np.dtype[Any]) -> bool:
-    """True if an array of this dtype can be recreated from its bytes and the dtype's description."""
-    if dtype.hasobject or dtype.kind not in "biufcmMSUV" or dtype.metadata:
-        return False
-    try:
-        if dtype.names is not None:
-            with warnings.catch_warnings():  # older versions of NumPy take the units of dates for metadata
-                warnings.simplefilter("ignore", UserWarning)
-                described = np.lib.format.dtype_to_descr(dtype)
-            # only np.void: comparing dtypes doesn't tell it from np.record or a class of the user's
-            return dtype.type is np.void and bool(np.lib.format.descr_to_dtype(described) == dtype)
-        return bool(np.dtype(dtype.str) == dtype)
-    except (TypeError, ValueError):  # overlapping fields, titles and the like
-        return False
+    """True if an array of this dtype can be recreated from its bytes and the dtype's name, ``dtype.str``."""
+    return dtype.kind in "biufcmMSUV" and dtype.names is None and not dtype.metadata and np.dtype(dtype.str) == dtype
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -237,9 +212,9 @@ def is_raw(dtype: np.dtype[Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
-    """A container in a sample: its exact type, the names of its parts (keys or fields), and the parts."""
+    """A container in a sample: its exact type, its keys if it is a dict, and its parts."""
 
-    kind: str  # tuple, list, dict, namedtuple or dataclass
+    kind: str  # tuple, list, dict or namedtuple
     cls: type
     names: tuple[Any, ...]
     parts: tuple[Node, ...] = ()
@@ -247,8 +222,8 @@ class Group:
 
     def written(self, at: int) -> str:
         """Return the access to part ``at`` in Python's syntax: ``.x``, ``[0]`` or ``['x']``."""
-        if self.kind in ("dataclass", "namedtuple"):
-            return f".{(self.names or self.cls._fields)[at]}"  # type: ignore[attr-defined]
+        if self.kind == "namedtuple":
+            return f".{self.cls._fields[at]}"  # type: ignore[attr-defined]
         return f"[{self.names[at] if self.names else at!r:.40}]"
 
     def split(self, values: Any) -> list[Sequence[Any]] | None:
@@ -265,10 +240,6 @@ class Group:
             if any(tuple(value) != self.names or tuple(map(type, value)) != self.key_types for value in values):
                 return None
             return [list(map(itemgetter(name), values)) for name in self.names]
-        if self.kind == "dataclass":
-            if not all(map(is_plain, values)):
-                return None
-            return [list(map(attrgetter(name), values)) for name in self.names]
         try:
             parts: list[Sequence[Any]] = list(zip(*values, strict=True))
         except ValueError:  # some are longer
@@ -280,19 +251,13 @@ class Group:
         together: Any = zip(*parts, strict=True) if parts else [()] * rows
         if self.kind == "tuple":
             return list(together)
-        if self.kind == "dict":
+        if self.kind == "dict":  # a call for each would take a quarter longer
             return [dict(zip(self.names, values, strict=True)) for values in together]
         return [self.build(values) for values in together]
 
     def build(self, values: Any) -> Any:
-        """Return a container of ``values``."""
         if self.kind == "dict":
             return dict(zip(self.names, values, strict=True))
-        if self.kind == "dataclass":
-            made: Any = object.__new__(self.cls)
-            for name, value in zip(self.names, values, strict=True):
-                object.__setattr__(made, name, value)
-            return made
         return tuple.__new__(self.cls, values) if self.kind == "namedtuple" else self.cls(values)
 
 
@@ -320,9 +285,6 @@ def _describe(value: Any, depth: int, left: Iterator[int]) -> Node:
         group = kind.__name__
     elif isinstance(value, tuple) and _is_namedtuple(kind):
         group, parts = "namedtuple", tuple.__iter__(value)
-    elif dataclasses.is_dataclass(value) and is_plain(value):
-        group, names = "dataclass", _fields_of(kind) or ()
-        parts = [getattr(value, name) for name in names]
     else:
         return leaf_for(value)
     nodes = []
@@ -335,29 +297,6 @@ def _describe(value: Any, depth: int, left: Iterator[int]) -> Node:
 
 def _is_namedtuple(cls: type) -> bool:
     return hasattr(cls, "_fields") and cls.__base__ is tuple and cls.__dict__.get("__slots__") == ()
-
-
-@functools.lru_cache(maxsize=256)
-def _fields_of(cls: Any) -> tuple[str, ...] | None:
-    """Return the names of a dataclass's fields; None if instances may hold more, or define their own pickling."""
-    names = tuple(field.name for field in dataclasses.fields(cls))
-    for base in cls.__mro__[:-1]:
-        slots = vars(base).get("__slots__", ())
-        own = {slots} if isinstance(slots, str) else {*slots}
-        if not base.__flags__ & _MADE_AT_RUN_TIME or not own <= {*names, "__weakref__", "__dict__"}:
-            return None
-        if any(getattr(vars(base)[name], "__module__", "") != "dataclasses" for name in _PICKLING & vars(base).keys()):
-            return None
-    return names
-
-
-def is_plain(value: Any) -> bool:
-    """True if a dataclass instance consists of its fields and nothing else."""
-    kind: Any = type(value)
-    if (names := _fields_of(kind)) is None:
-        return False
-    held = getattr(value, "__dict__", None)
-    return all(hasattr(value, name) for name in names) if held is None else tuple(held) == names
 
 
 # -- traversals --------------------------------------------------------------------------------------------------------
@@ -452,15 +391,6 @@ class Layout:
         """Return the columns as arrays on ``memory``, any writable buffer."""
         count = self.rows if rows is None else rows
         return [np.ndarray((count, *shape), dtype, memory, at) for shape, dtype, at in self.leaves]
-
-
-def check_memory(tree: Node, rows: int) -> None:
-    """Raise an error if ``rows`` samples like ``tree`` need more memory than the machine has."""
-    if rows > MANY and (size := Layout(tree, rows).size) > memory_total():
-        raise SharedMemoryFull(
-            f"a batch of {rows} samples like the first one takes {size / 1e9:.0f} GB, more than there is; lower "
-            f"batch_size."
-        )
 
 
 @dataclasses.dataclass(slots=True)

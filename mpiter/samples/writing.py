@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import tensors
-from .tree import Array, Group, Leaf, Node, Number, Tensor, is_plain
+from .tree import Array, Group, Leaf, Node, Number, Tensor
 
 ROW = 3  # the board's cell (``worker.board.Cell``) for the row that is being fetched
 _ODD = "    odd(row, sample); row += 1; continue"
@@ -75,12 +75,11 @@ class _Code:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.names: dict[str, Any] = {"ndarray": np.ndarray, "memmap": np.memmap, "as_array": tensors.as_array}
-        self.names |= {"is_plain": is_plain, "in_order": tuple.__iter__}
+        self.names["in_order"] = tuple.__iter__
         self.asides: list[str] = []
         self.columns = self._count = 0
 
     def _name(self, value: Any) -> str:
-        """Return the name under which the generated lines find ``value``."""
         self._count += 1
         self.names[f"v{self._count}"] = value
         return f"v{self._count}"
@@ -104,9 +103,6 @@ class _Code:
             names, types = self._name(group.names), self._name(group.key_types)
             self._unless(f"type({value}) is {cls} and tuple({value}) == {names} and (*map(type, {value}),) == {types}")
             held = f"{value}.values()"
-        elif group.kind == "dataclass":
-            self._unless(f"type({value}) is {cls} and is_plain({value})")
-            held = "".join(f"{value}.{name}, " for name in group.names) or "()"
         elif group.kind == "namedtuple" or not parts:
             self._unless(f"type({value}) is {cls} and len({value}) == {len(parts)}")
             held = f"in_order({value})"

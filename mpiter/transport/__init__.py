@@ -1,8 +1,1 @@
-"""Memory that carries batches from workers to the consumer.
-
-::
-
-    memory ───► slots
-    the arena   its ranges, one
-    (a memfd)   for each batch
-"""
+"""Memory that carries batches from workers to the consumer: the arena, and the slots in it, one for each batch."""

@@ -28,7 +28,6 @@ from ..samples.envelope import aligned
 from ..samples.tree import PAGE
 
 _SMALLEST = 1 << 26  # bytes of address space to reserve at least
-_NOEXEC_SEAL = getattr(os, "MFD_NOEXEC_SEAL", 8)  # Linux 6.3, Python 3.15
 _HEADROOM = 1 << 26  # bytes of available memory left to other programs
 
 
@@ -151,7 +150,6 @@ def arena_at(address: int) -> Arena | None:
 
 
 def _attached(file: SharedFile, size: int) -> Arena:
-    """Return the arena in a worker, which maps the same memory."""
     arena = Arena.__new__(Arena)
     arena.size, arena.map = size, mmap.mmap(file.fd, size)
     file.close()
@@ -199,9 +197,6 @@ def write_all(fd: int, buffer: memoryview, at: int) -> None:
 
 
 def memfd() -> int:
-    """Return a new memfd, not executable (vm.memfd_noexec=2 demands it) unless the kernel is too old for that."""
-    with contextlib.suppress(OSError):
-        return os.memfd_create("mpiter", os.MFD_CLOEXEC | _NOEXEC_SEAL)
     return os.memfd_create("mpiter", os.MFD_CLOEXEC)
 
 
@@ -209,9 +204,7 @@ def unnamed_file() -> int:
     """Return a descriptor of a new memfd, or of an unlinked file where there is no memfd."""
     try:
         return memfd()
-    except (AttributeError, OSError) as error:  # not Linux, or a sandbox without memfd
-        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
-            raise
+    except (AttributeError, OSError):  # not Linux, or a sandbox without memfd
         return unlinked_file()
 
 
@@ -227,12 +220,10 @@ def _map_as_much_as_possible(file: SharedFile, size: int) -> tuple[int, mmap.mma
             os.ftruncate(file.fd, size)
             return size, mmap.mmap(file.fd, size)
         except (OSError, ValueError) as error:  # RLIMIT_AS, RLIMIT_FSIZE or strict overcommit
-            if size > _SMALLEST and getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
+            if size > _SMALLEST:
                 size = aligned(max(_SMALLEST, size // 2), PAGE)
                 continue
             file.close()
-            if size > _SMALLEST:
-                raise
             raise SharedMemoryFull(
                 f"cannot map {size / 1e6:.0f} MB of shared memory ({error}); raise the limit on address space or file "
                 f"size (ulimit -v, ulimit -f), or use serializer='packed'."

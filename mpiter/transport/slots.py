@@ -160,7 +160,6 @@ class Slots:
 
     @property
     def leased(self) -> int:
-        """The number of slots that arrays of the user refer to."""
         return len(self._leases) - len(self._home)
 
     def _grow(self) -> Slot | None:

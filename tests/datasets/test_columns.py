@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import UserDict, namedtuple
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,25 +59,6 @@ def test_an_archive_is_columns_by_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=X, y=Y)
     with np.load(tmp_path / "data.npz") as archive:
         assert read(archive) == read({"x": X, "y": Y})
-
-
-def test_an_hdf5_file_is_columns_by_name(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py", reason="h5py is not installed: run `python3 tests`")
-    with h5py.File(tmp_path / "data.h5", "w") as file:
-        file["x"], file["y"] = X, Y
-    with h5py.File(tmp_path / "data.h5") as file:
-        assert read(file, n_processes=2) == read({"x": X, "y": Y})
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
-@pytest.mark.parametrize("method", [None, "fork", "forkserver"])
-def test_parts_of_an_hdf5_file_are_columns(tmp_path: Path, method: str | None) -> None:
-    h5py = pytest.importorskip("h5py", reason="h5py is not installed: run `python3 tests`")
-    with h5py.File(tmp_path / "data.h5", "w") as file:
-        file["x"], file["in/y"] = X, Y
-    how: dict[str, Any] = {"n_processes": 2, "backend": mpiter.Process(method)} if method else {}
-    with h5py.File(tmp_path / "data.h5") as file:
-        assert read((file["x"], file["in/y"]), **how) == read((X, Y))  # in no rising order, which HDF5 wants
 
 
 @pytest.mark.torch
@@ -186,10 +167,6 @@ def test_a_class_of_ones_own_knows_what_its_samples_are(kind: Any) -> None:
     own = type("Own", (kind,), {"__getitem__": lambda self, index: 10 * index, "__len__": lambda self: 3})
     with mpiter.batches(own({"x": X, "y": 3}), 3, shuffle=False, n_processes=0) as stream:
         assert next(stream).tolist() == [0, 10, 20]
-
-
-def test_a_wrapped_dict_is_one() -> None:
-    assert read(UserDict(x=X, y=Y)) == read({"x": X, "y": Y})
 
 
 def test_a_dict_for_samplers_of_names_has_samples_unless_it_has_columns() -> None:

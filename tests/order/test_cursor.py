@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mpiter
-from mpiter.order.cursor import WHOLE, Cursor, Pace, Share
 from mpiter.order.order import Shuffled
 
 
@@ -100,38 +99,3 @@ def test_every_step_is_the_step_of_chainers_own_iterator(n, batch_size, repeat, 
     assert place(ours) == place(them)
     if shuffle:
         assert [(o, int(at)) for o, at in ours.order_sampler.calls] == them.order_sampler.calls
-
-
-def told(plans):
-    """What plans say, as plain values: their orders by what stands in them."""
-    found = []
-    for plan in plans:
-        stretches = [(row, epoch, position, indices.tolist()) for row, epoch, position, indices in plan.stretches]
-        after = plan.after._replace(order=plan.after.order.take(0, 100).tolist())
-        found.append((plan.number, plan.rows, stretches, after))
-    return found
-
-
-@settings(max_examples=40)
-@given(
-    n=st.integers(1, 60),
-    batch_size=st.integers(1, 9),
-    epochs=st.one_of(st.none(), st.integers(1, 3)),
-    wrap=st.booleans(),
-    drop_last=st.booleans(),
-    share=st.sampled_from([WHOLE, Share(1, 2), Share(2, 3, exact=True)]),
-)
-def test_batches_that_are_planned_at_once_are_those_of_single_steps(n, batch_size, epochs, wrap, drop_last, share):
-    pace = Pace(batch_size, wrap, epochs, drop_last, share)
-    cursor = Cursor(0, 0, False, Shuffled(n, 3))
-    singly, at, number = [], cursor, 7
-    while len(singly) < 40 and (plan := pace.step(at, number)) is not None:
-        singly.append(plan)
-        at, number = plan.after, number + 1
-    at_once, at, number = [], cursor, 7
-    while len(at_once) < len(singly) and (plans := pace.ahead(at, number)):
-        assert len({plan.before.epoch for plan in plans}) == 1
-        at_once += plans
-        at, number = plans[-1].after, number + len(plans)
-    assert told(at_once[: len(singly)]) == told(singly)
-    assert [plan.before.position for plan in at_once[: len(singly)]] == [plan.before.position for plan in singly]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import Record, Squares, plain
+from datasets import Squares, plain
 from ways import iterator
 
 import mpiter
@@ -40,7 +40,7 @@ class Reusing(Squares):
         super().__init__(length)
         self.way, self.size, self.asked = way, size, 0
         self.ring = [np.empty(size, np.float32) for _ in range(buffers)]
-        self.list, self.dict, self.record, self.thing = [0, 0], {"x": 0}, Record(0, ""), Thing()
+        self.list, self.dict, self.thing = [0, 0], {"x": 0}, Thing()
         self.structured, self.mask = np.zeros(1, [("a", "i4"), ("b", "f4")]), np.zeros(2, bool)
 
     def __getitem__(self, index: int) -> Any:
@@ -50,7 +50,7 @@ class Reusing(Squares):
         return self.sample(index, array)
 
     def sample(self, index: int, array: Any) -> Any:
-        self.list[:], self.dict["x"], self.record.image, self.thing.value = [index, -index], index, index, index
+        self.list[:], self.dict["x"], self.thing.value = [index, -index], index, index
         self.structured["a"], self.mask[0] = index, index % 2
         arrays = {
             "an array": array,
@@ -64,13 +64,13 @@ class Reusing(Squares):
         }
         if self.way in arrays:
             return arrays[self.way]
-        values = self.list, self.dict, self.record, self.structured[0]  # each a column, or several
+        values = self.list, self.dict  # each a column, or several
         if self.way == "values":
             return values
         return {  # some of which travel as objects
             "arrays": arrays,
             "values": values,
-            "record": self.structured.view(np.recarray)[0],
+            "record": (self.structured[0], self.structured.view(np.recarray)[0]),
             "masked": np.ma.array(array[:2], mask=self.mask, copy=False),
             "objects": np.array([array, None], object),
             "deque": deque([array]),

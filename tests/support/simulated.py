@@ -128,10 +128,11 @@ class Rooms:
     def __init__(self, most: int, travels: bool) -> None:
         self.is_new, self.all, self._most, self._travels = True, list[Room](), most, travels
 
-    def wait_for_a_sample(self, rows: int) -> bool:
+    @property
+    def waits_for_a_sample(self) -> bool:
         return self.is_new
 
-    def learn(self, sample: Any, rows: int) -> None:
+    def learn(self, sample: Any) -> None:
         assert self.is_new
         self.is_new = False
 

@@ -20,7 +20,7 @@ import mpiter
 from mpiter import machine
 from mpiter.engine import team
 from mpiter.engine.rooms import Rooms
-from mpiter.transport.memory import Arena, unnamed_file
+from mpiter.transport.memory import Arena
 
 
 def whole(**options: Any) -> list[Any]:
@@ -33,20 +33,6 @@ def test_without_memfd_an_unnamed_file_does(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.delattr(os, "posix_fallocate")
     assert whole(backend=mpiter.Process("forkserver")) == expected
-
-
-def test_memory_that_may_not_be_executed_is_asked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    genuine, asked = os.memfd_create, []
-
-    def old_kernels(name: str, flags: int) -> int:
-        asked.append(flags)
-        if flags & 8:
-            raise OSError(22, "Invalid argument")
-        return genuine(name, flags)
-
-    monkeypatch.setattr(os, "memfd_create", old_kernels)
-    os.close(unnamed_file())
-    assert [bool(flags & 8) for flags in asked] == [True, False]
 
 
 def test_full_memory_is_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
