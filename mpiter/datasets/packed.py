@@ -1,9 +1,10 @@
 """``Packed``: a read-only sequence of many small objects in one piece of memory, which all processes share.
 
-The memory is an unnamed file: the items' pickles one after another, then the offset at which each ends.  Classes and
-functions that pickles name are in a list, which is pickled along with the dataset (those of ``__main__`` by value).  A
-process that is started with a ``Packed``, by any start method, maps the same memory; any other receives a copy.
-Unpickling is safe, because all pickles are written here and never come from a network.
+The memory is an unnamed file: the items one after another, then the offset at which each ends.  An item is written in
+msgpack if that keeps values and types exactly, else as a pickle.  Classes and functions that pickles name are in a
+list, which is pickled along with the dataset (those of ``__main__`` by value).  Reading an item makes a new object each
+time.  A process that is started with a ``Packed``, by any start method, maps the same memory; any other receives a
+copy.  Unpickling is safe, because all pickles are written here and never come from a network.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, SupportsIndex, TypeVar, overload
 
+import msgpack
+
 from .. import machine
 from ..errors import SharedMemoryFull
 from ..samples.byvalue import reducers
@@ -28,7 +31,9 @@ from .ship import explain
 T = TypeVar("T")
 
 _AT_ONCE = 1 << 20  # number of bytes to write at once
-_NAMING = b"\xc1"  # put before a pickle that names classes or functions; no pickle begins with it
+_PICKLED = pickle.PROTO[0]  # the first byte of a pickle; in msgpack it is the empty dict, a single byte
+_NAMING = b"\xc1"  # put before a pickle that names classes or functions; msgpack never uses it
+_LEAVES = {str, int, float, bool, bytes, type(None)}
 _REMEDY = "Leave such things out of the items, and open them in worker_init or on first use."
 
 
@@ -49,18 +54,18 @@ class Packed(Sequence[T]):
     <Packed: 10 items of 0.1 MB>
     """
 
-    __slots__ = ("_data", "_ends", "_memory", "_names", "_places", "_start")
+    __slots__ = ("_data", "_ends", "_memory", "_names", "_places", "_table")
 
     def __init__(self, items: Iterable[T]) -> None:
         names: list[Any] = []
-        memory, start, count = _packed(items, names)
-        self._attach(memory, start, names, range(count))
+        memory, table, count = _packed(items, names)
+        self._attach(memory, table, names, range(count))
 
-    def _attach(self, memory: SharedBytes, start: int, names: list[Any], places: range) -> None:
-        """Set the attributes; ``start`` is the offset of the items' ends in ``memory``."""
-        self._memory, self._start, self._names, self._places = memory, start, names, places
+    def _attach(self, memory: SharedBytes, table: tuple[int, str], names: list[Any], places: range) -> None:
+        """Set the attributes; ``table`` is the offset and the format of the items' ends in ``memory``."""
+        self._memory, self._table, self._names, self._places = memory, table, names, places
         self._data = memoryview(memory)
-        self._ends = self._data[start:].cast("Q")
+        self._ends = self._data[table[0] :].cast(table[1])  # type: ignore[call-overload]
 
     @property
     def nbytes(self) -> int:
@@ -79,20 +84,25 @@ class Packed(Sequence[T]):
             at = self._places[index]
         except IndexError:
             raise IndexError(f"there is no item {index} among {len(self)}") from None
-        return self._open(at) if type(at) is int else _attached(self._memory, self._start, self._names, at)
+        return self._open(at) if type(at) is int else _attached(self._memory, self._table, self._names, at)
 
     def __iter__(self) -> Iterator[T]:
         return map(self._open, self._places)
 
     def _open(self, at: int) -> Any:
         data = self._data[self._ends[at] : self._ends[at + 1]]
-        return _ByName(data[1:], self._names).load() if data[0] == _NAMING[0] else pickle.loads(data)
+        first = data[0]
+        if first == _NAMING[0]:
+            return _ByName(data[1:], self._names).load()
+        if first == _PICKLED and len(data) > 1:
+            return pickle.loads(data)
+        return msgpack.unpackb(data, strict_map_key=False)
 
     def __repr__(self) -> str:
         return f"<Packed: {len(self):,} items of {self.nbytes / 1e6:.1f} MB>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attached, (self._memory, self._start, self._names, self._places)
+        return _attached, (self._memory, self._table, self._names, self._places)
 
 
 def _attached(*about: Any) -> Packed[Any]:
@@ -101,8 +111,8 @@ def _attached(*about: Any) -> Packed[Any]:
     return packed
 
 
-def _packed(items: Iterable[Any], names: list[Any]) -> tuple[SharedBytes, int, int]:
-    """Return the memory, the offset of the items' ends in it, and the number of items."""
+def _packed(items: Iterable[Any], names: list[Any]) -> tuple[SharedBytes, tuple[int, str], int]:
+    """Return the memory, the offset and format of the items' ends in it, and the number of items."""
     waiting, ends, scribe = bytearray(), array("Q", [0]), _Scribe(names)
     file, written = SharedFile(), 0
     try:
@@ -118,9 +128,9 @@ def _packed(items: Iterable[Any], names: list[Any]) -> tuple[SharedBytes, int, i
                 _write(file.fd, memoryview(waiting), written)
                 written, waiting = ends[-1], bytearray()
         _write(file.fd, memoryview(waiting), written)
-        start = aligned(ends[-1])
-        _write(file.fd, memoryview(ends).cast("B"), start)
-        return SharedBytes(file), start, len(ends) - 1
+        start, code = aligned(ends[-1]), "I" if ends[-1] < 1 << 32 else "Q"
+        _write(file.fd, memoryview(array(code, ends)).cast("B"), start)
+        return SharedBytes(file), (start, code), len(ends) - 1
     except BaseException:
         file.close()
         raise
@@ -145,10 +155,16 @@ class _Scribe(pickle.Pickler):
         self._out = io.BytesIO()
         super().__init__(self._out, protocol=5)
         self.dispatch_table = {**copyreg.dispatch_table, **reducers()}
+        self._pack = msgpack.Packer().pack
         self._names, self._numbers = names, dict[int, int]()
         self._has_named = False  # the current item's pickle names a class or function
 
     def written(self, item: Any) -> bytes:
+        try:  # contextlib.suppress would double the time
+            if _is_plain(item):
+                return self._pack(item)  # type: ignore[no-any-return]
+        except (ValueError, OverflowError, RecursionError):
+            pass  # surrogates in a string, integers of more than 64 bits, an item within itself
         self._out.seek(0)
         self._out.truncate()
         self.clear_memo()
@@ -164,6 +180,22 @@ class _Scribe(pickle.Pickler):
         if number == len(self._names):
             self._names.append(value)
         return number
+
+
+def _is_plain(value: Any) -> bool:
+    """True if msgpack returns ``value`` with the same types throughout."""
+    kind = type(value)
+    if kind is dict:
+        for key in value:
+            if type(key) not in _LEAVES:
+                return False
+        value = value.values()
+    elif kind is not list:
+        return kind in _LEAVES
+    for part in value:  # noqa: SIM110 (all() takes twice as long, and there may be a million items)
+        if type(part) not in _LEAVES and not _is_plain(part):
+            return False
+    return True
 
 
 class _ByName(pickle.Unpickler):

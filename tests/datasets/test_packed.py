@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from datasets import Looked, Pair, file_of
@@ -49,7 +50,7 @@ CORNERS: list[Any] = [
     *({(1, 2): 3}, (1 << 64) - 1, 1 << 64, -(1 << 63), -(1 << 63) - 1, [1 << 80], [True, 1, 1.0], True),
     *(float("nan"), -0.0, {"a": Number(1)}, Number("inf"), np.float64(1.5), [np.int8(3)], 1j, range(3), {1, 2}),
     *("\ud800", {"\udcff": 1}, Text("a"), {Text("a"): 1}, b"\xc1", b"", bytearray(b"ab"), {"a": [bytearray(b"ab")]}),
-    *(Pair(1, 2), [Pair([1], (2,))], np.arange(3, dtype=">i2")),
+    *(msgpack.ExtType(5, b"ab"), [msgpack.Timestamp(1, 2)], Pair(1, 2), [Pair([1], (2,))], np.arange(3, dtype=">i2")),
     *("x" * 70_000, list(range(70_000))),
 ]
 
