@@ -99,7 +99,7 @@ def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
 class InOne(Pace):
     """Cuts batches from an order, each planned as one row, since a single worker makes it."""
 
-    whole = Plans.whole  # each batch needs a plan
+    ahead, whole = Plans.ahead, Plans.whole  # each batch needs a plan of its own
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         plan = Pace.step(self, cursor, number)

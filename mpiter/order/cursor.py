@@ -15,6 +15,7 @@ disjoint and cover it, except that the last step of an epoch is filled up with s
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,8 @@ import numpy as np
 
 from ..errors import OptionError
 from .order import NO_INDICES, Indices, Listed, Order, Sampled
+
+_AT_ONCE = 1 << 11  # keys, at the most, of the batches that are planned in one call
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,11 @@ class Plans:
         """Return the plan of the batch after ``cursor``, with this ``number``; None at the end."""
         raise NotImplementedError
 
+    def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
+        """Return the next plans, numbered from ``number`` on: several if that is cheaper; none at the end."""
+        plan = self.step(cursor, number)
+        return [] if plan is None else [plan]
+
     def knows(self, cursor: Cursor) -> bool:
         """True if ``step(cursor)`` can tell already: its keys, or the end, are known."""
         return True
@@ -182,6 +190,22 @@ class Pace(Plans):
         after = make_cursor((stop, epoch, False, order, epoch + position / length))
         return order.take(position, stop).tolist(), position, after
 
+    def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
+        """Return the plans of several full batches within the epoch at once."""
+        position, epoch, _, order, _ = cursor
+        length, each, step = len(order), self.batch_size, self.batch_size * self.share.size
+        most = (length - (1 if self.wrap else step) - position) // step
+        if self.share is not WHOLE or most < 2 or (self.epochs is not None and epoch >= self.epochs):
+            return Plans.ahead(self, cursor, number)
+        most = min(most, max(1, _AT_ONCE // each))
+        keys, plans = order.take(position, position + most * each), list[Plan]()
+        for begin in range(0, most * each, each):
+            after = make_cursor((position + each, epoch, False, order, epoch + position / length))
+            stretch = Stretch(0, epoch, position, keys[begin : begin + each])
+            plans.append(Plan(number, each, (stretch,), cursor, after))
+            cursor, number, position = after, number + 1, position + each
+        return plans
+
     def _wrapped(self, cursor: Cursor, number: int) -> Plan:
         stop, length = cursor.position + self.share.step(self.batch_size), len(cursor.order)
         first, end = self.share.rows(self.batch_size, stop - cursor.position)
@@ -252,29 +276,23 @@ class Horizon:
 
     def end(self) -> None:
         self._planned_to = None
-        self._next: Plan | None = None  # planned, but not yet taken by the loop
+        self._ahead: deque[Plan] = deque()  # planned, but not yet taken by the loop
         self._dead_end: Exception | None = None  # why planning could not go on
         self.rows = 1  # rows of the largest batch planned so far
 
     @property
     def is_reached(self) -> bool:
-        return self._planned_to is None and self._next is None
+        """True if every batch of the run has been planned and taken."""
+        return self._planned_to is None and not self._ahead
 
     def peek(self) -> Plan | None:
         """Return the next plan, the same until ``take()``; None if there is none, or none is known yet."""
-        if self._next is None and (to := self._planned_to) is not None and self._plans.knows(to):
-            try:
-                self._next = self._plans.step(to, self._next_number)
-            except Exception as error:  # raised by the order sampler
-                ends = isinstance(error, StopIteration)  # raised by next(), it would end the caller's loop
-                self._dead_end = RuntimeError("the order_sampler raised StopIteration") if ends else error
-            self._planned_to = None if self._next is None else self._next.after
-            self.rows = max(self.rows, 0 if self._next is None else self._next.rows)
-        return self._next
+        if not self._ahead and (to := self._planned_to) is not None and self._plans.knows(to):
+            self._step(to)
+        return self._ahead[0] if self._ahead else None
 
     def take(self) -> None:
-        self._next = None
-        self._next_number += 1
+        self._ahead.popleft()
 
     def take_dead_end(self) -> Exception | None:
         """Return the error that ended planning, if any, and forget it, since its traceback may hold the iterator."""
@@ -283,5 +301,17 @@ class Horizon:
 
     def is_beyond(self, epoch: int) -> bool:
         """True if planning must wait because the next batch is too far ahead of a consumer in ``epoch``."""
-        to = self._planned_to if self._next is None else self._next.before
+        to = self._ahead[0].before if self._ahead else self._planned_to
         return to is not None and isinstance(to.order, Sampled) and to.epoch > epoch + 1
+
+    def _step(self, cursor: Cursor) -> None:
+        plans: list[Plan] = []
+        try:
+            plans = self._plans.ahead(cursor, self._next_number)
+        except Exception as error:  # raised by the order sampler
+            ends = isinstance(error, StopIteration)  # raised by next(), it would end the caller's loop
+            self._dead_end = RuntimeError("the order_sampler raised StopIteration") if ends else error
+        self._ahead.extend(plans)
+        self._next_number += len(plans)
+        self._planned_to = plans[-1].after if plans else None
+        self.rows = max([self.rows, *(plan.rows for plan in plans)])
