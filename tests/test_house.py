@@ -61,7 +61,7 @@ OPEN = {
 }
 DOORS = {"chainer", "chainermn", "torch", "jax", "ray", "mpi4py"}
 EXTRAS = {"PIL", "h5py", "lmdb", "cupy"}
-ALLOWED = {"numpy", "cloudpickle", "threadpoolctl"}
+ALLOWED = {"numpy", "msgpack", "cloudpickle", "threadpoolctl"}
 
 
 def outsiders_of(module, top_level=False):

@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import Notices, WorkerStartError
 from ..order.cursor import Plan, Plans
 from ..samples.batch import Batch, stacked
-from ..samples.tree import Aside, Contents
+from ..samples.tree import MANY, Aside, Contents
 from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block
@@ -100,7 +100,8 @@ class Alone(Pumping):
     def _begin(self, loop: _Reading) -> None:
         loop.worker.give_again(())  # drops what Ctrl-C has left there
         self._going = self._course()
-        self._is_usual = not self._hooks and hasattr(self._opens, "of_rows")
+        is_small = self.options.batch_size <= MANY
+        self._is_usual = is_small and not self._hooks and hasattr(self._opens, "of_rows")
 
     def _fetch(self, loop: _Reading) -> Delivery:
         began = _now()

@@ -232,7 +232,7 @@ class _PrefetchLoop:
             most = min(most, max(1, rooms.slots.most_bytes // size - rules.reserve) + rules.n_prefetch)
         if rooms.is_new:
             horizon.peek()  # which sets horizon.rows
-            if rooms.waits_for_a_sample:
+            if rooms.waits_for_a_sample(horizon.rows):
                 return 0, 1, most
         batch_s = self.tally.sample_s * horizon.rows
         parts = workers if batch_s > rules.dear_s or most <= workers else 1
@@ -248,7 +248,7 @@ class _PrefetchLoop:
         began = time.monotonic()
         if (plan := horizon.peek()) is None:
             return False
-        if not rooms.waits_for_a_sample and (room := rooms.take(plan.rows)) is None:
+        if not rooms.waits_for_a_sample(plan.rows) and (room := rooms.take(plan.rows)) is None:
             self._lacks_room = True  # until a slot comes home, which rings the bell
             return False
         self.ledger.enter(plan, room)
@@ -308,7 +308,7 @@ class _PrefetchLoop:
         """Write samples that came as objects into the columns of their batch, once the layout is known."""
         rooms, found = self._team.rooms, [batch]
         if rooms.is_new and batch.odd:
-            rooms.learn(next(iter(batch.odd.values())))
+            rooms.learn(next(iter(batch.odd.values())), batch.plan.rows)
             found = list(self.ledger.batches.values())
             for one in found:
                 one.room = rooms.take(one.plan.rows) or OBJECTS

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..rules import Rules
-from ..samples.tree import Aside, Contents, Layout, Node, describe, is_record, merge, scatter
+from ..samples.copying import copied
+from ..samples.tree import MANY, Aside, Contents, Layout, Node, check_memory, describe, is_record, merge, scatter
 from ..transport.slots import Slots
 from .delivery import OBJECTS, Delivery, Room
 
@@ -51,14 +52,16 @@ class Rooms:
         """True until the layout of the samples (shapes and dtypes of their columns) is known."""
         return self._tree is None
 
-    @property
-    def waits_for_a_sample(self) -> bool:
-        """True if a first sample must come before a batch can have a room."""
-        return self._tree is None and not self._as_objects
+    def waits_for_a_sample(self, rows: int) -> bool:
+        """Return True if a first sample must come before a batch of ``rows`` rows can have a room."""
+        return self._tree is None and (not self._as_objects or rows > MANY)
 
-    def learn(self, sample: Any) -> None:
-        """Lay out rooms for samples like ``sample``."""
-        self._tree = tree = describe(sample)
+    def learn(self, sample: Any, rows: int) -> None:
+        """Lay out rooms for samples like ``sample``, the first of a batch of ``rows`` rows."""
+        tree = describe(sample)
+        if self._as_objects:
+            check_memory(tree, rows)
+        self._tree = tree
         if self._rules.as_samples and is_record(tree):
             self._tree = _ASIDE  # pickled as a whole: taking records apart and putting them together costs more
 
@@ -96,7 +99,7 @@ class Rooms:
             values: list[Any] = []
             if scatter(room.layout.tree, [sample], iter(columns), row, values):
                 del batch.odd[row]
-                batch.asides[row] = tuple([some[0] for some in values])
+                batch.asides[row] = tuple([copied(some[0]) for some in values])  # the dataset may overwrite it
 
     def contents(self, batch: Delivery, failed: frozenset[int]) -> Contents:
         """Return the batch's contents without the rows that failed: leased, or copied, if a lease must not be given."""

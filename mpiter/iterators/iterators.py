@@ -134,6 +134,11 @@ class SerialIterator(DatasetIterator[Batch[T]]):
 class Batches(DatasetIterator[B]):
     """An iterator of stacked batches; ``batches()`` makes it."""
 
+    @property
+    def ragged(self) -> str:
+        """The ``ragged`` option: what is done with samples that differ in shape."""
+        return self._pump.options.ragged
+
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
         return Columns(settle_as(options.ragged))
 

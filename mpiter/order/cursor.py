@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -98,7 +98,7 @@ class Plan(NamedTuple):
 
     number: int
     rows: int
-    stretches: Sequence[Stretch]
+    stretches: Iterable[Stretch]
     before: Cursor
     after: Cursor
     samples: int | None = None  # their number, if a row is not a single sample
@@ -214,7 +214,7 @@ class Pace(Plans):
         epochs, position = divmod(stop, length)
         order = cursor.order.following(cursor.position).later(epochs - 1)
         after = Cursor(position, cursor.epoch + epochs, True, order, cursor.epoch_detail)
-        ours = _stretches(cursor, cursor.position + first, cursor.position + end, runs_on=True)
+        ours = _Stretches(cursor, cursor.position + first, cursor.position + end, runs_on=True)
         return Plan(number, self.batch_size, ours, cursor, after)
 
     def _bounded(self, cursor: Cursor, number: int) -> Plan | None:
@@ -227,7 +227,7 @@ class Pace(Plans):
         over = not share.has_more(each, length - stop, self.drop_last)
         after = _next_epoch(cursor) if over else cursor._replace(position=stop, is_new_epoch=False)
         after = after._replace(previous_epoch_detail=cursor.epoch_detail)
-        ours = _stretches(cursor, cursor.position + first, cursor.position + end, runs_on=False)
+        ours = _Stretches(cursor, cursor.position + first, cursor.position + end, runs_on=False)
         return Plan(number, end - first, ours, cursor, after, fills=max(0, end - max(first, left)))
 
 
@@ -236,23 +236,30 @@ def _next_epoch(cursor: Cursor) -> Cursor:
     return cursor._replace(position=0, epoch=cursor.epoch + 1, is_new_epoch=True, order=order)
 
 
-def _stretches(cursor: Cursor, start: int, stop: int, runs_on: bool) -> list[Stretch]:
-    """Return the stretches from position ``start`` to ``stop``.
+@dataclass(frozen=True, slots=True)
+class _Stretches:
+    """The stretches from one position to another, found one at a time: there may be millions.
 
     Beyond the epoch's end come the next epochs, or, to fill up its last step, its own first samples once more.
     """
-    _, epoch, _, order, _ = cursor
-    passed, at = divmod(start, len(order))
-    if passed and runs_on:
-        epoch, order = epoch + passed, order.following(cursor.position).later(passed - 1)
-    rows, row, found = stop - start, 0, list[Stretch]()
-    while row < rows:
-        found.append(stretch := Stretch(row, epoch, at, order.take(at, min(len(order), at + rows - row))))
-        row, at = row + len(stretch.indices), 0
-        if runs_on and row < rows:
-            order = order.following(cursor.position if epoch == cursor.epoch else 0)
-            epoch += 1
-    return found
+
+    cursor: Cursor
+    start: int
+    stop: int
+    runs_on: bool
+
+    def __iter__(self) -> Iterator[Stretch]:
+        _, epoch, _, order, _ = cursor = self.cursor
+        passed, at = divmod(self.start, len(order))
+        if passed and self.runs_on:
+            epoch, order = epoch + passed, order.following(cursor.position).later(passed - 1)
+        rows, row = self.stop - self.start, 0
+        while row < rows:
+            yield (stretch := Stretch(row, epoch, at, order.take(at, min(len(order), at + rows - row))))
+            row, at = row + len(stretch.indices), 0
+            if self.runs_on and row < rows:
+                order = order.following(cursor.position if epoch == cursor.epoch else 0)
+                epoch += 1
 
 
 class Horizon:

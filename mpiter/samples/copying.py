@@ -70,7 +70,7 @@ def copied(sample: Any) -> Any:
         return kind([copied(part) for part in sample])
     if kind is dict:
         return {name: copied(value) for name, value in sample.items()}
-    if kind in (np.ndarray, np.memmap):
+    if kind in (np.ndarray, np.memmap, np.void):
         return sample.copy("K")
     return sample.clone() if tensors.as_bytes(sample) is not None else sample
 
@@ -101,6 +101,8 @@ def glimpse(sample: Any) -> list[bytes]:
         parts = islice(sample.values() if kind is dict else sample, _FEW)
         return [some for part in parts if type(part) not in _CONSTANT for some in glimpse(part)]
     if kind is not np.ndarray:
+        if kind is np.void:  # a record of a structured array
+            return [sample.tobytes()]
         array = None if isinstance(sample, np.generic) else tensors.as_array(sample)
         if array is None:
             return []

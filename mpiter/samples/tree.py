@@ -16,10 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import SharedMemoryFull
+from ..machine import memory_total
 from . import tensors
 from .envelope import aligned
 
 PAGE = 4096
+MANY = 100_000  # rows: a batch of more may not fit into memory
 
 Column = np.ndarray[Any, Any]
 _DEEPEST = 32  # levels of nesting; what is deeper (a cycle, most likely) is sent as an object
@@ -391,6 +394,15 @@ class Layout:
         """Return the columns as arrays on ``memory``, any writable buffer."""
         count = self.rows if rows is None else rows
         return [np.ndarray((count, *shape), dtype, memory, at) for shape, dtype, at in self.leaves]
+
+
+def check_memory(tree: Node, rows: int) -> None:
+    """Raise an error if ``rows`` samples like ``tree`` need more memory than the machine has."""
+    if rows > MANY and (size := Layout(tree, rows).size) > memory_total():
+        raise SharedMemoryFull(
+            f"a batch of {rows} samples like the first one takes {size / 1e9:.0f} GB, more than there is; lower "
+            f"batch_size."
+        )
 
 
 @dataclasses.dataclass(slots=True)

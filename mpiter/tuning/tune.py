@@ -67,7 +67,7 @@ def tune(
         loading: the other arguments of ``batches()``.
 
     >>> from mpiter import batches
-    >>> found = tune(range(100_000), 64, max_workers=1, budget_s=2)
+    >>> found = tune(range(100_000), 64, max_workers=1, budget_s=5)
     >>> [*found.table]
     [0, 1]
     >>> stream = batches(range(100_000), 64, n_processes=found.n_processes)

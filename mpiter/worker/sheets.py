@@ -17,7 +17,7 @@ import numpy as np
 
 from ..samples.copying import Held
 from ..samples.envelope import Raw, Sealing
-from ..samples.tree import Aside, Column, Layout, Rows, scatter
+from ..samples.tree import MANY, Aside, Column, Layout, Rows, check_memory, describe, scatter
 from ..samples.writing import Fetch, loop_for, places
 from ..transport.memory import Arena
 from . import seeding
@@ -101,6 +101,8 @@ class _ByReference(Sheet):
     def fetch(self, dataset: Any, keys: Any, row: int, cells: memoryview, seeded: bool) -> None:
         taking, held = self.make(seeded), self._held
         taking(dataset, islice(keys, 1), row, cells, None, held.look)
+        for sample in held.open()[:1] if self._count > MANY else ():
+            check_memory(describe(sample), self._count)
         taking(dataset, keys, row + 1, cells, None, held.look if self._looks else held.add)
 
     def fail(self, row: int) -> None:

@@ -20,7 +20,6 @@ STATE = {
         scalar=np.float32(0.1),
         zero=np.array(5.0),
         dates=np.array(["2026-01-01"], "M8[D]"),
-        records=np.array([(1, 2.0)], [("a", "i1"), ("b", "f8")]),
         turned=np.arange(6).reshape(2, 3).T,
         nothing=np.array(["", ""], "S0"),
     ),

@@ -40,7 +40,7 @@ def forbidden(*_):
     raise PermissionError(1, "Operation not permitted")
 
 
-NEW = {"numpy": "2.4.6", "cloudpickle": "3.1.2", "threadpoolctl": "3.8.0"}
+NEW = {"numpy": "2.4.6", "msgpack": "1.2.4", "cloudpickle": "3.1.2", "threadpoolctl": "3.8.0"}
 
 
 def methods(*names):

@@ -49,7 +49,7 @@ class Journey:
         bell = SimpleNamespace(ring=lambda: None)
         slots, rules = Slots(self.memory, 1 << 40, bell), Rules(1, as_samples=False)
         self.rooms = Rooms(rules, slots, dumps, pytest.fail, copy, in_slots=not travels, as_objects=False)
-        self.rooms.learn(batch[0] if first is None else first)
+        self.rooms.learn(batch[0] if first is None else first, 1)
         self.room = self.rooms.take(len(batch) + spare)
         self.delivery = Delivery(Plan(0, len(batch), (), None, None), self.room)
         self.layout, self.odd, self.asides = self.room.layout, self.delivery.odd, self.delivery.asides

@@ -64,7 +64,7 @@ class Reusing(Squares):
         }
         if self.way in arrays:
             return arrays[self.way]
-        values = self.list, self.dict  # each a column, or several
+        values = self.list, self.dict, self.structured[0]
         if self.way == "values":
             return values
         return {  # some of which travel as objects

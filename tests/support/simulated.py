@@ -128,11 +128,10 @@ class Rooms:
     def __init__(self, most: int, travels: bool) -> None:
         self.is_new, self.all, self._most, self._travels = True, list[Room](), most, travels
 
-    @property
-    def waits_for_a_sample(self) -> bool:
+    def waits_for_a_sample(self, rows: int) -> bool:
         return self.is_new
 
-    def learn(self, sample: Any) -> None:
+    def learn(self, sample: Any, rows: int) -> None:
         assert self.is_new
         self.is_new = False
 

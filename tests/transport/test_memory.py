@@ -53,7 +53,7 @@ def test_memory_that_runs_out_later_means_fewer_slots(monkeypatch: pytest.Monkey
     def allocate(self: Arena, size: int) -> int:
         nonlocal allocations
         allocations += 1
-        if allocations > 3:
+        if allocations > 4:  # two of the board, and two slots
             raise mpiter.errors.SharedMemoryFull("no more")
         return genuine(self, size)
 
