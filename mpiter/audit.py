@@ -31,7 +31,7 @@ _HANDED, _FILL, _SKIPPED, _FAILED = range(4)
 
 
 class Epoch(NamedTuple):
-    """The result for one epoch."""
+    """What the audit has found out about one epoch."""
 
     epoch: int
     is_over: bool

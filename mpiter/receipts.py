@@ -39,9 +39,9 @@ class Receipts:
     """Logs the batches that one rank of a training is handed, in a folder that all ranks and restarts share.
 
     Args:
-        folder: is created if missing.  Each loader needs its own: a second log of a rank counts as a restart.
+        folder: is created if missing.  Two loaders need two folders: a rank's second log would count as its restart.
         rank: this program's number among the ``size`` programs; None: as the launcher says.
-        length: promises that each epoch has each of the samples 0 to ``length - 1`` once.
+        length: your promise that each epoch has each of the samples 0 to ``length - 1`` once, which the audit checks.
 
     Iterators and loaders take it, or only the folder, as ``receipts=``.
 

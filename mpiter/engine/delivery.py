@@ -69,7 +69,7 @@ def ending(at: Cursor, error: BaseException | None = None) -> Delivery:
 
 
 def finish(batch: Delivery, rules: Rules, tally: Tally, contents: _Contents) -> None:
-    """Set the batch's contents, which ``contents`` makes of the rows that haven't failed, or its error."""
+    """Set the batch's error, or its contents, which ``contents`` makes of the rows that haven't failed."""
     failed: frozenset[int] = frozenset()
     if batch.faults:
         failed = frozenset(fault.row for fault in batch.faults if fault.ends_row)

@@ -264,7 +264,7 @@ class Loading(Generic[B_co]):
         return batches_of(max(0, length - position), size or 1, drops, self._recipe.share())
 
     def _length_of(self, current: Pass | None) -> int:
-        """Return the number of batches in ``current``, or in the next epoch; after a resume, of those left."""
+        """Return how many batches ``current`` has (None: the next epoch); after a resume, how many are left."""
         rest = self._rest(self._next.position if current is None else current.begun)
         if rest is None:
             what = "dataset" if self._sampled is None else "sampler"

@@ -81,8 +81,9 @@ class Streamed(Wrapping):
         return self.__dict__ | {"_reading": None, "_sharded_before": None}
 
     def __getitem__(self, key: Wanted) -> tuple[Any, ...]:
-        """Return a batch, whether the stream shards itself, the number of elements, and the fields of a ``Mark`` if the
-        stream has a state; at the end of the stream, only the second item."""
+        """Return a batch, whether the stream shards itself, the number of elements read for it, and the fields of
+        a ``Mark`` if the stream has a state.  At the end of the stream, return only whether it shards itself.
+        """
         if self._sharded_before is None:
             self._sharded_before = was_asked()
         if here.now.worker is not None:

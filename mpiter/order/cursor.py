@@ -120,7 +120,7 @@ class Plans:
         return [] if plan is None else [plan]
 
     def knows(self, cursor: Cursor) -> bool:
-        """True if ``step(cursor)`` can tell already: its keys, or the end, are known."""
+        """True if ``step(cursor)`` needn't wait: it is known which keys come at ``cursor``, or that none come."""
         return True
 
     def whole(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:

@@ -245,7 +245,7 @@ class Sampled(Listed):
         return order
 
     def instead(self, array: Any) -> Sampled:
-        """Return ``array`` as this epoch's order, followed by the same orders as this one."""
+        """Return ``array`` as the order of this epoch; the later epochs keep the orders that they have here."""
         return Sampled(array, self._sampling, self._later)
 
     def over_again(self, length: int) -> Sampled:

@@ -97,7 +97,11 @@ class Watch:
         return self._stopwatch.since >= self.interval
 
     def look(self, lines: Mapping[int, Line], busy: Collection[int]) -> list[int]:
-        """Return the workers that are stuck, given all lines on the board and the workers that have a block."""
+        """Return the workers that are stuck.
+
+        ``lines`` has the line on the board (the integers that a worker shares about itself) of each; ``busy`` has the
+        workers that have been sent rows to fetch.
+        """
         passed = self._stopwatch.lap()
         self._still = {
             worker: self._still.get(worker, 0.0) + passed

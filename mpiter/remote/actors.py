@@ -35,7 +35,7 @@ _LOOK_S = 1.0  # between two requests for the actors' lines of the board, unless
 
 
 class _Actor:
-    """The actor itself, in a process of the cluster."""
+    """Ray's actor: runs in a process of the cluster, and is one worker."""
 
     def __init__(self, setup: Setup, number: int, path: list[str]) -> None:
         self._setup, self._number = setup, number

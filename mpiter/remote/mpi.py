@@ -1,8 +1,8 @@
 """Workers that are MPI ranks: ``mpiexec -n 9 python -m mpi4py.futures train.py`` runs one trainer and eight workers.
 
 All Pools of a program share these ranks, which live as long as the program: none is replaced.  Guarantees that the
-program ends, and doesn't hang, when a rank no longer answers: with an error if one can be raised, else through
-``_Ending``.  Nothing here starts MPI, since ``mpi4py.futures`` has.
+program ends, and doesn't hang, when a rank no longer answers: with an error if one can be raised, else by
+ending all its processes (``_Ending``).  Nothing here starts MPI, since ``mpi4py.futures`` has.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def _asides_in(contents: Contents) -> Iterator[Any]:
 
 
 def samples_of(contents: Contents) -> list[Any]:
-    """Return the batch as a list: samples made of the columns' rows, and those that don't fit as they are."""
+    """Return the batch as a list: samples made of the columns' rows; samples that didn't fit the columns, unchanged."""
     samples = contents.objects
     if samples is None:
         samples = [*gather(contents.tree, iter(contents.columns), _asides_in(contents), contents.rows)]

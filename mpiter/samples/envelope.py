@@ -115,7 +115,7 @@ def dumps(value: Any) -> bytes:
 
 
 def by_reference(*args: Any, **kwargs: Any) -> pickle.Pickler:
-    """Return a plain pickler, which runs in C, with our reducers added."""
+    """Return pickle's own pickler (written in C; it stores classes by their names), with our reducers added."""
     pickler = pickle.Pickler(*args, **kwargs)
     pickler.dispatch_table = {**copyreg.dispatch_table, **reducers()}
     return pickler

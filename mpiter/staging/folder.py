@@ -36,7 +36,7 @@ _PAUSE_S = 0.01  # between two attempts to lock
 
 
 class Folder:
-    """This user's folder of copies in the folder ``tier``, with at most ``capacity`` bytes."""
+    """This user's folder of copied samples, in the folder ``tier`` on a fast disk, with at most ``capacity`` bytes."""
 
     def __init__(self, tier: str, capacity: int) -> None:
         self.path, self.capacity = os.path.join(os.path.abspath(tier), f"mpiter-staged-{os.getuid()}"), capacity

@@ -76,7 +76,7 @@ class Staging:
             raise OptionError(f"copies cannot be kept in {name}: {error.strerror}; take another tier.") from error
 
     def of(self, dataset: T) -> T:
-        """Return a copy of ``dataset``, staged: its ``fetch`` reads and keeps copies."""
+        """Return a dataset like ``dataset`` whose ``fetch`` reads from the folder, and copies missing samples there."""
         if any(offered(dataset, name) is None for name in ("source", "fetch")):
             raise OptionError(
                 f"{type(dataset).__name__} cannot be staged without the methods source(i), which says where a sample's "

@@ -132,7 +132,7 @@ class Slots:
             self._take_in(self._home.popleft())
 
     def _listen(self) -> None:
-        """Have each lease ring the bell when it ends, and free the slots of those that have ended already."""
+        """Have the end of each lease (the user's hold on a slot) wake the loop; free slots whose lease has ended."""
         for watch in list(self._leases.values()):
             if (memory := watch()) is None:
                 self._take_in(watch)

@@ -100,7 +100,7 @@ class BlackBox(SharedFile):
                 os.kill(pid, _ASK)
 
     def read(self) -> str:
-        """Return what was written since the last ``turn_over``, shortened if it is long."""
+        """Return the stacks that workers have written since the last ``turn_over``, shortened if they are long."""
         text = os.pread(self.fd, 1 << 20, self._read_to).decode(errors="replace").strip()
         return text if len(text) <= _LONGEST else text[:_LONGEST] + "\n…"
 

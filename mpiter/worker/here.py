@@ -41,7 +41,7 @@ class WorkerInfo:
 
 
 class Frame:
-    """The state of one fetch; a new frame stands for no fetch."""
+    """What a thread is fetching: its worker, the sample's place and seed.  As it is made, nothing is fetched."""
 
     __slots__ = ("at", "beyond", "drawn", "hearer", "notices", "seeds", "worker")
 

@@ -55,7 +55,7 @@ class Sheet:
         self._seal(row, sample, sample)
 
     def keep(self, row: int, values: tuple[Any, ...], sample: Any) -> None:
-        """Seal the values of a sample that have no column, or the whole sample if there are no columns."""
+        """Pickle a sample's values that have no column (the whole sample if there are no columns), for the answer."""
         if self.layout is None:
             self._seal(row, sample, sample)
         else:
