@@ -220,6 +220,9 @@ def _map_as_much_as_possible(file: SharedFile, size: int) -> tuple[int, mmap.mma
             os.ftruncate(file.fd, size)
             return size, mmap.mmap(file.fd, size)
         except (OSError, ValueError) as error:  # RLIMIT_AS, RLIMIT_FSIZE or strict overcommit
+            if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+                file.close()
+                raise
             if size > _SMALLEST:
                 size = aligned(max(_SMALLEST, size // 2), PAGE)
                 continue

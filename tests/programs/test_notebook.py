@@ -31,7 +31,6 @@ class Numbers:
     def __len__(self):
         return 12
     def __getitem__(self, i):
-        print(f"<fetching {i}>")
         if self.slow and i >= 4:
             open(self.slow, "w").close()
             time.sleep(600)
@@ -130,7 +129,6 @@ def kernel(tmp_path):
 def iterates(kernel):
     printed, errors = kernel.run(ITERATE)
     assert (printed.splitlines()[-1:], errors) == (["True"], [])
-    assert all(f"<fetching {i}>" in printed for i in range(12))
 
 
 def test_cells_may_be_run_again_and_interrupted_and_nothing_outlives_the_kernel(kernel, tmp_path):

@@ -42,8 +42,8 @@ PLAIN = """
             with it:
                 for batch in it:
                     assert all(isinstance(item, kind) for item in batch), type(batch[0])
-                    assert isinstance(batch.columns, kind), type(batch.columns)
-                    print([(item.image.sum().item(), item.label) for item in batch], batch.columns.image.shape)
+                    assert isinstance(batch.columns, Pair if kind is Pair else list), type(batch.columns)
+                    print([(item.image.sum().item(), item.label) for item in batch], batch[0].image.shape)
 """
 
 
