@@ -170,8 +170,6 @@ def _named(columns: Any) -> Iterator[tuple[str, Any]]:
     return ((f"column {at}", column) for at, column in enumerate(columns))
 
 
-# -- how samples are read ----------------------------------------------------------------------------------------------
-
 Reader = Callable[[Any], Any]  # array of indices -> a sequence of samples
 
 

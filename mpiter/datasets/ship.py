@@ -164,9 +164,6 @@ def _told(stays: list[str]) -> str:
     )
 
 
-# -- pickling ----------------------------------------------------------------------------------------------------------
-
-
 def _dumps(
     cargo: Any,
     buffers: list[pickle.PickleBuffer] | None = None,

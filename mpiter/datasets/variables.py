@@ -145,9 +145,6 @@ def _is_of_its_process(value: Any) -> bool:
     return names[0] in _OF_ITS_PROCESS or hasattr(kind, "__next__") or kind.__name__ in ("Generator", "RandomState")
 
 
-# -- settings of the process and of well-known libraries ---------------------------------------------------------------
-
-
 class Setting(NamedTuple):
     """A setting of a library, with the functions that read and set it."""
 

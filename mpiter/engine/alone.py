@@ -152,8 +152,6 @@ class _Reading:
     def stats(self) -> Stats:
         return Stats(**self.tally.look())
 
-    # -- a batch -------------------------------------------------------------------------------------------------
-
     def fetch(self, plan: Plan, seed: int) -> Delivery:
         """Return the planned batch, or the error in its place, as a delivery."""
         began, tally = _now(), self.tally

@@ -78,8 +78,6 @@ class _PrefetchLoop:
         self._waits_for_room = False  # …which then rings the bell
         self._stopping = False
 
-    # -- for the consumer ----------------------------------------------------------------------------------------
-
     def launch(self, run: Run) -> None:
         """Start the workers, in the caller's thread, then the loop's thread."""
         self.staff(run)
@@ -128,8 +126,6 @@ class _PrefetchLoop:
     def carries(self, cargo: Any) -> bool:
         """Return True if sending ``cargo`` to the workers now would change nothing for them."""
         return (team := self._team) is not None and team.carries(cargo)
-
-    # -- what is going on --------------------------------------------------------------------------------------------
 
     @property
     def lines(self) -> list[Line]:
@@ -200,8 +196,6 @@ class _PrefetchLoop:
         except BaseException as error:
             self._fail(error)
 
-    # -- down ----------------------------------------------------------------------------------------------------
-
     def _feed(self) -> None:
         """Send blocks (rows of one batch) to the workers that can take one."""
         team, ledger = self._team, self.ledger
@@ -262,8 +256,6 @@ class _PrefetchLoop:
         self._run, self._epoch_taken = run, run.cursor.epoch
         self._horizon.begin(run.cursor, run.plans)
         self._ended, self._delivered = False, 0
-
-    # -- up ------------------------------------------------------------------------------------------------------
 
     def _settle(self, done: Done) -> None:
         """Handle a worker's answer: note its rows as done, and store what came with it."""
@@ -349,8 +341,6 @@ class _PrefetchLoop:
         except Exception:
             self._send_home()
             raise
-
-    # -- the end -------------------------------------------------------------------------------------------------
 
     def _send_home(self) -> None:
         """End all workers; the next run starts new ones."""

@@ -92,8 +92,6 @@ class Pumping:
         if self.loop is not None and not self.loop.carries(self.options.cargo):
             self.change(self.options)
 
-    # -- handing out ---------------------------------------------------------------------------------------------
-
     def next(self, passed: Callable[[], object] | None = None) -> Any:
         """Return the next batch that has samples left; ``passed`` is called for each that has none and is skipped."""
         with self._one_at_a_time:
@@ -210,8 +208,6 @@ class Pumping:
         if self.is_closed:
             self.close()  # it may have been started since
         return IteratorClosed("the iterator was closed while next() waited.")
-
-    # -- the loop ------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Have the loop plan again, because a sampler has given more keys."""

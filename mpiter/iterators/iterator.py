@@ -155,8 +155,6 @@ class DatasetIterator(Generic[B]):
         order = now.over_again(len(self.dataset)) if isinstance(now, Sampled) else self._first_order()
         self._go(Cursor(0, 0, False, order))
 
-    # -- what trainers, triggers and progress bars read ------------------------------------------------------------
-
     @property
     def epoch(self) -> int:
         """The number of complete epochs."""
@@ -196,8 +194,6 @@ class DatasetIterator(Generic[B]):
     def stats(self) -> Stats:
         """Return a snapshot of the counters."""
         return self._pump.stats()
-
-    # -- what may be changed while it is in use --------------------------------------------------------------------
 
     def _change(self, sampling: Sampling | None = None, **options: Any) -> None:
         """Use other options from the next batch on; they are checked anew."""

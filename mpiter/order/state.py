@@ -59,9 +59,6 @@ def _order(state: Mapping[str, Any], seed: int, epoch: int, now: Order, length: 
     return now.instead(array) if isinstance(now, Sampled) else Given(array, Shuffled(length, seed, epoch + 1))
 
 
-# -- what the states of iterators and of loaders have in common --------------------------------------------------------
-
-
 def begun(agreed: dict[str, Any], seed: int) -> dict[str, Any]:
     """Return the beginning of a state; the seed is text, since JSON readers may not keep so large a number exactly."""
     return {"mpiter": VERSION, **agreed, "seed": str(seed)}

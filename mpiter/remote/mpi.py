@@ -229,8 +229,6 @@ def _opened(pickled: bytes, rank: int, tag: int, sizes: list[int]) -> Any:
     return pickle.loads(pickled, buffers=buffers)
 
 
-# -- the end of a program that has lost a rank -----------------------------------------------------------------------
-
 _SHELL = 'trap "" INT TERM HUP; read -r _ || printf "%s\\n" "$0" >&2'  # prints, unless it gets a line first
 _TO_READ_S = 0.3  # for mpiexec to forward the last output, of which it drops the rest when told to abort
 _STUCK = "an MPI rank has not come back from its sample: all ranks are ended, as the program has."

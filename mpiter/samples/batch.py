@@ -123,9 +123,6 @@ def _shown(value: Any) -> str:
     return f"{type(value).__name__} {tuple(shape)} of {value.dtype}" if shape is not None else f"{value!r:.40}"
 
 
-# -- lists and columns -------------------------------------------------------------------------------------------------
-
-
 def _asides_in(contents: Contents) -> Iterator[Any]:
     """Return an iterator over the leaves that have no column: for each, the values of all rows."""
     return iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())

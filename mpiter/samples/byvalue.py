@@ -94,9 +94,6 @@ def _with_slots(cls: type, reduced: Any) -> Any:
     return make, (*head, namespace, tracker, extra), *rest
 
 
-# -- reducers for every pickler ----------------------------------------------------------------------------------------
-
-
 def reducers() -> dict[type, Any]:
     """Return reducers for types that pickle would alter, or pickle slowly."""
     text = dict.fromkeys((np.bytes_, np.str_), _reduce_text)
@@ -119,9 +116,6 @@ def _reduce_array(array: Any) -> Any:
 def _refuse(connection: Connection) -> Any:
     """Refuse a connection, of which pickle would send the descriptor's number in this process."""
     raise TypeError("it is an open connection")
-
-
-# -- where a class is ------------------------------------------------------------------------------------------------
 
 
 def is_importable(name: str | None) -> bool:
@@ -196,9 +190,6 @@ def name_classes() -> None:
         with contextlib.suppress(Exception):  # a class that can't be hashed
             if vars(sys.modules.get(cls.__module__, cls)).get(cls.__qualname__) is not cls:
                 identifiers._get_or_create_tracker_id(cls)
-
-
-# -- which part can't be pickled -------------------------------------------------------------------------------------
 
 
 def culprit(

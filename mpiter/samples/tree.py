@@ -32,9 +32,6 @@ _PLAIN_KEYS = {str, int, bool, bytes, type(None)}  # types of keys that are recr
 _ARRAYS = {np.ndarray, np.memmap}  # once copied, a memory map is an ordinary array
 
 
-# -- samples that lie in columns already -------------------------------------------------------------------------------
-
-
 def container(parts: Any, made: Callable[[Any], Any]) -> Any:
     """Return a tuple, named tuple or dict like ``parts``, with ``made`` applied to each part."""
     if isinstance(parts, dict):
@@ -60,9 +57,6 @@ class Rows(Sequence[Any]):
         if type(self.columns) is tuple and self.columns:
             return zip(*self.columns, strict=True)
         return map(self.__getitem__, range(self._length))
-
-
-# -- leaves ------------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -210,9 +204,6 @@ def is_raw(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "biufcmMSUV" and dtype.names is None and not dtype.metadata and np.dtype(dtype.str) == dtype
 
 
-# -- groups ------------------------------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
     """A container in a sample: its exact type, its keys if it is a dict, and its parts."""
@@ -302,9 +293,6 @@ def _is_namedtuple(cls: type) -> bool:
     return hasattr(cls, "_fields") and cls.__base__ is tuple and cls.__dict__.get("__slots__") == ()
 
 
-# -- traversals --------------------------------------------------------------------------------------------------------
-
-
 def columns_of(node: Node) -> Iterator[Leaf]:
     """Yield the leaves that have a column, in the order of the traversal."""
     if isinstance(node, Group):
@@ -368,9 +356,6 @@ def merge(known: Node, seen: Node) -> Node | None:
         return Aside() if known.kind == "list" else None
     parts = map(merge, known.parts, seen.parts)
     return dataclasses.replace(known, parts=tuple(part or Aside() for part in parts))
-
-
-# -- in memory ---------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
