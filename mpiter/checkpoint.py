@@ -31,9 +31,12 @@ from .worker.seeding import give_back, global_generators, state_of
 
 
 class _State(Enum):
+    """Where the training loop is.  A signal that comes while it is WAITING is delivered at once."""
+
     OUTSIDE = "the block hasn't begun, or has ended"
     BETWEEN = "no step of steps() has begun"
     STEP = "a step of steps() isn't finished"
+    WAITING = "steps() waits for a batch between two steps, so that all parts can be saved"
 
 
 class Checkpoint:
@@ -48,10 +51,10 @@ class Checkpoint:
 
     A step of ``steps(loader)`` is finished when the loop asks for the next batch or is left; if a step takes several
     batches, loop over the loader and call ``step()`` at its end. Ctrl-C, SIGTERM and SIGHUP are held back until a step
-    is finished; in the last step of an epoch of ``epochs()``, until the body of that loop is done. Then all is saved,
-    with the global random generators, and the signal's original handler is called. A second Ctrl-C isn't held back;
-    like an error, it loses what came since the last save. The end of the block, also by ``break`` or ``return``, saves
-    the last finished step.
+    is finished (not while ``steps()`` waits for a further batch from workers); in the last step of an epoch of
+    ``epochs()``, until the body of that loop is done. Then all is saved, with the global random generators, and the
+    signal's original handler is called. A second Ctrl-C isn't held back; like an error, it loses what came since the
+    last save. The end of the block, also by ``break`` or ``return``, saves the last finished step.
 
     >>> import mpiter, tempfile
     >>> loader, model = mpiter.DataLoader(range(6), batch_size=2), {"sum": 0}
@@ -116,11 +119,16 @@ class Checkpoint:
             raise OptionError(f"{what}: pass it to Checkpoint as well.")
         if self._state is _State.STEP:  # the last one of an earlier loop, which was left by break
             self._end_step(None)
-        for batch in batches:
-            self._go_to(_State.STEP)
-            yield batch
-            if self._state is _State.STEP:  # not if step() was called
-                self._end_step(batches)
+        may_wait = not getattr(batches, "fetches_here", True)  # in a fetch within next() the parts don't agree
+        try:
+            for batch in batches:
+                self._go_to(_State.STEP)
+                yield batch
+                if self._state is _State.STEP and self._end_step(batches) and may_wait:  # not if step() was called
+                    self._go_to(_State.WAITING)
+        finally:
+            if self._state is _State.WAITING:
+                self._state = _State.BETWEEN
 
     def step(self) -> None:
         """Finish a step, once the model and all else that belongs to it have been updated."""
@@ -159,13 +167,17 @@ class Checkpoint:
         """Return the names of the loaders that have handed out batches since the last finished step."""
         return (name for name, state in self._now().items() if repr(state) != repr(self._places[name]))
 
-    def _end_step(self, batches: Any) -> None:
-        """Finish the step, then save and handle a signal if needed; after an epoch's last step ``epochs()`` does so."""
+    def _end_step(self, batches: Any) -> bool:
+        """Finish the step, then save and handle a signal if needed; after an epoch's last step ``epochs()`` does so.
+
+        Return True if a signal needn't be held back until the next batch is handed out.
+        """
         loaders = {name: part for name, part in self._loaders.items() if part is batches} or self._loaders
         has_ended = any(name in loaders and loaders[name].is_new_epoch for name in self._moved())
         self._finish()
-        if not (self._counts_epochs and has_ended):
+        if may_pause := not (self._counts_epochs and has_ended):
             self._pause()
+        return may_pause
 
     def _pause(self) -> None:
         """Save if a save is due or a signal was held back, and call that signal's original handler."""
@@ -184,6 +196,9 @@ class Checkpoint:
         if number == self._heard == signal.SIGINT:
             return self._deliver(frame)
         self._heard = number
+        if self._state is _State.WAITING:
+            self._state = _State.BETWEEN
+            return self._pause()
         more = "; Ctrl-C once more, and it ends at once" if number == signal.SIGINT else ""
         _say(f"{signal.Signals(number).name} waits for the end of this step or epoch, to save all{more}.")
 

@@ -123,6 +123,7 @@ class Echo(Generic[B]):
         self._agreed |= {"bundles": self._bundles, "seed": str(self._seed)}
         self._passes = 0  # passes that have ended
         self._loaded: Mapping[str, Any] | None = None  # a loaded state, until the next batch is asked for
+        self._epoch = 0  # the source's before the last step
         self._forget()
 
     def _forget(self) -> None:
@@ -142,6 +143,7 @@ class Echo(Generic[B]):
 
     def __next__(self) -> B:
         turns = self._begin() if self._turns is None else self._turns
+        self._epoch = getattr(self.source, "epoch", 0)
         while True:
             if self._taken >= len(turns):
                 if self._has_ended and not self._now:
@@ -243,6 +245,11 @@ class Echo(Generic[B]):
         if name not in _SOURCES:
             raise AttributeError(f"'Echo' object has no attribute {name!r}")
         return getattr(self.source, name)
+
+    @property
+    def is_new_epoch(self) -> bool:
+        """True if the last batch completed an epoch of the source."""
+        return bool(self.epoch > self._epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch handed out, as values that JSON can store."""

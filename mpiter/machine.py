@@ -45,14 +45,6 @@ def memory_total() -> int:
     return min([meminfo("MemTotal"), *(limit for limit, _ in _memory_limits())])
 
 
-def out_of_memory_kills() -> int:
-    """Return how many processes of our control groups the out-of-memory killer has ended; 0 if unknown."""
-    files = (folder / name for folder in control_groups() for name in ("memory.events", "memory.oom_control"))
-    return max(
-        (int(count) for file in files for count in re.findall(r"^oom_kill (\d+)$", text_of(file), re.M)), default=0
-    )
-
-
 def address_space() -> int:
     """Return the bytes of address space that may still be mapped; an amount beyond reach if there is no limit."""
     try:

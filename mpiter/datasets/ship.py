@@ -43,7 +43,8 @@ _first: list[str] = []
 
 def import_first(module: str) -> None:
     """Have workers import ``module`` before they open a cargo that is packed from now on."""
-    _first.append(module)
+    if module not in _first:  # which was reloaded
+        _first.append(module)
 
 
 class Kept:

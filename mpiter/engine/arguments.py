@@ -75,7 +75,8 @@ class OfLoaders(Rare, total=False):
     persistent_workers: bool | None
 
 
-_DEFAULTS = {field.name: field.default for field in fields(Options)} | {"backend": None, "persistent_workers": None}
+_OF_LOADERS = {"backend": None, "persistent_workers": None, "pin_memory_device": ""}
+_DEFAULTS = {field.name: field.default for field in fields(Options)} | _OF_LOADERS
 _ALIKE = (  # names of the same thing in torch, in Chainer and here
     {"n_processes", "n_threads", "num_workers"},
     {"n_prefetch", "prefetch_factor"},

@@ -1,7 +1,8 @@
 """The options of an iterator or a loader, checked once, at construction.
 
-Guarantees that a wrong option is refused at construction, by a message that names the argument, the value and the
-remedy.  What can only show later (whether a dataset can be pickled) is left to the first ``next()``.
+Guarantees that numbers out of range, unknown words and options that contradict each other are refused at construction,
+by a message that names the argument, the value and the remedy.  Types are left to type checkers; what can only show
+later (whether a dataset can be pickled) is left to the first ``next()``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from ..datasets.columns import as_dataset, offered, users
-from ..errors import OptionError
+from ..errors import OptionError, warn
 from ..machine import cores
 from ..order.cursor import WHOLE, Share
 from ..order.ranks import ranks_here, shard_for
@@ -127,6 +128,11 @@ class Options:
         """Refuse ``drop_last`` together with a shard that promises every sample."""
         if self.shard is not None and self.shard.exact:
             raise OptionError("drop_last leaves samples out, and Shard(exact=True) gives each: leave one of them out.")
+
+    def warn_of_disorder(self) -> None:
+        """Warn that a state isn't exact if batches are handed out as they finish."""
+        if not self.in_order:
+            warn("in_order=False: going on from a state, some samples come twice and as many never; see in_order=True.")
 
     def prepare(self) -> None:
         """Have the backend start what takes time, such as a fork server, because workers will be needed soon."""

@@ -20,6 +20,7 @@ from .. import machine
 from ..bell import Bell
 from ..errors import Notices, WorkerStartError
 from ..order.cursor import Cursor, Horizon, Plans
+from ..pool.crew import named_errors
 from ..pool.endings import End
 from ..pool.starting import never_interrupted
 from ..rules import Rules
@@ -82,7 +83,8 @@ class _PrefetchLoop:
         """Start the workers, in the caller's thread, then the loop's thread."""
         self.staff(run)
         thread = threading.Thread(target=self._work, name="mpiter-prefetch", daemon=True)
-        thread.start()
+        with named_errors():
+            thread.start()
         self._thread = thread
 
     def staff(self, run: Run) -> None:

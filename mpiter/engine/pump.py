@@ -16,9 +16,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..errors import IteratorClosed, UnevenSamples, name_samples, warn
+from ..errors import IteratorClosed, MpiterError, UnevenSamples, could_not_start, name_samples, warn
 from ..order.cursor import Cursor, Plans
-from ..pool.crew import named_errors
 from ..pool.endings import Patience, interval_for
 from ..pool.starting import interrupts_later
 from ..samples.batch import Batch, differing, samples_of
@@ -305,12 +304,14 @@ class Pump(Pumping):
         loop = _PrefetchLoop(rules, partial(Team, rules, self.options), self._all_skipped, self._hooks)
         run = self._run()
         self._letting_go = lifetime.end_with(self, loop)
-        with named_errors(), interrupts_later():  # Ctrl-C comes before workers are started or after the pump owns them
+        with interrupts_later():  # Ctrl-C comes before workers are started or after the pump owns them
             try:
                 loop.launch(run)
-            except BaseException:
+            except BaseException as error:
                 self._letting_go.detach()
                 loop.close()
+                if isinstance(error, OSError) and not isinstance(error, MpiterError):
+                    raise could_not_start(error) from error
                 raise
             self.loop, self._has_stopped = loop, False
         if self.is_closed:

@@ -158,8 +158,10 @@ class ImageList(Pictures):
         if isinstance(pairs, Mapping):
             raise OptionError("a dict's labels would be lost, as it is a list of its keys; pass its items().")
         items: list[Any] = _lines(pairs) if isinstance(pairs, (str, os.PathLike)) else list(pairs)
-        has_labels = bool(items) and not isinstance(items[0], (str, os.PathLike))
-        labels = np.array([label for _, label in items]) if has_labels else None
+        labelled = {isinstance(item, (tuple, list)) for item in items}
+        if len(labelled) > 1:
+            raise OptionError("the list has paths and pairs; give each picture a label, or none.")
+        labels = np.array([label for _, label in items]) if True in labelled else None
         names = (os.fspath(item if labels is None else item[0]) for item in items)
         super().__init__(root, names, labels, transform, **options)
 
@@ -168,9 +170,10 @@ def _lines(path: Path) -> list[Any]:
     """Return the lines of a text file: as pairs of path and label if each ends with a whole number, else as paths."""
     with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:  # names may be any bytes
         lines = [line.strip() for line in file if line.strip()]
-    if not all(re.search(r"\s[+-]?[0-9]+$", line) for line in lines):
-        return lines
-    return [(name, int(label)) for name, label in (line.rsplit(None, 1) for line in lines)]
+    bare = [line for line in lines if not re.search(r"\s[+-]?[0-9]+$", line)]
+    if 0 < len(bare) < len(lines):
+        raise OptionError(f"line {bare[0]!r:.80} of {os.fspath(path)} has no label, while others have one.")
+    return lines if bare else [(name, int(label)) for name, label in (line.rsplit(None, 1) for line in lines)]
 
 
 def bytes_at(source: str) -> bytes:

@@ -45,7 +45,10 @@ class Decoding:
         check_is_one("mode", mode, ("RGB", "RGBA", "L", "I;16"))
         check_is_one("decoder", decoder, ("auto", "pillow", "simplejpeg"))
         self._mode = mode
-        self.has_simplejpeg = decoder != "pillow" and importlib.util.find_spec("simplejpeg") is not None
+        self.has_simplejpeg = False
+        if decoder != "pillow":
+            with contextlib.suppress(ImportError):  # not installed, or without the library that it needs
+                self.has_simplejpeg = bool(importlib.import_module("simplejpeg"))
         if decoder == "simplejpeg" and not self.has_simplejpeg:
             raise OptionError("decoder='simplejpeg' cannot be imported; pip install 'mpiter[images]'.")
 

@@ -225,6 +225,11 @@ class DatasetIterator(Generic[B]):
         self._change(batch_size=batch_size)
 
     @property
+    def fetches_here(self) -> bool:
+        """True if ``next()`` fetches the samples itself, without workers."""
+        return self._pump.options.n_workers == 0
+
+    @property
     def repeat(self) -> bool:
         """True if the iterator continues with another epoch without end."""
         return bool(self._sampling.wrap)
@@ -275,6 +280,7 @@ class DatasetIterator(Generic[B]):
     def load_state_dict(self, state: Any) -> None:
         """Continue from where ``state`` was saved, with whatever number of workers it was saved."""
         self._refuse_if_closed("load a state")
+        self._pump.options.warn_of_disorder()
         self._go(*load(state, self._agreed(), self._cursor.order))
 
     def _agreed(self) -> dict[str, Any]:

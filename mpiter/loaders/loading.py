@@ -30,7 +30,7 @@ from .shards import Streamed
 from .streams import ShardPumps, Streaming
 
 Aside = Callable[[], contextlib.AbstractContextManager[None]]  # makes a context for asking the sampler
-_KNOWN = {"seed", "persistent_workers"}  # options that a loader has dealt with
+_KNOWN = {"seed", "persistent_workers", "pin_memory_device"}  # options that a loader has dealt with
 Coming = Pace | Drawn | Streaming  # what plans an epoch's batches
 
 
@@ -346,7 +346,13 @@ class Loading(Generic[B_co]):
 
     def load_state_dict(self, state: Any) -> None:
         """Make the next ``iter()`` go on from where ``state`` was saved, with any number of workers."""
+        self._recipe.warn_of_disorder()
         self._next, self._seed = load(state, self._agreed())
+
+    @property
+    def fetches_here(self) -> bool:
+        """True if the loop itself fetches the samples, without workers."""
+        return self._recipe.n_workers == 0
 
     @property
     def is_new_epoch(self) -> bool:

@@ -113,7 +113,7 @@ class AnyPool(Workers):
 
     def __init__(self, make: Callable[..., Any], workers: int, initializer: Any, initargs: Any, *, bell: Bell) -> None:
         super().__init__(bell)
-        self._count = workers
+        self._count = self._most = workers
         self._out: dict[int, Block] = {}
         self._pool = make(workers, initializer, initargs)
 
@@ -132,7 +132,8 @@ class AnyPool(Workers):
             self._events.append(Lost(block.number, value) if isinstance(value, BaseException) else value[0])
 
     def vacancies(self, most: int) -> int:
-        return max(0, most * self._count - len(self._out))
+        """Return the number of further blocks; if the Pool has more workers than may be at work, it is one for each."""
+        return max(0, (most if self._count == self._most else 1) * self._count - len(self._out))
 
     def out(self, number: int) -> int:
         """Return the number of all unanswered blocks, since it isn't known which worker has which."""

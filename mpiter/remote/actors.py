@@ -23,7 +23,7 @@ import numpy as np
 import ray
 
 from ..bell import Bell
-from ..errors import WorkerCrashed, WorkerStartError
+from ..errors import SharedMemoryFull, WorkerCrashed, WorkerStartError
 from ..pool.anypool import comes_back
 from ..pool.workers import State, Worker, Workers
 from ..worker.block import Block, Lost
@@ -250,15 +250,26 @@ def _end(member: _Member) -> None:
 
 def connect(address: str | None) -> None:
     """Connect to the Ray cluster at ``address``, or start one; do nothing if connected to it already."""
-    if not ray.is_initialized() or address not in {None, "auto", ray.get_runtime_context().gcs_address}:
+    if ray.is_initialized() and address in {None, "auto", ray.get_runtime_context().gcs_address}:
+        return
+    try:
         ray.init(address=address)
+    except (OSError, RuntimeError, ValueError) as error:
+        where = "here" if address is None else f"at {address}"
+        raise WorkerStartError(f"there is no Ray to be had {where}: {error}. `ray start --head` starts one.") from error
 
 
 class InStore:
     maps_files: ClassVar = False
 
     def __init__(self, buffers: list[memoryview]) -> None:
-        self._there: Any = ray.put([np.frombuffer(buffer, np.uint8) for buffer in buffers])
+        try:
+            self._there: Any = ray.put([np.frombuffer(buffer, np.uint8) for buffer in buffers])
+        except ray.exceptions.RayError as error:
+            raise SharedMemoryFull(
+                f"the dataset doesn't fit into Ray's object store: {error}. Start Ray with a larger "
+                f"object_store_memory, or use np.memmap and files."
+            ) from error
 
     def buffers(self, is_own: bool) -> list[Any]:
         """Return the buffers; on each node the first worker waits until they have arrived."""

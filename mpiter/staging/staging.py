@@ -136,13 +136,14 @@ class StagedFetch:
             return data
 
     def _keep(self, key: str, data: bytes) -> bool:
-        """Write a copy; from when there is no room for one, or the tier has failed, return False."""
+        """Write a copy; return False if there is no room for it, or the tier has failed."""
         has_kept = False
         try:
             has_kept = self._folder.keep(key, data)
+            size, copies = self._folder.used()
+            self._has_ended |= not has_kept and len(data) * copies < size  # less than an average copy doesn't fit
         except OSError as error:
             self._end(error)
-        self._has_ended |= not has_kept
         self._counts.add(copied=has_kept)
         return has_kept
 

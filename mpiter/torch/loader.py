@@ -34,6 +34,12 @@ _TORCHS_OWN = "torch."
 _TorchsLoader = torch.utils.data.DataLoader  # kept, since some programs put our class in its place in torch's module
 
 
+class OfTorch(OfLoaders, total=False):
+    """The rare options of ``mpiter.torch.DataLoader``; torch's own ``pin_memory_device`` is passed on to it."""
+
+    pin_memory_device: str
+
+
 class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
     """A ``DataLoader`` with torch's arguments and batches; in a program for torch's, change only the import.
 
@@ -51,7 +57,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     tensor([2., 3.]) tensor([2, 3])
     """
 
-    @takes(OfLoaders)
+    @takes(OfTorch)
     def __init__(
         self,
         dataset: Any,
@@ -69,7 +75,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         generator: Any = None,
         *,
         prefetch_factor: int | None = None,
-        **options: Unpack[OfLoaders],
+        **options: Unpack[OfTorch],
     ) -> None:
         seed, persistent_workers = options.get("seed"), options.get("persistent_workers")
         self._goes_through_all = sampler is None and batch_sampler is None
@@ -90,10 +96,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             generator,
             prefetch_factor=prefetch_factor,
             persistent_workers=bool(persistent_workers),
+            pin_memory_device=options.get("pin_memory_device", ""),
             in_order=options.get("in_order", True),
         )
         # Attributes as they were passed: frameworks read them to make another loader, of this class or of torch's.
-        self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfLoaders) | options)
+        self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfTorch) | options)
         collates = self.collate_fn is not _default_collate or isinstance(dataset, Mapping) or is_torchs_stream(dataset)
         self._in_one = self._is_one_workers(collates)
         self._opens = _Tensors(self._in_one, can_pin() if pin_memory else False)

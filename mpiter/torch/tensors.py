@@ -43,7 +43,7 @@ def _holds_tensors(sample: Any) -> bool:
 def _built(node: Node, columns: Iterator[Any]) -> Any:
     if isinstance(node, Group):
         parts = [_built(part, columns) for part in node.parts]
-        if node.kind == "dataclass" or not parts:
+        if not parts:
             raise _NotPlain
         return parts if node.kind == "tuple" else node.build(parts)
     if not isinstance(node, Leaf) or (isinstance(node, Number) and node.kind is complex):  # torch refuses complex

@@ -78,7 +78,7 @@ class Board:
 
 
 _LONGEST = 20_000  # characters of a stack
-_ASK = int(getattr(signal, "SIGRTMAX", 34)) - 3  # a signal that nothing else uses
+_ASK = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else None  # a signal that nothing else uses
 
 
 class BlackBox(SharedFile):
@@ -91,11 +91,12 @@ class BlackBox(SharedFile):
     def arm(self) -> None:
         """Have this process write its stack to the file when it crashes, and when ``ask`` sends its signal."""
         faulthandler.enable(self.fd)
-        faulthandler.register(_ASK, self.fd, all_threads=True, chain=False)
+        if _ASK is not None:
+            faulthandler.register(_ASK, self.fd, all_threads=True, chain=False)
 
     def ask(self, pid: int) -> None:
         """Ask process ``pid`` for its stack, which ``read`` returns once it has been written."""
-        if pid > 0:  # 0 would be the signal for our own process group
+        if _ASK is not None and pid > 0:  # 0 would be the signal for our own process group
             with contextlib.suppress(OSError):
                 os.kill(pid, _ASK)
 

@@ -8,11 +8,13 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections import namedtuple
 from itertools import count
 
 import numpy as np
 import pytest
+from scripts import interrupt_once_waiting
 from support import scripts
 
 import mpiter
@@ -522,6 +524,31 @@ def test_a_loop_without_steps_is_told_and_nothing_of_it_is_saved(path):
     ):
         list(loader)
     assert mpiter.Checkpoint.read(path)["0"]["position"] == 0
+
+
+class Gated:
+    """Samples from the fifth on never come."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        while index >= 4:  # a signal just before a long sleep would wait for its end
+            time.sleep(0.01)
+        return index
+
+
+def test_a_signal_that_comes_while_a_batch_is_waited_for_is_delivered_at_once(path):
+    model = {"sum": 0}
+    loader = mpiter.DataLoader(Gated(), 4, num_workers=1)
+    with loader, pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, loader, model=model) as c:
+        for _ in c.epochs(1):
+            for x in c.steps(loader):
+                model["sum"] += int(x.sum())
+                waiter = interrupt_once_waiting()
+    waiter.join()
+    saved = mpiter.Checkpoint.read(path)
+    assert (saved["0"]["position"], saved["model"]["sum"]) == (4, 6)
 
 
 class Signals:

@@ -307,8 +307,10 @@ def test_epochs_are_the_sources() -> None:
     with mpiter.SerialIterator(Augmented(), BATCH, seed=3) as source:
         echo = Echo(source, 2, shuffle_buffer=16)
         for _ in range(40):
+            before = echo.epoch
             next(echo)
             assert (echo.epoch, echo.epoch_detail) == (source.epoch, source.epoch_detail)
+            assert echo.is_new_epoch == (echo.epoch > before)
         assert echo.epoch == int(40 * BATCH / (2 * LENGTH))
         assert echo.stats().samples == source.stats().samples < 40 * BATCH
 
@@ -416,3 +418,17 @@ def test_a_state_of_another_echo_or_a_damaged_one_is_refused() -> None:
             with pytest.raises(mpiter.StateError):
                 echo.load_state_dict({**state, name: value})
         assert echo.state_dict() == state
+
+
+def test_a_checkpoint_holds_the_last_finished_step_of_an_echo(tmp_path: Path) -> None:
+    with mpiter.SerialIterator(range(40), 4, shuffle=False, repeat=False) as source:
+        echo = Echo(source, 1)
+        with mpiter.Checkpoint(tmp_path / "run.npz", echo=echo) as checkpoint:
+            for batch in echo:
+                if batch[0] == 20:
+                    break  # its step isn't finished
+                checkpoint.step()
+    with mpiter.SerialIterator(range(40), 4, shuffle=False, repeat=False) as source:
+        echo = Echo(source, 1)
+        with mpiter.Checkpoint(tmp_path / "run.npz", echo=echo):
+            assert next(iter(echo))[0] == 20

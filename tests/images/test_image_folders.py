@@ -146,7 +146,7 @@ def test_a_list_has_labels_or_none(root):
     assert (plain[0] == labelled[0][0]).all()
     assert (plain[1] == labelled[1][0]).all()
     assert ImageList([("cat/2.jpg", 0.5)], root=root)[0][1] == 0.5
-    with pytest.raises(TypeError, match="not tuple"):
+    with pytest.raises(mpiter.OptionError, match="the list has paths and pairs"):
         ImageList(["cat/2.jpg", ("cat/10.jpg", 1)], root=root)
     with pytest.raises(mpiter.OptionError, match=r"a dict's labels would be lost, .*; pass its items\(\)"):
         ImageList({"cat/2.jpg": 3}, root=root)
@@ -163,6 +163,9 @@ def test_a_text_file_has_a_pair_or_a_path_a_line(root):
     paths = ImageList(str(root / "paths.txt"), root=root)
     assert list(paths.paths) == list(pairs.paths)
     assert paths[0].shape == (20, 30, 3)
+    (root / "both.txt").write_text("cat/2.jpg 3\ncat/10.jpg\n")
+    with pytest.raises(mpiter.OptionError, match=r"line 'cat/10\.jpg' of .*both\.txt has no label"):
+        ImageList(root / "both.txt", root=root)
 
 
 def test_text_files_of_other_systems_are_read(root):

@@ -227,6 +227,18 @@ def test_batches_larger_than_the_dataset_follow_an_order_sampler(
     assert found == np.concatenate(orders[1:] + orders[:1])[: 5 * size].tolist()
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: iterator(range(8), 2, in_order=False, n_processes=1),
+        lambda: mpiter.DataLoader(range(8), 2, num_workers=1, in_order=False),
+    ],
+)
+def test_a_state_without_order_is_warned_of_when_it_is_loaded(make: Any) -> None:
+    with make() as one, pytest.warns(RuntimeWarning, match="some samples come twice and as many never"):
+        one.load_state_dict(one.state_dict())
+
+
 @pytest.mark.parametrize("repeat", [False, True])
 @pytest.mark.parametrize(("size", "other"), [(3, 4), (4, 3), (2, 15)])
 def test_a_state_goes_on_in_batches_of_another_size(size: int, other: int, repeat: bool) -> None:

@@ -235,7 +235,7 @@ def test_the_ray_that_there_is_has_to_be_the_one_at_the_address(ray: Any) -> Non
         assert labels_of(it) == [*range(6)]
     for address in ("203.0.113.1:nowhere", f"127.0.0.1:{there.rpartition(':')[2]}"):
         with ordered(Squares(), backend=Ray(address)) as it:  # noqa: SIM117
-            with pytest.raises((OSError, RuntimeError, ValueError)):  # Ray's own
+            with pytest.raises(mpiter.errors.WorkerStartError, match=f"there is no Ray to be had at {address}: .*"):
                 next(it)
 
 
