@@ -38,7 +38,7 @@ class Mark(NamedTuple):
     batches: int  # that the shard had read; if the library shards, ``elements`` is what counts
     elements: int  # that had been read, or had failed
     is_end: bool  # no elements are left
-    told: str  # the states of the stream and of its iterator as JSON text; null if it has no state_dict()
+    told: str  # the states of the stream and of its iterator as JSON text; null for one without state_dict()
 
 
 class Wanted(NamedTuple):

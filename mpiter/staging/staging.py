@@ -140,8 +140,9 @@ class StagedFetch:
         has_kept = False
         try:
             has_kept = self._folder.keep(key, data)
-            size, copies = self._folder.used()
-            self._has_ended |= not has_kept and len(data) * copies < size  # less than an average copy doesn't fit
+            if not has_kept:
+                size, copies = self._folder.used()
+                self._has_ended |= len(data) * copies < size  # less than an average copy doesn't fit
         except OSError as error:
             self._end(error)
         self._counts.add(copied=has_kept)
