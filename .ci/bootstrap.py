@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
+WITH_PIP = ".venv"  # its pip installs into the other environments too: pip in each would take ten seconds each
 CHAINERS_BUILD = ("setuptools<81",)  # its sdist imports pkg_resources, which newer ones have not
 LONGEST_SCRATCH = 33  # a socket's path holds 107 characters, 104 on some systems; Ray adds 70 to its folder
 OFFLINE = ("connection broken by", "NewConnectionError", "Max retries exceeded", "name resolution")
@@ -145,16 +146,21 @@ def step(text: str):
 
 def prepare(environment: Environment) -> Path:
     """Makes and fills the environment unless it stands already; gives its interpreter."""
-    if not usable(environment):
-        make(environment)
+    stand(environment)
     if not installed(environment):
         install(environment)
     return environment.executable()
 
 
+def stand(environment: Environment) -> None:
+    """Makes the environment, empty, unless it stands."""
+    if not usable(environment):
+        make(environment)
+
+
 def usable(environment: Environment) -> bool:
-    """Whether the environment runs, has pip, and is of the interpreter asked for."""
-    question = "import sys, pip; print(sys.version); print(sys.prefix)"
+    """Whether the environment runs, has pip if it should, and is of the interpreter asked for."""
+    question = "import sys{}; print(sys.version)".format(", pip" if environment.folder == WITH_PIP else "")
     wanted = sys.version if environment.python == sys.executable else None
     try:
         answer = subprocess.run(
@@ -168,12 +174,17 @@ def usable(environment: Environment) -> bool:
 def make(environment: Environment) -> None:
     """Makes the environment, empty; one that no longer runs or is of another Python gives way."""
     (ROOT / environment.folder).mkdir(exist_ok=True)
+    has_pip = environment.folder == WITH_PIP
     command = [environment.python, "-m", "venv", "--clear", str(ROOT / environment.folder)]
+    command += [] if has_pip else ["--without-pip"]
     with step(f"making {environment.folder}"):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=surroundings())
         if done.returncode:
             why = last_line(done.stdout.decode(errors="replace"))
             raise Trouble(f"could not make {environment.folder} ({why}): put that right and run the same command again")
+        if has_pip:  # the newest takes two thirds of the time; where there is no way to it, the older one does
+            newest = [*pip_of(environment), "install", "--quiet", "--upgrade", "pip"]
+            subprocess.call(newest, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=surroundings())
 
 
 def installed(environment: Environment) -> bool:
@@ -190,7 +201,7 @@ def installed(environment: Environment) -> bool:
 def install(environment: Environment) -> None:
     """Installs the clone, editable, with its extras; pip's own words go to a log inside the environment."""
     what = f".[{environment.extras}]" if environment.extras else "."
-    command = [str(environment.executable()), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    command = [*pip_of(environment), "install", "--disable-pip-version-check", "--no-input"]
     command += ["--no-compile"]  # Python compiles what is imported, which of a large package is little
     command += ["--retries", "2", "-e", what, *environment.wanted]
     log = ROOT / environment.folder / "install.log"
@@ -201,6 +212,12 @@ def install(environment: Environment) -> None:
         if code:
             raise Trouble(why_not_installed(log))
         environment.stamp().write_text(environment.fingerprint())
+
+
+def pip_of(environment: Environment) -> list:
+    """The command of the pip that installs into this environment."""
+    pip = Environment(WITH_PIP).executable()
+    return [str(pip), "-m", "pip", "--python", str(environment.executable())]
 
 
 def why_not_installed(log: Path) -> str:

@@ -113,7 +113,7 @@ class Checkpoint:
             self._deliver()
 
     def steps(self, batches: Iterable[T]) -> Iterator[T]:
-        """Yield the batches, each a step, of a loader, or of an object around one that doesn't read ahead."""
+        """Yield a loader's batches; each is a step.  The loader may be wrapped by what doesn't read ahead."""
         if hasattr(batches, "is_new_epoch") and not any(part is batches for part in self._loaders.values()):
             what = f"this {type(batches).__name__} is not among the checkpoint's parts, so its place would not be saved"
             raise OptionError(f"{what}: pass it to Checkpoint as well.")

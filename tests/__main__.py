@@ -3,7 +3,8 @@
     python3 tests              the suite on this Python, without what takes long
     python3 tests -k order     the same; what follows goes to pytest
     python3 tests --all        everything: what takes long, style, the docs as a site, every supported Python, Chainer
-                               on its own NumPy, torch, Ray and MPI, and other people's frameworks; a table at the end
+                               on its own NumPy, and the frameworks: torch, JAX, Ray, MPI and those that train with
+                               them; a table at the end
 
 With `--all` a test that fails is run once more, alone, when everything else is over. If it passes then, the run is
 green, and the table names the test as unsteady: either the test or the code is wrong where the machine is slow.
@@ -29,26 +30,22 @@ from bootstrap import Environment, Trouble
 PYTHONS = ("3.11", "3.12", "3.13")
 NEWEST = "3.13"  # where workers die as well
 # Of tests/: what leans on the interpreter itself…
-ON_OTHER_PYTHONS = ("samples/test_codec.py", "samples/test_byvalue.py", "pool", "iterators/test_contract.py")
+ON_OTHER_PYTHONS = ("samples/test_codec.py", "samples/test_byvalue.py", "iterators/test_contract.py")
 # …and where it changes most; the rest is Python on top.
 ON_THE_NEWEST = (
-    *("worker", "iterators/test_dropped.py", "datasets/test_variables.py", "datasets/test_packed.py", "transport"),
+    *("pool", "worker", "transport", "iterators/test_dropped.py", "datasets/test_variables.py"),
     *("deaths/test_crash_matrix.py", "deaths/test_interrupts.py", "deaths/test_left_behind.py"),
-    "engine/test_serial.py",
+    *("datasets/test_packed.py", "engine/test_serial.py"),
 )
 ON_CHAINERS_NUMPY = ("samples/test_codec.py", "doors")  # what leans on NumPy
-TORCH = "torch==2.13.0"
-JAX = "jax==0.10.2"
 MPI = ("mpi4py==4.1.2", "mpich==5.0.2")
 CHAINERS_PYTHON = "3.11"  # the last with numpy.distutils, which Chainer imports unless mpiter.chainer_compat helps it
 CHAINERS_COMPANY = ("numpy<1.24", "setuptools<81", *MPI)  # what it was written for, and ChainerMN's MPI
-# torchvision is apart from the clients, some of which use it unasked
-WITH_TORCH = (TORCH, "torchvision==0.28.0", JAX, "ray==2.60.0", *MPI)
-CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of CUDA
-    *(TORCH, "torchdata==0.11.0", "lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0", "datasets==5.2.0"),
+FRAMEWORKS = (  # torch named first: else pip chooses one that brings gigabytes of CUDA
+    *("torch==2.13.0", "torchvision==0.28.0", "jax==0.10.2", "ray==2.60.0", *MPI, "torchdata==0.11.0"),
+    *("lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0", "datasets==5.2.0"),
     *("skorch==1.4.0", "scikit-learn==1.9.1", "keras==3.15.1", "torch_geometric==2.8.1"),
-    *(JAX, "flax==0.12.8", "optax==0.2.8", "polars==2.1.0", "zarr==3.1.6"),
-    "albumentations==2.0.8",
+    *("flax==0.12.8", "optax==0.2.8", "polars==2.1.0", "zarr==3.1.6", "albumentations==2.0.8"),
 )
 EXTRAS = "test,chainer,images,bench,lint,docs,package"  # of the first environment, at once
 QUICK = "not slow"
@@ -92,6 +89,7 @@ def everything(arguments: list) -> int:
     """Runs every environment, whatever becomes of the others, and ends with the table."""
     deadline = time.monotonic() + LIMIT_S
     first, *others = jobs()
+    bootstrap.stand(first.environment)  # whose pip installs all of them
     with ThreadPoolExecutor(1) as pool:  # pip installs the other environments beside the first and its tests
         ready = [pool.submit(make_ready, job) for job in others]
         bootstrap.prepare(here(first.environment.folder, extras=EXTRAS))
@@ -120,17 +118,15 @@ def jobs() -> list:
     found = [Job("python " + mine, here(".venv"))]
     for version in PYTHONS:
         if version != mine:
-            names, extras = ON_OTHER_PYTHONS, "test"
+            names, extras = ON_OTHER_PYTHONS, "pytest"
             if version == NEWEST:
-                names, extras = names + ON_THE_NEWEST, "test,chainer"
+                names, extras = names + ON_THE_NEWEST, "pytest,chainer"
             environment = elsewhere(".venv-" + version, version, extras=extras)
             found.append(Job("python " + version, environment, ("-m", QUICK, *folders(names))))
-    chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, wanted=CHAINERS_COMPANY)
+    chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, extras="pytest,chainer", wanted=CHAINERS_COMPANY)
     found.append(Job("chainer", chainer, ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY))))
-    found.append(Job("torch", torchs(), ("-m", "torch", "--ignore=tests/remote"), ("torchvision", "jax", "ray")))
-    found.append(Job("remote", torchs(), ("tests/remote",)))
-    patient = ("-m", "clients", "-o", "faulthandler_timeout=240")  # whole programs, that import whole frameworks
-    found.append(Job("clients", Environment(".venv-clients", extras="test", wanted=CLIENTS), patient))
+    patient = ("-m", "torch or ray or mpi or clients", "-o", "faulthandler_timeout=240")  # some are whole trainings
+    found.append(Job("frameworks", frameworks(), patient, ("torchvision", "jax", "ray", "lightning")))
     return found
 
 
@@ -196,14 +192,14 @@ def package(deadline: float) -> Row:
 
 def guard(deadline: float) -> Row:
     """The ratios of `python3 bench guard`, torch's among them; it fails where one misses its bound by half."""
-    python = bootstrap.prepare(torchs())
+    python = bootstrap.prepare(frameworks())
     failed = int(bootstrap.run(python, "bench/guard.py", timeout=left(deadline)) != 0)
     return Row("guard", passed=1 - failed, failed=failed)
 
 
-def torchs() -> Environment:
-    """The environment with torch, its vision, JAX, Ray and MPI."""
-    return here(".venv-torch", wanted=WITH_TORCH)
+def frameworks() -> Environment:
+    """The environment with torch, JAX, Ray, MPI and other people's frameworks."""
+    return Environment(".venv-frameworks", extras="pytest", wanted=FRAMEWORKS)
 
 
 def suite(job: Job, arguments: list, deadline: float) -> Row:

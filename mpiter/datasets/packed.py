@@ -44,8 +44,8 @@ class Packed(Sequence[T]):
     It is read-only, and replaces a list in any loader.  ``items`` may be any iterable: a generator's items are packed
     as they come, so they are never all in memory.  Each ``packed[i]`` is a new object.
 
-    A slice is a ``Packed`` on the same memory.  When it is pickled, all of that memory is copied, except for a process
-    that is being started, which maps it; ``Packed(packed[:10])`` has private memory.
+    A slice is a ``Packed`` on the same memory.  A worker process maps that memory when it is started.  Pickling a
+    slice otherwise copies all of it, so pickle ``Packed(packed[:10])``, which has only its own ten items.
 
     >>> packed = Packed({"name": f"{number:04}.jpg", "box": (number, 0, 8, 8)} for number in range(1000))
     >>> packed[3]

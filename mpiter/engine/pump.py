@@ -128,7 +128,7 @@ class Pumping:
         return self.loop
 
     def _launch(self) -> None:
-        """Make the loop and start it."""
+        """Make ``self.loop``, which fetches batches, and start it."""
 
     def _begin(self, loop: Any) -> None:
         """Have the loop begin another run, at ``self.cursor``, the place after the last batch handed out."""

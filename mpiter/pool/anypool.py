@@ -132,7 +132,7 @@ class AnyPool(Workers):
             self._events.append(Lost(block.number, value) if isinstance(value, BaseException) else value[0])
 
     def vacancies(self, most: int) -> int:
-        """Return the number of further blocks; if the Pool has more workers than may be at work, it is one for each."""
+        """Return how many more blocks may be sent: ``most`` a worker, or one if some of the Pool's are to idle."""
         return max(0, (most if self._count == self._most else 1) * self._count - len(self._out))
 
     def out(self, number: int) -> int:

@@ -57,7 +57,7 @@ class Sealed:
 
 
 class Sealing:
-    """Seals values one by one, each at once, because the dataset may overwrite its memory for the next."""
+    """Pickles values one by one, each as it comes, because the dataset may use its memory again for the next one."""
 
     def __init__(self) -> None:
         self._out, self._buffers, self._ends = io.BytesIO(), list[Any](), list[tuple[int, int]]()

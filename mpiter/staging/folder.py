@@ -129,7 +129,7 @@ class Folder:
             yield fd
 
     def _count(self) -> None:
-        """Correct the ledger, and delete the unfinished copies of killed processes."""
+        """Write the true size and number of copies to the ledger; delete killed processes' unfinished copies."""
         with self._changing() as ledger:
             sizes = [os.stat(os.path.join(self._copies, key)).st_size for key in self.held()]
             for part in glob.glob(_NAME + _PART, root_dir=self._copies):

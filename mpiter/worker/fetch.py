@@ -187,7 +187,7 @@ class _Fetching:
         return True
 
     def part(self, error: BaseException, key: Any, at: int) -> None:
-        """Record the failure of sample number ``at`` of the row that is being fetched."""
+        """Record the failure of one sample: number ``at`` of the several that make up the row being fetched."""
         self.let_pass(error)
         batch, row, epoch, position = self._found(self._cells[Cell.ROW])[0]
         if (row, position + at) not in ((known.row, known.position) for known in self.faults):  # else it is a retry

@@ -114,7 +114,7 @@ def globals_mark() -> tuple[Any, ...]:
 
 
 def drawn_between(before: tuple[Any, ...], after: tuple[Any, ...]) -> frozenset[str]:
-    """Return the names of the generators that were drawn from between the calls of ``globals_mark`` that gave these."""
+    """Return the names of the generators that were used between two calls of ``globals_mark``, by its results."""
     if before == after:
         return NONE
     names = ("random", "numpy", "torch")

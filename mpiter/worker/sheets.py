@@ -48,7 +48,7 @@ class Sheet:
     at_once: ClassVar[tuple[type, ...]] = (Rows, np.ndarray)  # the types that ``together`` takes
 
     def fetch(self, dataset: Any, keys: Any, row: int, cells: memoryview, seeded: bool) -> None:
-        """Fetch the samples of ``keys`` one by one, and write them from ``row`` on."""
+        """Fetch the samples of ``keys`` one by one, and write them to this sheet's rows ``row``, ``row + 1``, …"""
         self.make(seeded)(dataset, keys, row, cells, self.odd, self.keep)
 
     def odd(self, row: int, sample: Any) -> None:

@@ -21,7 +21,7 @@ def ray() -> Any:
     return ray_here.ready()
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def no_ray_is_left() -> Iterator[None]:
     yield
     ray_here.end()

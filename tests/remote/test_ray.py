@@ -21,7 +21,7 @@ from ways import iterator
 import mpiter
 from mpiter.remote import Ray
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 
 
 def ordered(dataset: Any, **options: Any) -> mpiter.MultiprocessIterator:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from contract import CONSUMERS, contract
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("ray")]
+pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("ray")]
 
 globals().update(contract(without=CONSUMERS))
 

@@ -15,7 +15,7 @@ from ways import iterator
 
 import mpiter
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.death]
+pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray"), pytest.mark.death]
 
 CPUS, STORE_BYTES = 2, 80 << 20
 QUICK = {  # how soon Ray sees that a node is gone: by itself it takes half a minute

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from loader_kinds import NO_TORCH
-from samples import assert_same
+from samples import assert_same, text
 
 from mpiter import StateError
 from mpiter.samples.jsonable import decoded, encoded
@@ -26,8 +26,8 @@ def through_json(value: Any) -> Any:
 
 
 numbers = st.none() | st.booleans() | st.integers() | st.floats()
-members = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.tuples(st.integers(), st.text())
-keys = numbers | st.text() | st.binary() | st.tuples(st.integers(), st.text())
+members = st.none() | st.booleans() | st.integers() | text() | st.binary() | st.tuples(st.integers(), text())
+keys = numbers | text() | st.binary() | st.tuples(st.integers(), text())
 arrays = hnp.arrays(hnp.scalar_dtypes(), hnp.array_shapes(min_dims=0, max_side=3))
 leaves = keys | arrays | arrays.map(lambda array: array.reshape(-1)[0])
 values = st.recursive(
@@ -36,7 +36,7 @@ values = st.recursive(
         st.lists(part, max_size=3)
         | st.lists(part, max_size=3).map(tuple)
         | st.lists(part, max_size=3).map(lambda parts: collections.deque(parts, 5))
-        | st.dictionaries(st.text() | st.sampled_from(["~", "~tuple", "~dict"]), part, max_size=3)
+        | st.dictionaries(text() | st.sampled_from(["~", "~tuple", "~dict"]), part, max_size=3)
         | st.dictionaries(keys, part, max_size=3)
         | st.dictionaries(keys, part, max_size=3).map(collections.OrderedDict)
         | st.sets(members, max_size=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import functools
 import math
 import pathlib
 from typing import Any, NamedTuple
@@ -137,11 +138,12 @@ numbers = (
     | st.sampled_from([1 << 63, -(1 << 63), (1 << 63) - 1, -0.0, MyInt(3), Level.LOW])
 )
 scalars = st.builds(lambda d, s: filled((1,), d, s)[0], scalar_dtypes | structured, st.integers(0, 99))
+text = functools.partial(st.text, "aB~.\0\n\u00e9\u6f22\U0001f40d")  # to know all letters takes Hypothesis seconds
 _OTHERS = [None, Colour.RED, Colour.BLUE, pathlib.PurePosixPath("a/b"), ..., bytearray(b"xy"), frozenset({1}), {1, 2}]
-others = st.text(max_size=4) | st.binary(max_size=4) | st.sampled_from([*_OTHERS, len, int])
+others = text(max_size=4) | st.binary(max_size=4) | st.sampled_from([*_OTHERS, len, int])
 leaves = arrays | st.sampled_from(_ODD_ARRAYS) | numbers | scalars | others
 _KEYS = [1.0, (1, True), np.str_("a")]
-keys = st.text(max_size=2) | st.integers(-2, 2) | st.booleans() | st.none() | st.sampled_from(_KEYS)
+keys = text(max_size=2) | st.integers(-2, 2) | st.booleans() | st.none() | st.sampled_from(_KEYS)
 
 
 def containers(inner):
