@@ -3,8 +3,7 @@
     python3 tests              the suite on this Python, without what takes long
     python3 tests -k order     the same; what follows goes to pytest
     python3 tests --all        everything: what takes long, style, the docs as a site, every supported Python, Chainer
-                               on its own NumPy, and the frameworks: torch, JAX, Ray, MPI and those that train with
-                               them; a table at the end
+                               on its own NumPy, torch, Ray and MPI, and other people's frameworks; a table at the end
 
 With `--all` a test that fails is run once more, alone, when everything else is over. If it passes then, the run is
 green, and the table names the test as unsteady: either the test or the code is wrong where the machine is slow.
@@ -38,14 +37,18 @@ ON_THE_NEWEST = (
     *("datasets/test_packed.py", "engine/test_serial.py"),
 )
 ON_CHAINERS_NUMPY = ("samples/test_codec.py", "doors")  # what leans on NumPy
+TORCH = "torch==2.13.0"
+JAX = "jax==0.10.2"
 MPI = ("mpi4py==4.1.2", "mpich==5.0.2")
 CHAINERS_PYTHON = "3.11"  # the last with numpy.distutils, which Chainer imports unless mpiter.chainer_compat helps it
 CHAINERS_COMPANY = ("numpy<1.24", "setuptools<81", *MPI)  # what it was written for, and ChainerMN's MPI
-FRAMEWORKS = (  # torch named first: else pip chooses one that brings gigabytes of CUDA
-    *("torch==2.13.0", "torchvision==0.28.0", "jax==0.10.2", "ray==2.60.0", *MPI, "torchdata==0.11.0"),
-    *("lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0", "datasets==5.2.0"),
+# torchvision is apart from the clients, some of which use it unasked
+WITH_TORCH = (TORCH, "torchvision==0.28.0", JAX, "ray==2.60.0", *MPI)
+CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of CUDA
+    *(TORCH, "torchdata==0.11.0", "lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0", "datasets==5.2.0"),
     *("skorch==1.4.0", "scikit-learn==1.9.1", "keras==3.15.1", "torch_geometric==2.8.1"),
-    *("flax==0.12.8", "optax==0.2.8", "polars==2.1.0", "zarr==3.1.6", "albumentations==2.0.8"),
+    *(JAX, "flax==0.12.8", "optax==0.2.8", "polars==2.1.0", "zarr==3.1.6"),
+    "albumentations==2.0.8",
 )
 EXTRAS = "test,chainer,images,bench,lint,docs,package"  # of the first environment, at once
 QUICK = "not slow"
@@ -125,8 +128,10 @@ def jobs() -> list:
             found.append(Job("python " + version, environment, ("-m", QUICK, *folders(names))))
     chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, extras="pytest,chainer", wanted=CHAINERS_COMPANY)
     found.append(Job("chainer", chainer, ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY))))
-    patient = ("-m", "torch or ray or mpi or clients", "-o", "faulthandler_timeout=240")  # some are whole trainings
-    found.append(Job("frameworks", frameworks(), patient, ("torchvision", "jax", "ray", "lightning")))
+    with_torch = ("-m", "torch or ray or mpi")
+    found.append(Job("torch, Ray, MPI", torchs(), with_torch, ("torchvision", "jax", "ray")))
+    patient = ("-m", "clients", "-o", "faulthandler_timeout=240")  # whole programs, that import whole frameworks
+    found.append(Job("clients", Environment(".venv-clients", extras="pytest", wanted=CLIENTS), patient))
     return found
 
 
@@ -192,14 +197,14 @@ def package(deadline: float) -> Row:
 
 def guard(deadline: float) -> Row:
     """The ratios of `python3 bench guard`, torch's among them; it fails where one misses its bound by half."""
-    python = bootstrap.prepare(frameworks())
+    python = bootstrap.prepare(torchs())
     failed = int(bootstrap.run(python, "bench/guard.py", timeout=left(deadline)) != 0)
     return Row("guard", passed=1 - failed, failed=failed)
 
 
-def frameworks() -> Environment:
-    """The environment with torch, JAX, Ray, MPI and other people's frameworks."""
-    return Environment(".venv-frameworks", extras="pytest", wanted=FRAMEWORKS)
+def torchs() -> Environment:
+    """The environment with torch, its vision, JAX, Ray and MPI."""
+    return Environment(".venv-torch", extras="pytest", wanted=WITH_TORCH)
 
 
 def suite(job: Job, arguments: list, deadline: float) -> Row:
