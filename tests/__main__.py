@@ -28,13 +28,12 @@ from bootstrap import Environment, Trouble
 
 PYTHONS = ("3.11", "3.12", "3.13")
 NEWEST = "3.13"  # where workers die as well
-# Of tests/: what leans on the interpreter itself…
+# Of tests/: what rests on the interpreter itself…
 ON_OTHER_PYTHONS = ("samples/test_codec.py", "samples/test_byvalue.py", "iterators/test_contract.py")
-# …and where it changes most; the rest is Python on top.
+# …and, on the newest, what rests on how processes start, stop and share; the rest is Python on top.
 ON_THE_NEWEST = (
-    *("pool", "worker", "transport", "iterators/test_dropped.py", "datasets/test_variables.py"),
+    *("pool", "worker", "iterators/test_dropped.py", "datasets/test_variables.py"),
     *("deaths/test_crash_matrix.py", "deaths/test_interrupts.py", "deaths/test_left_behind.py"),
-    *("datasets/test_packed.py", "engine/test_serial.py"),
 )
 ON_CHAINERS_NUMPY = ("samples/test_codec.py", "doors")  # what leans on NumPy
 TORCH = "torch==2.13.0"
@@ -46,9 +45,8 @@ CHAINERS_COMPANY = ("numpy<1.24", "setuptools<81", *MPI)  # what it was written 
 WITH_TORCH = (TORCH, "torchvision==0.28.0", JAX, "ray==2.60.0", *MPI)
 CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of CUDA
     *(TORCH, "torchdata==0.11.0", "lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0", "datasets==5.2.0"),
-    *("skorch==1.4.0", "scikit-learn==1.9.1", "keras==3.15.1", "torch_geometric==2.8.1"),
+    *("scikit-learn==1.9.1", "torch_geometric==2.8.1", "albumentations==2.0.8"),
     *(JAX, "flax==0.12.8", "optax==0.2.8", "polars==2.1.0", "zarr==3.1.6"),
-    "albumentations==2.0.8",
 )
 EXTRAS = "test,chainer,images,bench,lint,docs,package"  # of the first environment, at once
 QUICK = "not slow"

@@ -23,7 +23,7 @@ from scripts import session
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 240  # against hanging: most take ten to twenty seconds of a processor
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-SMALL = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "torch"}
+SMALL = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
@@ -55,7 +55,7 @@ def programs() -> list:
 def test_a_client_trains_and_resumes(program: Path, tmp_path: Path) -> None:
     if absent := missing(program):
         pytest.skip(f"{', '.join(absent)} is not installed: run `python3 tests --all`")
-    homes = {name: str(tmp_path / name.lower()) for name in ("HF_HOME", "KERAS_HOME", "XDG_CACHE_HOME")}
+    homes = {name: str(tmp_path / name.lower()) for name in ("HF_HOME", "XDG_CACHE_HOME")}
     ours = {"PYTHONPATH": str(HERE.parents[1]), "PYTHONFAULTHANDLER": "1", **OFFLINE, **SMALL, **homes}
     with (tmp_path / "output").open("w+") as output:
         process = subprocess.Popen(

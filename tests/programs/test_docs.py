@@ -132,7 +132,7 @@ def test_every_extra_that_somebody_asks_for_is_there() -> None:
     for path in sources:
         for found in re.findall(r"""(?:mpiter|\.)\[([a-z,]+)\]|extras="([a-z,]+)\"""", path.read_text()):
             asked |= dict.fromkeys("".join(found).split(","), path.name)
-    assert {"images", "bench", "test"} <= set(asked)
+    assert {"images", "bench", "pytest"} <= set(asked)
     assert not {name: where for name, where in asked.items() if name not in extras}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SAID = {
-    "many_trainers.py": "4 trainers, 1 workers each … 2000 samples of 2000, each exactly once",
+    "many_trainers.py": "4 trainers, 0 workers each … 2000 samples of 2000, each exactly once",
     "resume_after_kill.py": "50 steps, identical to those of a trainer that nobody killed",
     "resume_training.py": "interrupted in step 24, 16 steps after that: identical to",
     "stream.py": "resumed with 3 workers: 22 batches, identical",
@@ -28,7 +28,7 @@ def cases():
 def test_an_example_runs(name, tmp_path):
     if name in OF_TORCH:
         pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
-    workers = ["--workers=1"] if name == "many_trainers.py" else []
+    workers = ["--workers=0"] if name == "many_trainers.py" else []
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), *workers]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110)
     assert (ran.returncode, [line for line in ran.stderr.splitlines() if not line.startswith("mpiter: ")]) == (0, [])
