@@ -40,7 +40,7 @@ TORCH = "torch==2.13.0"
 JAX = "jax==0.10.2"
 MPI = ("mpi4py==4.1.2", "mpich==5.0.2")
 CHAINERS_PYTHON = "3.11"  # the last with numpy.distutils, which Chainer imports unless mpiter.chainer_compat helps it
-CHAINERS_COMPANY = ("numpy<1.24", "setuptools<81", *MPI)  # what it was written for, and ChainerMN's MPI
+CHAINERS_COMPANY = ("numpy<1.24", "setuptools<74", *MPI)  # what it was written for, and ChainerMN's MPI
 # torchvision is apart from the clients, some of which use it unasked
 WITH_TORCH = (TORCH, "torchvision==0.28.0", JAX, "ray==2.60.0", *MPI)
 CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of CUDA
