@@ -174,17 +174,23 @@ def usable(environment: Environment) -> bool:
 def make(environment: Environment) -> None:
     """Makes the environment, empty; one that no longer runs or is of another Python gives way."""
     (ROOT / environment.folder).mkdir(exist_ok=True)
-    has_pip = environment.folder == WITH_PIP
-    command = [environment.python, "-m", "venv", "--clear", str(ROOT / environment.folder)]
-    command += [] if has_pip else ["--without-pip"]
+    command = [environment.python, "-m", "venv", "--clear", "--without-pip", str(ROOT / environment.folder)]
     with step(f"making {environment.folder}"):
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=surroundings())
-        if done.returncode:
-            why = last_line(done.stdout.decode(errors="replace"))
+        code, said = silently(command)
+        if not code and environment.folder == WITH_PIP:
+            # The newest pip takes two thirds of the time; where there is no way to it, Python's own serves.
+            python = str(environment.executable())
+            if silently([sys.executable, "-m", "pip", "--python", python, "install", "pip"])[0]:
+                code, said = silently([python, "-m", "ensurepip"])
+        if code:
+            why = last_line(said)
             raise Trouble(f"could not make {environment.folder} ({why}): put that right and run the same command again")
-        if has_pip:  # the newest takes two thirds of the time; where there is no way to it, the older one does
-            newest = [*pip_of(environment), "install", "--quiet", "--upgrade", "pip"]
-            subprocess.call(newest, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=surroundings())
+
+
+def silently(command: list) -> tuple:
+    """Runs a command; its exit code, and what it said."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=surroundings())
+    return done.returncode, done.stdout.decode(errors="replace")
 
 
 def installed(environment: Environment) -> bool:

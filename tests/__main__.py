@@ -127,7 +127,7 @@ def jobs() -> list:
     chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, extras="pytest,chainer", wanted=CHAINERS_COMPANY)
     found.append(Job("chainer", chainer, ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY))))
     with_torch = ("-m", "torch or ray or mpi")
-    found.append(Job("torch, Ray, MPI", torchs(), with_torch, ("torchvision", "jax", "ray")))
+    found.append(Job("torch, Ray, MPI", torchs(), with_torch, ("torch", "jax", "ray")))
     patient = ("-m", "clients", "-o", "faulthandler_timeout=240")  # whole programs, that import whole frameworks
     found.append(Job("clients", Environment(".venv-clients", extras="pytest", wanted=CLIENTS), patient))
     return found
