@@ -126,11 +126,18 @@ def jobs() -> list:
             found.append(Job("python " + version, environment, ("-m", QUICK, *folders(names))))
     chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, extras="pytest,chainer", wanted=CHAINERS_COMPANY)
     found.append(Job("chainer", chainer, ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY))))
-    with_torch = ("-m", "torch or ray or mpi")
+    with_torch = ("-m", "torch or ray or mpi", *mentioning("torch", "mark.ray", "launched", "loader_kinds"))
     found.append(Job("torch, Ray, MPI", torchs(), with_torch, ("torch", "jax", "ray")))
     patient = ("-m", "clients", "-o", "faulthandler_timeout=240")  # whole programs, that import whole frameworks
-    found.append(Job("clients", Environment(".venv-clients", extras="pytest", wanted=CLIENTS), patient))
+    clients = Environment(".venv-clients", extras="pytest", wanted=CLIENTS)
+    found.append(Job("clients", clients, (*patient, *mentioning("clients"))))
     return found
+
+
+def mentioning(*words: str) -> list:
+    """The test modules with one of these words: to import all the others as well takes longer than some tests."""
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted((bootstrap.ROOT / "tests").rglob("test_*.py"))}
+    return [str(path.relative_to(bootstrap.ROOT)) for path in texts if any(word in texts[path] for word in words)]
 
 
 def folders(names: tuple) -> list:
