@@ -1,9 +1,8 @@
 """A bell that wakes a loop which waits for descriptors; any thread may ring it, even a weak reference's callback.
 
 It is one descriptor: an eventfd, elsewhere a pipe.  ``ring`` is C from end to end and never blocks, so the garbage
-collector may call it anywhere, and no Ctrl-C is lost in it.  Ringing twice has the effect of ringing once.  The
-descriptor is closed only when the last holder of ``ring`` has released it, so a number that another file has got
-meanwhile is never rung.
+collector may call it anywhere, and no Ctrl-C is lost in it.  The descriptor is closed only when the last holder of
+``ring`` has released it, so a number that another file has got meanwhile is never rung.
 """
 
 from __future__ import annotations

@@ -213,8 +213,10 @@ class Checkpoint:
     def _save(self) -> None:
         """Write all parts: arrays and tensors as numbered arrays of the file, everything else as JSON."""
         parts = {name: part if type(part) is dict else part.state_dict() for name, part in self._parts.items()}
-        states = {"steps": self.finished, "epoch": self.epoch, "parts": parts | self._places}
-        states["generators"] = {name: state_of(generator) for name, generator in _generators().items()}
+        generators = {name: state_of(generator) for name, generator in _generators().items()}
+        now = {name: encoded(state) for name, state in generators.items()}
+        places = {name: _apart(state, now) for name, state in self._places.items()}
+        states = {"steps": self.finished, "epoch": self.epoch, "parts": parts | places, "generators": generators}
         arrays: list[Any] = []
         plain = json.dumps(encoded(states, arrays), allow_nan=False).encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,6 +237,12 @@ class Checkpoint:
             if name in states["generators"]:
                 give_back(generator, states["generators"][name])
         self._places = self._now()
+
+
+def _apart(state: Any, now: dict[str, Any]) -> Any:
+    """Return a loader's state without generators equal to the global ones ``now``, from which its next epoch draws."""
+    own = {name: held for name, held in state.get("generators", {}).items() if held != now.get(name)}
+    return {**state, "generators": own} if "generators" in state else state
 
 
 @contextlib.contextmanager

@@ -1,11 +1,9 @@
 """Data echoing: uses each sample several times, for when reading samples takes longer than training on them.
 
-``Echo`` wraps an iterator, a ``batches()`` or a loader (its *source*), and runs in the consumer's thread.  It takes the
-source's batches in *blocks* of a fixed number: between the batches of a block come, at an even rate, further uses of
-the previous block's samples, shuffled.  ``Bundles`` wraps a dataset, runs in workers, and augments each use anew.
-
-Guarantees that no batch has a sample twice; that the order follows from the seed; and that a state resumes exactly: it
-has the source's state from the beginning of the previous block, whose batches are fetched again.
+``Echo`` wraps an iterator, a ``batches()`` or a loader (its *source*).  It takes the source's batches in *blocks* of a
+fixed number: between the batches of a block come, at an even rate, further uses of the previous block's samples,
+shuffled.  ``Bundles`` wraps a dataset, runs in workers, and augments each use anew.  Guarantees that no batch has a
+sample twice, and that a state resumes exactly: the batches of the previous block are fetched again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Receipts: with ``receipts="folder"`` each rank logs every batch that it is handed, for ``mpiter audit`` to check.
 
-A *receipt* is a line of JSON, written in the consumer's thread just before the batch is handed out.  A rank begins a
-new file whenever its program starts; docs/receipts.md describes the format.  Guarantees that the system has the line
-before the user has the batch, so that a killed trainer leaves a log of what it was handed, without batches that were
-only fetched ahead; and that a full disk ends the log, with one warning, but never the training.
+A *receipt* is a line of JSON; docs/receipts.md describes the format.  A rank begins a new file whenever its program
+starts.  Guarantees that the system has the line before the user has the batch, so that a killed trainer leaves a log of
+what it was handed; and that a full disk ends the log, with one warning, but never the training.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from . import machine
 
 _WORTH_TELLING = 0.05  # of the time
 _TOO_SHORT_S = 0.2  # to tell anything
+_HAND_OVER_S = 0.0003  # of the consumer's time, for each small batch that comes from a worker
 _TO_SPARE, _MOST_TOLD = 1.02, 64  # of loading that is hidden; workers: beyond, the step takes no time to speak of
 _RARE = ("skipped", "restarts", "odd_rows", "copies")
 
@@ -85,32 +86,32 @@ class Stats:
         return {prefix + name: getattr(self, name) for name in (*NUMBERS, "recent_share")}
 
     def verdict(self) -> str:
-        """Say whether the program has waited for the workers lately, and how many workers would suffice.
+        """Say whether the program has waited for batches lately, and how many workers would suffice.
 
         >>> Stats(workers=2, batches=10, recent_batches=10, recent_s=1.0, recent_wait_s=0.01).verdict()
         'workers suffice'
         """
-        if not self.workers:
-            return "that is fetching itself, without workers"
+        enough = self.enough_workers
         if self.recent_s < _TOO_SHORT_S:
             return "too short a time to tell"
+        if not self.workers:
+            return f"fetched without workers; {f'{enough} would hide it' if enough else 'none are needed'}"
         if self.recent_share < _WORTH_TELLING:
-            return "workers suffice"
-        enough = self.enough_workers
+            return f"workers suffice{'; so would none' if enough == 0 else ''}"
         return f"workers can't keep up{f'; {enough} would' if enough is not None and enough > self.workers else ''}"
 
     @property
     def enough_workers(self) -> int | None:
         """The fewest workers that load a batch while the step uses the one before, by what was measured lately.
 
-        None if no number suffices, because the cores are fully used, or if too little has been measured.
+        0 if handing it over takes longer; None if the cores are fully used, or too little has been measured.
         """
         step_s = (self.recent_s - self.recent_wait_s) / max(self.recent_batches, 1)
         batch_s = self.sample_s * self.samples / max(self.batches, 1)
         cpu_s = batch_s * min(1.0, self.sample_cpu_s / max(self.sample_s, 1e-9))
         if not batch_s or cpu_s > step_s * machine.cores() or batch_s > step_s * _MOST_TOLD:
             return None
-        return math.ceil(_TO_SPARE * batch_s / step_s)
+        return 0 if batch_s < _HAND_OVER_S else math.ceil(_TO_SPARE * batch_s / step_s)
 
 
 NUMBERS = {name: one.metadata for name, one in Stats.__dataclass_fields__.items() if one.metadata}

@@ -1,7 +1,7 @@
 """Checks for your program's tests: whether workers can load a dataset, and whether a loader resumes exactly.
 
-Both raise an AssertionError that names the cause and the remedy, so that a test need only call them.  They use the
-public iterators only.
+Both raise an AssertionError that names the cause and the remedy, so that a test need only call them; an error of a
+sample is raised as it is.  They use the public iterators only.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, unev
     20
     """
     count = min(samples, len(dataset))
+    assert count, "there is nothing to check: the dataset is empty, or samples is 0."
     before = _open_files()
     seconds, here = [], []
     with _serial(dataset, 1) as singly:

@@ -108,7 +108,7 @@ def test_one_is_told_in_the_singular_what_is_rare_where_there_is_any_and_the_sam
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_iterators_and_loaders_tell_it_in_lines_of_a_screen(workers: int) -> None:
-    verdicts = {2: ("workers", "too short"), 0: ("that is fetching itself, without workers",)}[workers]
+    verdicts = {2: ("workers", "too short"), 0: ("fetched without workers", "too short")}[workers]
     with (
         mpiter.batches(range(100), 4, n_processes=workers) as stream,
         mpiter.DataLoader(range(100), 4, num_workers=workers) as loader,

@@ -4,9 +4,8 @@
 that could be either is refused, and the message has the spelling of both.  A row has the same container as the columns.
 
 ``reader_of`` finds out once, in a worker, how a dataset reads many samples at once: by torch's ``__getitems__``, by
-NumPy's indexing with arrays (``np.memmap`` too), or by that of Chainer's ``TupleDataset`` and ``DictDataset`` of
-arrays.  If such a reading raises, or draws random numbers (which must depend on each sample's own position), the
-samples are read again one by one.
+NumPy's indexing with arrays, or by that of Chainer's ``TupleDataset`` and ``DictDataset`` of arrays.  If such a reading
+raises, or draws random numbers (which must depend on each sample's position), the samples are read one by one.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 The memory is an unnamed file: the items one after another, then the offset at which each ends.  An item is written in
 msgpack if that keeps values and types exactly, else as a pickle.  Classes and functions that pickles name are in a
-list, which is pickled along with the dataset (those of ``__main__`` by value).  Reading an item makes a new object each
-time.  A process that is started with a ``Packed``, by any start method, maps the same memory; any other receives a
-copy.  Unpickling is safe, because all pickles are written here and never come from a network.
+list, which is pickled along with the dataset (those of ``__main__`` by value).  Unpickling is safe, because all pickles
+are written here and never come from a network.
 """
 
 from __future__ import annotations

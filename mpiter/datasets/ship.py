@@ -13,6 +13,7 @@ import mmap
 import os
 import pickle
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from operator import is_
 from types import FunctionType, ModuleType
@@ -229,9 +230,44 @@ def _map_again(filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[i
 
 def explain(cargo: Any, name: str, error: Exception, remedy: str = REMEDY) -> DatasetNotPicklable:
     """Return the error to raise when ``cargo`` can't be pickled; it names the attribute that is the cause."""
-    path, value, reason = culprit(cargo, name, error, lambda part: _dumps(part, []))
-    is_handle = isinstance(value, io.IOBase) or type(value).__module__.partition(".")[0] in variables.HANDLES
-    remedy = _OPEN_IT if is_handle else remedy
-    error = DatasetNotPicklable(f"{path} ({type(value).__name__}) cannot be pickled: {reason}. {remedy}")
-    error.is_handle = is_handle
-    return error
+    dumps: Any = _look_for_handles
+    try:
+        dumps(cargo)
+        dumps = partial(_dumps, buffers=[])
+    except _IsHandle as found:
+        error, remedy = found, _OPEN_IT
+    path, value, reason = culprit(cargo, name, error, dumps)
+    told = DatasetNotPicklable(f"{path} ({type(value).__name__}) cannot be pickled: {reason}. {remedy}")
+    told.is_handle = isinstance(error, _IsHandle)
+    return told
+
+
+class _IsHandle(Exception):
+    """A file, a connection or the like can't be pickled."""
+
+
+def _look_for_handles(cargo: Any) -> None:
+    """Raise ``_IsHandle`` if ``cargo`` holds one, whatever else in it can't be pickled."""
+    try:
+        pickler = _Handles(io.BytesIO(), protocol=5, buffer_callback=[].append)
+        pickler.maps_files, pickler.modules = True, set()
+        pickler.dump(cargo)
+    except _IsHandle:
+        raise
+    except Exception:
+        return
+
+
+class _Handles(_ByValue):
+    """Leaves out whatever can't be pickled, but for handles."""
+
+    def reducer_override(self, value: Any) -> Any:
+        try:
+            reduced = super().reducer_override(value)
+            if reduced is NotImplemented and not isinstance(value, type) and type(value) not in self.dispatch_table:
+                value.__reduce_ex__(5)  # raises what the pickler would
+            return reduced
+        except Exception as error:
+            if isinstance(value, io.IOBase) or type(value).__module__.partition(".")[0] in variables.HANDLES:
+                raise _IsHandle(error) from error
+            return int, ()

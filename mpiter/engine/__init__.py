@@ -12,8 +12,6 @@
 ``alone`` is the pump without workers, ``hook`` tells others what happens, ``delivery`` is a batch on its way,
 ``lifetime`` ends forgotten loops.
 
-A *plan* describes one coming batch, a *cursor* is a position between two batches, a *run* is the batches from one
-position on.  Workers fetch a batch in *blocks*, contiguous rows of it, and write them into its *room*: a *slot* of
-shared memory and its layout.  What fits no column is an *aside*, and is sent with the answer.  On the *board* each
-worker notes which row it is fetching.
+A *plan* describes one coming batch, a *run* is the batches from one position on.  Workers fetch a batch in *blocks*,
+contiguous rows of it, and write them into its *room*, a *slot* of shared memory; what fits no column is sent aside.
 """

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """The base class of all hooks; each method does nothing unless it is overridden.  A method must return quickly."""
+    """The base class of all hooks; each method does nothing unless it is overridden.  A method must return quickly.
+
+    Each loop has hooks of its own.  ``waited`` comes before the ``handed_out`` of its batch, perhaps several times.  A
+    dataset must not keep the hook that its ``mpiter_hook()`` returns, since workers get a copy of the dataset.
+    """
 
     # -- in the prefetch thread; without workers only the first two, in the consumer's ---------------------------
 
@@ -48,7 +52,7 @@ class Hook:
         """
 
     def close(self) -> None:
-        """The loop has ended; may be called several times, from any thread."""
+        """The loop has ended, or its iterator was collected; may be called several times, later, from any thread."""
 
 
 WINGS: dict[str, Callable[[str], Any]] = {}  # make "trace" and "receipts", which the core doesn't import, from a path

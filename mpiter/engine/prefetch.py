@@ -1,9 +1,8 @@
 """The prefetch loop: a thread that plans batches ahead of the consumer, has them fetched, and hands them over in order.
 
-It waits in one place: for answers, for the ends of workers, and for its bell, which other threads ring when they want
-another run (batches from another position on), the end, or a new look at the free memory.  Guarantees that batches in
-flight are bounded in number and in bytes; that every error is delivered to the consumer; and that any thread can stop
-the loop, even the garbage collector's, since it ends its workers itself.
+It waits in one place: for answers, for the ends of workers, and for its bell, which other threads ring.  Guarantees
+that batches in flight are bounded in number and in bytes; that every error is delivered to the consumer; and that any
+thread can stop the loop, even the garbage collector's, since it ends its workers itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The pump of an iterator or a loader: hands out one batch after the other, from any position that it is sent to.
 
-Runs in the consumer's thread and owns the prefetch loop.  Guarantees that ``cursor`` tells what has been handed out,
-never what is prefetched; that Ctrl-C in ``next()`` loses and repeats nothing; and that ``close()`` works from any
-thread, in any state, any number of times, and ends in bounded time, as do dropping the pump and leaving the
-interpreter.
+It owns the prefetch loop.  Guarantees that ``cursor`` tells what has been handed out, never what is prefetched; that
+Ctrl-C in ``next()`` loses and repeats nothing; and that ``close()`` works from any thread, in any state, any number of
+times, and ends in bounded time, as do dropping the pump and leaving the interpreter.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ class Pumping:
 
     ``opens`` turns a batch's contents into the object that is handed out.  ``late`` makes the warning or the error for
     a batch that takes longer than ``dataset_timeout``.  ``counts`` returns the number of samples in what ``opens`` has
-    made, where rows are not samples.  ``skipped`` counts samples that are left out; a loader passes its own, which
-    outlives its pumps.
+    made, where rows are not samples.  ``skipped`` counts samples left out; a loader's outlives its pumps.
     """
 
     loop: Any = None

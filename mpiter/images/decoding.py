@@ -1,8 +1,7 @@
 """Decodes a file's bytes: Pillow reads the header, simplejpeg or Pillow makes the pixels.
 
-Runs in the workers, if there are any.  simplejpeg gets only *ordinary* JPEG, which it decodes as Pillow does; what it
-fails at, Pillow decodes.  So both give the same pixels, and refuse the same files with the same ``BrokenImage``.
-Pillow must be installed; its ``MAX_IMAGE_PIXELS`` is the limit.
+simplejpeg gets only *ordinary* JPEG, which it decodes as Pillow does; what it fails at, Pillow decodes.  So both give
+the same pixels, and refuse the same files with the same ``BrokenImage``.  Pillow's ``MAX_IMAGE_PIXELS`` is the limit.
 """
 
 from __future__ import annotations
@@ -44,6 +43,8 @@ class Decoding:
     def __init__(self, decoder: str, mode: str) -> None:
         check_is_one("mode", mode, ("RGB", "RGBA", "L", "I;16"))
         check_is_one("decoder", decoder, ("auto", "pillow", "simplejpeg"))
+        if importlib.util.find_spec("PIL") is None:
+            raise OptionError("pictures need Pillow, which is not installed: pip install Pillow.")
         self._mode = mode
         self.has_simplejpeg = False
         if decoder != "pillow":

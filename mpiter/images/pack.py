@@ -1,9 +1,8 @@
 """Packed folders: ``PackedFolder`` reads an ``ImageFolder`` from one ZIP archive, ``mpiter pack`` writes it.
 
-``PackedFolder`` runs in the workers, if there are any.  If the archive is cut, damaged or replaced, it raises an error.
-``pack`` guarantees that the same folder gives the same bytes (names are sorted, times in UTC); that until the archive
-is whole and on the disk, its name ends with ``.packing``; and that after an interruption anywhere, even by a power
-failure, the members that are whole there and equal the folder's files aren't written again.
+If the archive is cut, damaged or replaced, ``PackedFolder`` raises an error.  ``pack`` guarantees that the same folder
+gives the same bytes; that until the archive is whole and on the disk, its name ends with ``.packing``; and that after
+an interruption anywhere, the members that are whole there and equal the folder's files aren't written again.
 """
 
 from __future__ import annotations

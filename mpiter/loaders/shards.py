@@ -1,7 +1,7 @@
 """A worker's part of a stream (an iterable dataset), its *shard*: batches by number, read one after the other.
 
-Runs in workers.  Streams have no keys, so a row is a batch, requested by its number, in order; a worker that is asked
-for a number out of order (most likely because it replaces a dead worker) begins again and reads up to that batch.
+Streams have no keys, so a row is a batch, requested by its number; a worker that is asked for a number out of order,
+since it replaces a dead worker, begins again and reads up to that batch.
 
 A stream that calls ``get_worker_info`` before its first element, or whose ``worker_init_fn`` does, shards itself: its
 batches are its worker's own.  Any other stream is sharded here: every worker reads all of it and keeps each n-th batch,

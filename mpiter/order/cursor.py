@@ -1,15 +1,12 @@
 """Chainer's iterator state machine: from one *cursor*, a position between two batches, to the next.
 
-No thread and no clock is used here.  A *plan* describes one coming batch as *stretches*, contiguous ranges of
-positions, each within one epoch.  The epoch arithmetic is exactly Chainer's (``wrap=True`` is its ``repeat=True``: a
-batch runs on into the next epoch, several times if it is larger than the dataset; ``wrap=False`` with ``epochs=1`` its
-``repeat=False``: the last batch is short).  The order sampler is asked once per epoch boundary, with the order and the
-position that Chainer passes.
+A *plan* describes one coming batch as *stretches*, contiguous ranges of positions, each within one epoch.  The epoch
+arithmetic is exactly Chainer's: with ``wrap=True`` (its ``repeat=True``) a batch runs on into the next epoch, several
+times if it is larger than the dataset.  The order sampler is asked once per epoch boundary, as by Chainer.
 
-Ranks go through one order together, by arithmetic, without communicating.  A *step* is the batches of all ranks
-together: one range of the order, cut into a batch for each.  A position counts the samples handed out to all ranks
-together, so it is the same on every rank, and another number of ranks can go on from it.  The batches of a step are
-disjoint and cover it, except that the last step of an epoch is filled up with samples from the epoch's beginning.
+Ranks go through one order together, without communicating.  A *step* is the batches of all ranks together: one range
+of the order, cut into a batch for each.  A position counts the samples handed out to all ranks together, so another
+number of ranks can go on from it.  The last step of an epoch is filled up with samples from the epoch's beginning.
 """
 
 from __future__ import annotations

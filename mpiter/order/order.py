@@ -3,10 +3,9 @@
 ``take(a, b)`` of the library's own orders depends only on a few numbers.  The shuffle visits each index exactly once,
 and needs no memory that grows with the length: 10**12 samples cost what 10**3 cost.  Lengths are below 2**62.
 
-The shuffle is a bijection evaluated at a position.  Positions are written as (left, right) digits of a rectangle
-just larger than the epoch; each round adds to one digit a keyed hash of the other, which can always be undone, so
-the whole is one-to-one.  Positions that are mapped outside of the epoch are mapped again until they are inside.
-A short epoch is instead sorted by a keyed hash of its indices, which is exactly uniform.
+Positions are written as (left, right) digits of a rectangle just larger than the epoch; each round adds to one digit a
+keyed hash of the other, which can be undone, so the whole is one-to-one.  Positions that are mapped outside of the
+epoch are mapped again.  A short epoch is instead sorted by a keyed hash of its indices, which is exactly uniform.
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..bell import Bell
@@ -97,8 +98,9 @@ class Threads(Workers):
         workers = list(self._workers.values())
         self._workers.clear()
         for worker in workers:
-            while not worker.inbox.empty():  # blocks that it hasn't begun
-                worker.inbox.get()
+            with contextlib.suppress(Empty):
+                while True:  # blocks that it hasn't begun
+                    worker.inbox.get_nowait()
             worker.inbox.put(_END)
         for worker in workers:
             worker.thread.join(max(0.0, end - time.monotonic()))

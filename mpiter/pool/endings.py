@@ -26,7 +26,7 @@ _LOOKS = 8  # at least so many within a limit…
 _MOST_S = 1.0  # …and one in this many seconds
 
 _CAUSES = {
-    "SIGKILL": "the out-of-memory killer (use fewer workers, or smaller samples), or kill -9",
+    "SIGKILL": "kill -9, or want of memory: then use fewer workers, or smaller samples",
     "SIGSEGV": "a crash in native code, a decoder for example",
     "SIGBUS": "a mapped file that has become shorter, or a file system that is full",
     "SIGABRT": "native code that gave up",

@@ -1,9 +1,8 @@
 """Workers that are Ray's actors: each has at most two blocks (contiguous rows of a batch) at a time.
 
-``Actors`` runs in the prefetch thread; Ray calls back in its own threads, which only add an event and ring the bell
-that wakes the prefetch thread.  Guarantees that an actor's end, its node's included, is reported once, with the blocks
-that it hasn't answered; that an error is raised if the cluster has no place for an actor; and that nothing is left
-there.
+Ray calls back in its own threads, which only add an event and ring the bell that wakes the prefetch thread.  Guarantees
+that an actor's end, its node's included, is reported once, with the blocks that it hasn't answered; and that an error
+is raised if the cluster has no place for an actor.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The batch that the user gets: a list of samples that also has its columns (arrays with one row for each sample).
 
-Runs in the prefetch thread or the consumer.  Guarantees that columns are writable and belong to the user, and stay
-valid as long as anything refers to them.  Samples fetched by workers are views of the columns' rows.  Without workers
-they are the objects that the dataset returned, and the columns are copies.  Changing the *list* (not the contents of
-its arrays) detaches the columns, which are from then on stacked from the list.
+Guarantees that columns are writable and belong to the user, and stay valid as long as anything refers to them.  Samples
+fetched by workers are views of the columns' rows.  Without workers they are the dataset's objects, and the columns are
+copies.  Changing the *list* detaches the columns, which are from then on stacked from the list.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Values in JSON, instead of pickle: for the states of datasets and samplers.
 
-Pure.  Numbers, strings, None, lists and dicts with string keys stay as they are; any other value becomes a dict with
-one key: ``~`` and the name of its kind.  The memory of arrays and tensors is written as base64, or kept in a list
-beside the JSON.  Guarantees that values come back with their types; that a value which can't be written is refused
-with its path (``state['a'][2]``); that decoding unpickles nothing, imports nothing by name and evaluates nothing.
+Numbers, strings, None, lists and dicts with string keys stay as they are; any other value becomes a dict with one key:
+``~`` and the name of its kind.  The memory of arrays is written as base64, or kept in a list beside the JSON.
+Guarantees that values come back with their types, and that decoding unpickles, imports and evaluates nothing.
 """
 
 from __future__ import annotations

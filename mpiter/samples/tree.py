@@ -1,10 +1,9 @@
 """How a sample is built (its *tree*), which of its values can be columns, and where columns lie in a batch's memory.
 
-Pure; runs in workers (``scatter``) and in the consumer process (``describe``, ``merge``, ``gather``).  A tree consists
-of *groups* (tuple, list, dict, namedtuple) and, in these, *leaves*, the single values.  A leaf that has the
-same kind, dtype and shape in all samples is a *column*, one array for the whole batch; any other value is an *aside*,
-sent as an object.  Guarantees that a value comes back with its type, dtype and byte order, or that ``scatter`` returns
-False and the caller sends the whole row as an object.  Types are compared exactly: a subclass never counts as its base.
+A tree consists of *groups* (tuple, list, dict, namedtuple) and, in these, *leaves*, the single values.  A leaf that has
+the same kind, dtype and shape in all samples is a *column*, one array for the whole batch; any other value is an
+*aside*, sent as an object.  Guarantees that a value comes back with its type, dtype and byte order, or that ``scatter``
+returns False.  Types are compared exactly: a subclass never counts as its base.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The loop that fetches samples and writes each into the batch's columns before it fetches the next.
 
-Runs in workers.  The loop's code is generated once for each tree (how a sample is built), because a call for each
-sample, or for each of its parts, would cost as much as the copy.  Guarantees that type, dtype and shape of a value are
-checked before it is written, since NumPy would silently cast and broadcast; that a sample which doesn't fit is handed
-over whole; and that a row's number is on the board (memory that the supervisor reads) before its sample is fetched.
+The loop's code is generated once for each tree (how a sample is built), because a call for each sample would cost as
+much as the copy.  Guarantees that type, dtype and shape of a value are checked before it is written, since NumPy would
+cast and broadcast; and that a row's number is on the board (memory that the supervisor reads) before it is fetched.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@
                                    ▼                                          ▼ store, and keeps a copy
                                  StagedFetch.copy(i) ──► folder: copies, locks, the capacity
 
-It attaches to the core by the dataset's ``source`` and ``fetch``, and by a hook of the engine.  ``resident`` makes an
-order that draws local samples first.
+It attaches to the core by the dataset's ``source`` and ``fetch``, and a hook.  ``resident`` draws local samples first.
 """
 
 from .resident import ResidentFirst

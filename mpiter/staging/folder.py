@@ -1,9 +1,8 @@
 """A tier: a folder of copies, one file each, private to the user and shared by all processes that name the folder.
 
-Runs wherever samples are fetched or copied.  Guarantees, even if processes are killed at any moment, that a reader
-never gets half a copy; that only one thread of one process at a time copies a sample; that all copies, unfinished ones
-included, stay within the capacity; and that only copies are deleted.  Nothing waits for the disk (``fsync``): the store
-still has every sample, and a copy damaged by a power failure is found by its checksum.
+Guarantees, even if processes are killed at any moment, that a reader never gets half a copy; that only one thread of
+one process at a time copies a sample; that all copies, unfinished ones included, stay within the capacity; and that
+only copies are deleted.  Nothing waits for the disk: a copy damaged by a power failure is found by its checksum.
 
     TIER/mpiter-staged-UID/copies/ab/cdef…    a copy, named by a hash of its source: bytes, their checksum and number
                                   cdef….part  a copy that is being written

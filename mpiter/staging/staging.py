@@ -1,10 +1,9 @@
 """``Staging``: copies a dataset's samples from a slow store to a folder, ahead of the workers, which read the copies.
 
 A staged dataset is a copy of the user's object, of the same class, whose ``fetch`` looks into the folder first, in any
-process; in the iterator's process the threads of a ``Stager`` copy samples before the workers want them.  Guarantees
-that a sample which another thread or process is copying is waited for, up to a timeout, and not read from the store
-twice; that undamaged copies are never deleted; that samples are copied in the order of the iterator; that an error of
-the store is raised as the dataset's own; and that an error of the folder ends only the copying.
+process; in the iterator's process the threads of a ``Stager`` copy samples in its order, before the workers want them.
+Guarantees that a sample which is just being copied is waited for, up to a timeout, and not read from the store twice;
+that an error of the store is raised as the dataset's own; and that an error of the folder ends only the copying.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The *arena*: one piece of memory that all processes of an iterator share, and the ranges of it that are in use.
 
-On Linux it is a memfd: without a name, independent of mounts' limits, and freed with the last process, however that
-ends.  Elsewhere it is an unlinked temporary file.  ``Arena`` guarantees that a range is backed by memory before it is
-used (if memory is full it raises an error with numbers, instead of a later SIGBUS).  Only the consumer process may
-allocate.
+On Linux it is a memfd, freed with the last process, however that ends; elsewhere an unlinked temporary file.  ``Arena``
+guarantees that a range is backed by memory before it is used (if memory is full it raises an error with numbers,
+instead of a later SIGBUS).  Only the consumer process may allocate.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Slots: ranges of the arena (shared memory), all of one size.  A *slot* holds a batch and is leased to the user.
 
 A *lease* is a ctypes object on the slot's memory, and every array on that memory keeps it alive through its ``base``.
-When the last array is dropped, in any thread, the callback of a weak reference to the lease returns the slot.  All else
-runs in the prefetch thread.  Guarantees that a slot isn't written while an array refers to it; that a user who keeps
-many batches doesn't take all slots from the engine (``can_lease``); and that the callbacks run in C only: they take no
-lock of ours, since the garbage collector may run them anywhere, and lose no Ctrl-C, as callbacks in Python would.
+When the last array is dropped, in any thread, the callback of a weak reference to the lease returns the slot, in C
+only: callbacks in Python would lose a Ctrl-C.  All else runs in the prefetch thread.  Guarantees that a slot isn't
+written while an array refers to it, and that a user who keeps many batches doesn't take all slots from the engine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Searches for the number of workers by a bracket, which needs few trials.
 
-Pure: the measuring is passed in.  The bracket doubles the number while that helps, tries numbers in between that could
-be better, then repeats the best in turn until their times differ clearly or the rounds are used up.  It always tries 0
-workers, chooses the smallest number whose time differs from the best by no more than the noise, makes at most nine
-trials or a quarter of those of five full sweeps, and tries no number expected to take more memory than allowed.
+The bracket doubles the number while that helps, tries numbers in between that could be better, then repeats the best
+in turn until their times differ clearly or the rounds are used up.  It always tries 0 workers, chooses the smallest
+number whose time differs from the best by no more than the noise, and tries none that would take too much memory.
 """
 
 from __future__ import annotations

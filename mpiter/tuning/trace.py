@@ -1,9 +1,8 @@
 """``trace="run.json"``: what every worker, the prefetch thread and the consumer did, for Perfetto and chrome://tracing.
 
-A ``Tracer`` is a hook of one loop and keeps a note of each event, in the consumer's thread and in the prefetch thread.
-Once a second the notes are appended to the file in the Chrome trace format.  Guarantees that the file is complete JSON
-after each write, so that it can be read even if the program is killed; that it has at most ``MOST`` events; and that a
-full disk ends the trace, not the program.
+A ``Tracer`` is a hook of one loop and notes each event; once a second the notes are appended to the file.  Guarantees
+that the file is complete JSON after each write, even if the program is killed; that it has at most ``MOST`` events; and
+that a full disk ends the trace, not the program.
 """
 
 from __future__ import annotations

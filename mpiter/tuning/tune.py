@@ -157,4 +157,8 @@ def _named(name: str) -> Any:
         made = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(f"{name} cannot be found ({error}); write module:name, of a dataset or its class.") from error
-    return made if hasattr(type(made), "__getitem__") else made()
+    try:
+        return made if hasattr(type(made), "__getitem__") else made()
+    except TypeError as error:
+        remedy = "write a function without arguments that returns the dataset, and name that"
+        raise OptionError(f"{name} is no dataset, and cannot be called to get one ({error}): {remedy}.") from error

@@ -1,9 +1,8 @@
 """What a worker shows of itself: on the board what it is fetching, and in the black box its stack when it crashes.
 
-The *board* has a *line* in shared memory for each worker: a few integers, written by the worker and read by what
-supervises it.  Each integer is read whole, but a line may be read half updated.  The *black box* is one unnamed file
-for all worker processes of an iterator.  Even a worker that never releases the GIL writes its stack there, by a signal
-handler in C; one that was killed or stopped doesn't.
+The *board* has a *line* in shared memory for each worker: a few integers.  Each is read whole, but a line may be read
+half updated.  The *black box* is one unnamed file for all worker processes of an iterator.  Even a worker that never
+releases the GIL writes its stack there, by a signal handler in C; one that was killed or stopped doesn't.
 """
 
 from __future__ import annotations

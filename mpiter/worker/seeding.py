@@ -1,9 +1,8 @@
 """Makes a sample's random draws depend only on seed, epoch and the sample's position (together its *place*).
 
-This holds for ``get_rng()`` on every backend, and for the global generators (random, numpy.random, torch if loaded) on
-``process`` and ``serial``.  Whether a dataset draws from global generators is seen by comparing their *marks* (a cheap
-part of their state) before and after a block.  The first block that drew is fetched again, and from then on the
-generator that is drawn from is seeded for every sample, which costs as much as fetching a small one.
+This holds for ``get_rng()``, and, but for threads, for the global generators (random, numpy.random, torch if loaded).
+Whether a dataset draws from these is seen by comparing their *marks* (a cheap part of their state) before and after a
+block.  The first block that drew is fetched again, and from then on the generator is seeded for every sample.
 """
 
 from __future__ import annotations

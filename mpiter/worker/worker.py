@@ -64,7 +64,7 @@ class Worker:
     @property
     def owns_globals(self) -> bool:
         """True if this worker may seed the global generators: threads share them."""
-        return self.info.backend != "thread"
+        return not self.rules.in_process or self.info.backend == "serial"
 
 
 _registry: dict[int, dict[int, Worker]] = {}  # dataset -> thread -> worker

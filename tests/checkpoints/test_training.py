@@ -481,7 +481,7 @@ def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bi
     import mpiter.torch
 
     data = torch.utils.data.TensorDataset(torch.arange(30.0).reshape(10, 3), torch.arange(10.0))
-    total = 10
+    total = 15
 
     def train(folder, until=None):
         torch.manual_seed(7)
@@ -491,11 +491,12 @@ def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bi
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4, 4])  # which counts them in a Counter
         scaler = torch.amp.GradScaler("cpu", growth_interval=3)
         loader = mpiter.torch.DataLoader(data, 2, shuffle=True)
+        valid = mpiter.torch.DataLoader(data, 5)  # as torch's, it draws from the global generator at each epoch
         parts = {"average": average, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
         done = 0
-        with mpiter.Checkpoint(folder, loader, model, **parts) as c:
+        with mpiter.Checkpoint(folder, loader, valid, model, **parts) as c:
             begun = c.finished
-            for _ in c.epochs(2):
+            for _ in c.epochs(3):
                 for x, y in c.steps(loader):
                     optimizer.zero_grad()
                     scaler.scale(torch.nn.functional.mse_loss(model(x)[:, 0], y)).backward()
@@ -506,6 +507,7 @@ def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bi
                     scaler.update()
                     schedule.step()
                     average.update_parameters(model)
+                list(valid)
         weights = [value.tolist() for part in (model, average) for value in part.state_dict().values()]
         return weights, scaler.state_dict(), schedule.state_dict(), optimizer.state_dict()["param_groups"]
 

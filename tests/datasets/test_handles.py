@@ -150,3 +150,13 @@ def test_what_is_open_in_a_sample_is_refused_by_its_path():
             with pytest.raises(mpiter.errors.SampleNotSendable, match=rf"dataset\[{at}\]\['open'\]\[0\]"):
                 next(it)
         assert next(it) == [{"i": len(OPEN), "open": []}]
+
+
+def test_a_handle_is_found_behind_what_else_cannot_be_pickled(tmp_path):
+    with (
+        open(tmp_path / "data", "wb", buffering=0) as file,
+        iterator(Holds([threading.Lock(), file]), 3, n_processes=1) as it,
+        pytest.raises(mpiter.errors.DatasetNotPicklable, match=r"\['in'\]\[0\]\[1\] \(FileIO\).*would share") as told,
+    ):
+        next(it)
+    assert told.value.is_handle

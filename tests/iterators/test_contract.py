@@ -155,9 +155,14 @@ def test_each_epoch_has_an_order_of_its_own(default: dict[str, Any]) -> None:
     assert first != second
 
 
+def shares_generators(options: dict[str, Any]) -> bool:
+    backend = options.get("backend")
+    return backend == "thread" or getattr(backend, "in_process", False)
+
+
 def test_random_samples_depend_on_their_place_alone(any_start: dict[str, Any]) -> None:
     # Threads share the global generators: there get_rng() alone is guaranteed.
-    dataset = Random(draws="rng" if any_start.get("backend") == "thread" else "all")
+    dataset = Random(draws="rng" if shares_generators(any_start) else "all")
     assert epoch(dataset, **any_start) == epoch(dataset, n_processes=0)
 
 
@@ -171,7 +176,7 @@ def test_the_callers_random_state_is_left_alone(default: dict[str, Any]) -> None
     np.random.seed(5)
     expected = np.random.RandomState(5).random_sample(3).tolist()
     with iterator(Random(), 4, seed=1, **default) as it:
-        if default.get("backend") == "thread":
+        if shares_generators(default):
             return
         next(it)
         next(it)

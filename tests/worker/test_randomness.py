@@ -9,6 +9,7 @@ import pytest
 from ways import iterator
 
 import mpiter
+from mpiter.pool.backends import Thread
 
 LENGTH, BATCH = 24, 5
 
@@ -134,3 +135,19 @@ def test_a_replacement_does_not_draw_what_killed_the_worker_before_it(tmp_path):
     (_, i, drawn), (_, again, anew), *_ = dataset.draws()
     assert i == again == 0
     assert drawn != anew
+
+
+class Threads(Thread):
+    """Worker threads of somebody else's backend."""
+
+    name = "threads of mine"
+
+
+def test_threads_of_any_backend_seed_no_generator_of_the_caller():
+    drawn = []
+    for seed in (1, 2):
+        np.random.seed(seed)
+        with pytest.warns(RuntimeWarning, match="which threads share"):
+            epochs(DrawsFromGlobals(), 2, Threads())
+        drawn.append(np.random.random_sample())
+    assert drawn[0] != drawn[1]
