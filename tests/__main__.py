@@ -29,7 +29,7 @@ from bootstrap import Environment, Trouble
 PYTHONS = ("3.11", "3.12", "3.13")
 NEWEST = "3.13"  # where workers die as well
 # Of tests/: what rests on the interpreter itself…
-ON_OTHER_PYTHONS = ("samples/test_codec.py", "samples/test_byvalue.py", "iterators/test_contract.py")
+ON_OTHER_PYTHONS = ("samples/test_byvalue.py", "iterators/test_contract.py")
 # …and, on the newest, what rests on how processes start, stop and share; the rest is Python on top.
 ON_THE_NEWEST = (
     *("pool", "worker", "iterators/test_dropped.py", "datasets/test_variables.py"),
@@ -50,7 +50,7 @@ CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of 
 )
 EXTRAS = "test,chainer,images,bench,lint,docs,package"  # of the first environment, at once
 QUICK = "not slow"
-LIMIT_S = 80 * 60  # for everything together, which takes some seventeen minutes on two threads of one core
+LIMIT_S = 80 * 60  # for everything together, which takes some fifteen minutes on two cores
 # Two processes leave almost half of two cores idle: much of it waits for processes to start.
 IN_PARALLEL = ("-n", "3", "--dist", "loadgroup")
 ALONE = ("-n", "1", "--dist", "loadgroup", "--last-failed", "--last-failed-no-failures", "none")
