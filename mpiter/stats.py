@@ -95,7 +95,8 @@ class Stats:
         if self.recent_s < _TOO_SHORT_S:
             return "too short a time to tell"
         if not self.workers:
-            return f"fetched without workers; {f'{enough} would hide it' if enough else 'none are needed'}"
+            told = {None: "", 0: "; none are needed"}
+            return f"fetched without workers{told.get(enough, f'; {enough} would hide it')}"
         if self.recent_share < _WORTH_TELLING:
             return f"workers suffice{'; so would none' if enough == 0 else ''}"
         return f"workers can't keep up{f'; {enough} would' if enough is not None and enough > self.workers else ''}"

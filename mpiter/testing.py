@@ -1,7 +1,6 @@
 """Checks for your program's tests: whether workers can load a dataset, and whether a loader resumes exactly.
 
-Both raise an AssertionError that names the cause and the remedy, so that a test need only call them; an error of a
-sample is raised as it is.  They use the public iterators only.
+Both raise an AssertionError that names cause and remedy; an error of a sample is raised as it is.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -172,6 +173,11 @@ def test_as_many_workers_suffice_as_a_batch_takes_times_as_long_as_a_step(
     assert stats.enough_workers == enough
     told = f"; {enough} would" if enough is not None and enough > 2 else ""
     assert stats.verdict() == ("workers suffice" if enough == 1 else f"workers can't keep up{told}")
+    hidden = f"; {enough} would hide it" if enough is not None else ""
+    assert replace(stats, workers=0).verdict() == f"fetched without workers{hidden}"
+    light = replace(stats, sample_s=1e-7, sample_cpu_s=1e-7)
+    assert [light.enough_workers, replace(light, recent_wait_s=0.0).verdict()] == [0, "workers suffice; so would none"]
+    assert replace(light, workers=0).verdict() == "fetched without workers; none are needed"
 
 
 def test_a_dict_for_loggers_has_every_number_under_a_prefix() -> None:
