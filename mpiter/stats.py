@@ -91,9 +91,9 @@ class Stats:
         >>> Stats(workers=2, batches=10, recent_batches=10, recent_s=1.0, recent_wait_s=0.01).verdict()
         'workers suffice'
         """
-        enough = self.enough_workers
         if self.recent_s < _TOO_SHORT_S:
             return "too short a time to tell"
+        enough = self.enough_workers
         if not self.workers:
             told = {None: "", 0: "; none are needed"}
             return f"fetched without workers{told.get(enough, f'; {enough} would hide it')}"

@@ -171,10 +171,11 @@ def _dumps(
     buffers: list[pickle.PickleBuffer] | None = None,
     modules: set[str] | None = None,
     maps_files: bool = True,
+    kind: type[_ByValue] | None = None,
 ) -> bytes:
     """Return ``cargo`` pickled; ``buffers`` gets its large buffers, ``modules`` the modules that it refers to."""
     out = io.BytesIO()
-    pickler = _ByValue(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
+    pickler = (kind or _ByValue)(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
     pickler.modules = set() if modules is None else modules
     pickler.maps_files = maps_files
     pickler.dump(cargo)
@@ -249,9 +250,7 @@ class _IsHandle(Exception):
 def _look_for_handles(cargo: Any) -> None:
     """Raise ``_IsHandle`` if ``cargo`` holds one, whatever else in it can't be pickled."""
     try:
-        pickler = _Handles(io.BytesIO(), protocol=5, buffer_callback=[].append)
-        pickler.maps_files, pickler.modules = True, set()
-        pickler.dump(cargo)
+        _dumps(cargo, [], kind=_Handles)
     except _IsHandle:
         raise
     except Exception:
