@@ -42,7 +42,8 @@ def _scripts() -> Iterator[Any]:
 @pytest.mark.parametrize("text", list(_scripts()))
 def test_the_examples_of_a_page_run_as_one_script(text: str, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
-    script.write_text(text)
+    imports = re.findall(r"^(?:import|from) .*$", text, re.MULTILINE)  # first, as in a program: workers have them ready
+    script.write_text("\n".join([*imports, text]))
     for library, name in (("chainer", "Chainer"), ("PIL", "Pillow"), ("torch", "torch")):
         if re.search(rf"^(import|from) {library}\b", text, re.MULTILINE):
             pytest.importorskip(library, reason=f"{name} is not installed: run `python3 tests --all`")
