@@ -147,7 +147,7 @@ class Checkpoint:
     @staticmethod
     def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         """Return the states in a file by the names of their parts, which are "0", "1", … for parts without one."""
-        return dict(_read(Path(path))["parts"])
+        return _read(Path(path))["parts"]  # type: ignore[no-any-return]
 
     def _go_to(self, state: _State) -> None:
         if self._state is _State.OUTSIDE:
@@ -276,7 +276,8 @@ def _read(path: Path) -> dict[str, Any]:
         try:
             with np.load(file, allow_pickle=False) as arrays:
                 memory = [arrays[str(at)] for at in range(len(arrays) - 1)]
-                return dict(decoded(json.loads(bytes(arrays["states"])), memory))
+                states: dict[str, Any] = decoded(json.loads(bytes(arrays["states"])), memory)
+                return {**states, "parts": dict(states["parts"])}
         except Exception as error:
             what = f"{path} cannot be read as a checkpoint ({type(error).__name__})"
             raise StateError(f"{what}: pass another path, or delete the file if it is a damaged one.") from error

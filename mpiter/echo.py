@@ -21,6 +21,7 @@ from .engine.options import whole
 from .errors import OptionError, StateError
 from .order.state import VERSION, number_of, typed
 from .samples.batch import Batch
+from .samples.tree import Leaf, leaf_for
 from .typevars import B
 from .worker import seeding
 
@@ -106,7 +107,8 @@ class Echo(Generic[B]):
             raise OptionError(
                 f"an Echo goes around an iterator, batches() or a loader with a batch_size, not around {source!r:.60}."
             )
-        collates = getattr(getattr(source, "collate_fn", None), "__module__", "torch").partition(".")[0] != "torch"
+        collated_by = getattr(getattr(source, "collate_fn", None), "__module__", "").partition(".")[0]
+        self._by_torch, collates = collated_by == "torch", collated_by not in ("torch", "")
         dataset = getattr(source, "dataset", None)
         self._bundles = dataset.times if isinstance(dataset, Bundles) else 0
         if self._bundles and factor > self._bundles:
@@ -195,7 +197,8 @@ class Echo(Generic[B]):
         uses = range(1, self._factor)
         if not self._mixes:
             return [_Repeat(use, [(number, np.arange(0))]) for use in uses for number in range(len(self._before))]
-        sizes, found = [_length(self._use(batch, 0)) or 0 for batch in self._before], list[_Repeat]()
+        sizes = [_length(self._use(batch, 0), self._by_torch) for batch in self._before]
+        found = list[_Repeat]()
         ends = np.cumsum(sizes, dtype=int)
         for use in uses if sizes else ():
             order = np.random.default_rng([self._seed, self._passes, self._block, use]).permutation(sum(sizes))
@@ -220,7 +223,7 @@ class Echo(Generic[B]):
         batches = [self._use(self._before[number], repeat.use) for number, _ in repeat.rows]
         if not self._mixes:
             return _copied(batches[0])
-        return _mixed(batches, [rows for _, rows in repeat.rows], _length(batches[0]))
+        return _mixed(batches, [rows for _, rows in repeat.rows], _length(batches[0], self._by_torch), self._by_torch)
 
     def _use(self, batch: Any, use: int) -> Any:
         """Return the batch with use number ``use`` of each sample."""
@@ -246,8 +249,11 @@ class Echo(Generic[B]):
 
     @property
     def is_new_epoch(self) -> bool:
-        """True if the last batch completed an epoch of the source."""
-        return bool(self.epoch > self._epoch)
+        """True if the last batch completed an epoch of the source: of a loader, with all further uses."""
+        if hasattr(self.source, "__next__"):
+            return bool(self.source.epoch > self._epoch)
+        has_more = bool(self._now[: self._factor - 1]) or any((self._turns or [])[self._taken :])
+        return not has_more and (self._has_ended or bool(self.source.is_new_epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch handed out, as values that JSON can store."""
@@ -273,34 +279,57 @@ class Echo(Generic[B]):
         self._loaded = {**state, **numbers}
 
 
-def _length(value: Any) -> int | None:
-    """Return the number of rows of a batch; None if it has no rows."""
-    if _is_array(value):
-        return len(value) if value.ndim else None
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if not isinstance(value, (list, tuple)):
-        return None
-    lengths = set() if isinstance(value, Batch) else {_length(part) for part in value} - {None}
-    return lengths.pop() if len(lengths) == 1 else len(value)
-
-
 def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or hasattr(value, "new_empty")
 
 
-def _mixed(batches: list[Any], rows: list[_Rows], length: int | None) -> Any:
+def _parts(value: Any, by_torch: bool) -> list[Any]:
+    """Return the parts of a container of columns; of mpiter's own batches, those of other classes are values."""
+    if isinstance(value, Mapping) and (by_torch or type(value) is dict):
+        return [*value.values()]
+    is_one = isinstance(value, (tuple, list)) and (
+        by_torch or type(value) in (tuple, list) or hasattr(value, "_fields")
+    )
+    return [*value] if is_one else []
+
+
+def _columns(value: Any, by_torch: bool) -> Iterator[Any]:
+    if _is_array(value) and value.ndim and (by_torch or isinstance(leaf_for(value), Leaf)):
+        yield value
+    for part in _parts(value, by_torch):
+        yield from _columns(part, by_torch)
+
+
+def _length(batch: Any, by_torch: bool) -> int:
+    """Return the number of rows of a batch."""
+    if isinstance(batch, Batch):
+        return len(batch)
+    for column in _columns(batch, by_torch):
+        return len(column)
+    parts = _parts(batch, by_torch)
+    while parts and (within := _parts(parts[0], by_torch)):  # lists of values that have no column
+        parts = within
+    return len(parts)
+
+
+def _is_column(value: Any, length: int, by_torch: bool) -> bool:
+    """True for what a batch has for a part of its samples, False for the value of one sample."""
+    lengths = {len(column) for column in _columns(value, by_torch)}
+    return lengths == {length} or (not lengths and type(value) in (tuple, list) and len(value) == length)
+
+
+def _mixed(batches: list[Any], rows: list[_Rows], length: int, by_torch: bool) -> Any:
     """Return rows of several batches, the first of ``length`` rows, as one batch, a copy that the user may modify."""
     first = batches[0]
     if _is_array(first):
         parts = [batch[some] for batch, some in zip(batches, rows, strict=True)]
         return np.concatenate(parts) if isinstance(first, np.ndarray) else sys.modules["torch"].cat(parts)
     if isinstance(first, Mapping):
-        return {name: _mixed([batch[name] for batch in batches], rows, length) for name in first}
-    if isinstance(first, Batch) or any(_length(part) != length for part in first):
+        return {name: _mixed([batch[name] for batch in batches], rows, length, by_torch) for name in first}
+    if isinstance(first, Batch) or not all(_is_column(part, length, by_torch) for part in first):
         found = [copy.deepcopy(batch[row]) for batch, some in zip(batches, rows, strict=True) for row in some.tolist()]
     else:
-        found = [_mixed(list(parts), rows, length) for parts in zip(*batches, strict=True)]
+        found = [_mixed(list(parts), rows, length, by_torch) for parts in zip(*batches, strict=True)]
     if isinstance(first, Batch):
         return Batch.of_rows(found)
     return type(first)(*found) if hasattr(first, "_fields") else type(first)(found)

@@ -19,15 +19,22 @@ from typing import Any
 
 import numpy as np
 
+from .engine.options import whole
 from .errors import DatasetNotPicklable, UnevenSamples
 from .iterators.iterators import MultiprocessIterator, SerialIterator
+from .samples import tensors
 from .samples.batch import collate, settle_as
+from .samples.copying import parts_of
 
 __all__ = ["DatasetReport", "check_dataset", "check_resume"]
 
 _SEED = 20
 _BATCH = 4
 _DESCRIPTORS = "/proc/self/fd"
+_SEEDED = (
+    "mpiter.get_rng() or the global generators, which are seeded for each sample, not from a generator of the "
+    "dataset's own"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +72,12 @@ def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, unev
     >>> check_dataset([(0.5, 1), (1.5, 0)] * 10).samples
     20
     """
-    count = min(samples, len(dataset))
-    assert count, "there is nothing to check: the dataset is empty, or samples is 0."
-    before = _open_files()
+    whole("samples", samples, least=1)
     seconds, here = [], []
     with _serial(dataset, 1) as singly:
+        count = min(samples, len(singly.dataset))
+        assert count, "there is nothing to check: the dataset is empty."
+        before = _open_files()
         for _ in range(count):
             began = time.perf_counter()
             (sample,) = next(singly)
@@ -81,14 +89,14 @@ def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, unev
     )
     _compare(here, _fetched(_serial(dataset, _BATCH), count), "when it is fetched once more with the same seed")
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a dataset that can't be pickled would be forked, with a warning
+        warnings.simplefilter("error", RuntimeWarning)  # a dataset that can't be pickled is forked, with a warning
         workers = MultiprocessIterator(
             dataset, _BATCH, repeat=False, shuffle=False, seed=_SEED, n_processes=n_processes
         )
         try:
             there = _fetched(workers, count)
         except (DatasetNotPicklable, RuntimeWarning) as error:
-            raise AssertionError(f"the dataset doesn't reach its workers as it is: {error}") from error
+            raise AssertionError(f"the dataset can't be sent to workers as it is: {error}") from error
     _compare(here, there, "when a worker fetches it")
     is_even = _is_even(here)
     assert is_even or uneven, (
@@ -125,8 +133,8 @@ def check_resume(make_loader: Callable[[], Any], *, batches: int = 20) -> int:
             for at, batch in enumerate(islice(_endless(loader), len(wanted))):
                 assert _same(batch, wanted[at]), (
                     f"resumed after batch {place}, batch {place + at} is another one than without the interruption. "
-                    f"Draw a sample's randomness from mpiter.get_rng() or the global generators, which are seeded for "
-                    f"each sample, not from a generator of the dataset's own."
+                    f"The order of a torch loader that shuffles needs generator=; samples must draw from {_SEEDED}; "
+                    f"and what the loader wraps must load all that its state_dict() holds."
                 )
                 wanted[at] = None
             left = sum(one is not None for one in wanted)
@@ -174,9 +182,7 @@ def _fetched(iterator: Any, count: int) -> list[Any]:
 def _compare(here: list[Any], there: list[Any], when: str) -> None:
     for index, (one, other) in enumerate(zip(here, there, strict=True)):
         assert _same(one, other), (
-            f"dataset[{index}] is another sample {when}. It must depend on the index alone: draw randomness from "
-            f"mpiter.get_rng() or the global generators, which are seeded for each sample, not from a generator of the "
-            f"dataset's own."
+            f"dataset[{index}] is another sample {when}. It must depend on the index alone, and draw from {_SEEDED}."
         )
 
 
@@ -190,10 +196,8 @@ def _is_even(samples: list[Any]) -> bool:
 
 def _size(sample: Any) -> int:
     """Return the bytes of the arrays in a sample."""
-    if isinstance(sample, dict):
-        return sum(map(_size, sample.values()))
-    if isinstance(sample, (list, tuple)):
-        return sum(map(_size, sample))
+    if (parts := parts_of(sample)) is not None:
+        return sum(map(_size, parts))
     return int(getattr(sample, "nbytes", 0))
 
 
@@ -206,12 +210,15 @@ def _same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if hasattr(one, "__array__"):
-        mine, theirs = np.asarray(one), np.asarray(other)
-        if mine.dtype != theirs.dtype or mine.shape != theirs.shape:
-            return False
-        return bool((mine == theirs).all()) if mine.dtype.hasobject else mine.tobytes() == theirs.tobytes()
-    return bool(one == other or (one != one and other != other) or pickle.dumps(one) == pickle.dumps(other))
+    if hasattr(type(one), "__dataclass_fields__"):
+        return all(_same(getattr(one, name), getattr(other, name)) for name in one.__dataclass_fields__)
+    if hasattr(one, "requires_grad"):
+        one, other = (tensor.detach().to_dense() for tensor in (one, other))
+    if (mine := tensors.as_bytes(one)) is not None and (theirs := tensors.as_bytes(other)) is not None:
+        return mine[1:] == theirs[1:] and mine[0].tobytes() == theirs[0].tobytes()
+    if type(one) in (np.ndarray, np.memmap) and not one.dtype.hasobject:
+        return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
+    return pickle.dumps(one) == pickle.dumps(other) or bool(np.all(one == other))
 
 
 def _open_files() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,38 @@ def test_a_good_dataset_is_measured() -> None:
     assert (report.samples, report.is_even) == (12, True)
     assert 0 < report.sample_s <= report.slowest_s
     assert check_dataset([(np.zeros(100), 1)] * 3).sample_bytes == 800
+    assert check_dataset((np.zeros((40, 3)), np.zeros(40))).samples == 32
     assert not check_dataset(Uneven(8), n_processes=1, uneven=True).is_even
+
+
+class Kinds(Squares):
+    """Samples that can be compared in no simple way."""
+
+    def __getitem__(self, index: int) -> Any:
+        arrays = np.array([None, float("nan")], object), np.ma.array([1, 2], mask=[0, 1])
+        return Record(np.full(3, index)), *arrays, {"b"}
+
+
+class Tensors(Squares):
+    def __getitem__(self, index: int) -> Any:
+        import torch
+
+        return [torch.ones(3, dtype=torch.bfloat16), torch.ones(3, requires_grad=True)]
+
+
+@dataclass
+class Record:
+    array: Any
+
+
+def test_samples_of_all_kinds_are_compared() -> None:
+    assert check_dataset(Kinds(8), n_processes=1, uneven=True).samples == 8
+
+
+@pytest.mark.torch
+def test_tensors_of_all_kinds_are_compared() -> None:
+    pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    assert check_dataset(Tensors(8), n_processes=1, uneven=True).samples == 8
 
 
 @pytest.mark.parametrize(
@@ -75,7 +107,7 @@ def test_a_good_dataset_is_measured() -> None:
     [
         (Own(), r"dataset\[0\] is another sample when it is fetched once more with the same seed"),
         (ElsewhereDifferent(8), r"dataset\[1\] is another sample when a worker fetches it"),
-        (Locked(), r"doesn't reach its workers as it is: dataset\.lock \(lock\) cannot be pickled"),
+        (Locked(), r"can't be sent to workers as it is: dataset\.lock \(lock\) cannot be pickled"),
         (Uneven(8), "the samples differ in shape or type"),
     ],
 )

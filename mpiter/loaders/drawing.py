@@ -271,14 +271,20 @@ class Generators:
 
     @contextlib.contextmanager
     def aside(self, states: dict[str, Any]) -> Iterator[None]:
-        """Swap the global generators' states for ``states``, a sampler's, while a ``with`` block runs."""
+        """Swap the global generators' states for ``states``, a sampler's, while a ``with`` block runs.
+
+        A state that has come to be the global one was restored by the user; from then on the sampler draws from that.
+        """
         others = self.globals_now()
         self.put_back(states)
         try:
             yield
         finally:
-            states.update(self.globals_now())
-            self.put_back(others)
+            now = self.globals_now()
+            kept = {name: now[name] for name in states if now[name] != others[name]}
+            self.put_back({name: others[name] for name in states})
+            states.clear()
+            states.update(kept)
 
 
 def _held_by(holders: Sequence[Any]) -> Iterator[Any]:

@@ -2,14 +2,15 @@
 
 Pure.  Without processes a batch's samples are the objects that the dataset returned.  The first sample's bytes, or
 some of them, are compared with its bytes when the last sample has come.  From time to time this is done for all
-samples, since a single one may by chance have the same bytes again.
+samples, since a single one may by chance have the same bytes again.  Arrays and tensors are looked at, also within
+tuples, lists, dicts and dataclasses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice
 from sys import getrefcount
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from . import tensors
 
-_FEW, _LOOKED_AT = 16, 1024  # most parts of a sample, and elements of an array, that are compared
+_LOOKED_AT = 1024  # most elements of an array that are compared
 _HELD = 3  # references to an unshared value: its container's, the variable's, and getrefcount's
 _CONSTANT = {int, float, complex, bool, str, bytes, type(None), np.float32, np.float64, np.int64}
 
@@ -64,15 +65,27 @@ class Copies:
 
 
 def copied(sample: Any) -> Any:
-    """Return a copy of a sample: of its arrays, tensors, tuples, lists and dicts; other objects are shared."""
+    """Return a copy of a sample: of its arrays, tensors and containers; other objects are shared."""
     kind = type(sample)
     if kind is tuple or kind is list:
         return kind([copied(part) for part in sample])
     if kind is dict:
         return {name: copied(value) for name, value in sample.items()}
-    if kind in (np.ndarray, np.memmap, np.void):
+    if isinstance(sample, np.ndarray) or kind is np.void:
         return sample.copy("K")
-    return sample.clone() if tensors.as_bytes(sample) is not None else sample
+    if tensors.as_bytes(sample) is not None:
+        return sample.clone()
+    return sample if parts_of(sample) is None else copy.deepcopy(sample)
+
+
+def parts_of(sample: Any) -> Iterable[Any] | None:
+    """Return the parts of a container; None for anything else."""
+    if isinstance(sample, (tuple, list)):
+        return sample
+    if isinstance(sample, dict):
+        return sample.values()
+    fields = getattr(type(sample), "__dataclass_fields__", None)
+    return None if fields is None else [getattr(sample, name) for name in fields]
 
 
 def is_its_own(rows: list[Any]) -> bool:
@@ -96,16 +109,16 @@ def is_its_own(rows: list[Any]) -> bool:
 
 def glimpse(sample: Any) -> list[bytes]:
     """Return some bytes of each array in a sample, to notice when the dataset overwrites it."""
-    kind, array = type(sample), sample
-    if kind is tuple or kind is list or kind is dict:
-        parts = islice(sample.values() if kind is dict else sample, _FEW)
+    if (parts := parts_of(sample)) is not None:
         return [some for part in parts if type(part) not in _CONSTANT for some in glimpse(part)]
-    if kind is not np.ndarray:
-        if kind is np.void:  # a record of a structured array
-            return [sample.tobytes()]
-        array = None if isinstance(sample, np.generic) else tensors.as_array(sample)
-        if array is None:
-            return []
+    if type(sample) is np.void:  # a record of a structured array
+        return [sample.tobytes()]
+    if isinstance(sample, np.ndarray):
+        array = np.asarray(sample)
+    elif isinstance(sample, np.generic) or (raw := tensors.as_bytes(sample)) is None:
+        return []
+    else:
+        array = raw[0]
     if array.size <= _LOOKED_AT:
         return [array.tobytes()]
     elements = array.ravel("K") if array.flags.forc else array.flat  # without copying the whole array

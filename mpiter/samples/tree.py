@@ -104,9 +104,9 @@ class Array(Leaf):
         if not set(map(type, values)) <= _ARRAYS:
             return False
         if len(values) > 1 and self.shape and self.dtype.isnative and self.dtype.kind in "biufc":
-            if set(map(len, values)) != {self.shape[0]}:
-                return False
             try:  # by one concatenate, which compares dtypes and shapes at a third of the cost of asking
+                if set(map(len, values)) != {self.shape[0]}:
+                    return False
                 np.concatenate(values, out=rows.reshape(len(rows) * self.shape[0], *self.shape[1:]), casting="no")
             except (TypeError, ValueError):
                 return False

@@ -105,6 +105,10 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_told_or_reads_as_it_was(path)
         except StateError:
             pass
     assert untold < len(whole) / 58  # a date, say
+    with path.open("wb") as file:
+        np.savez(file, states=np.frombuffer(b"[1]", np.uint8))  # another program's
+    with pytest.raises(StateError, match="cannot be read"):
+        found(path)
     path.write_bytes(b"rubbish")
     with pytest.raises(StateError, match="cannot be read"):
         written(path, {"a": 3})

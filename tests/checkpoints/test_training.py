@@ -236,6 +236,32 @@ def test_the_global_generators_go_on_where_they_were(path):
         assert draw() == expected
 
 
+def test_a_sampler_that_draws_as_it_goes_from_a_global_generator_goes_on_in_the_next_epoch_too(tmp_path):
+    class Drawing:
+        def __len__(self):
+            return 8
+
+        def __iter__(self):
+            return (random.randrange(100) for _ in range(8))
+
+    def trained(path, steps=None):
+        random.seed(1)
+        seen = []
+        loader = mpiter.DataLoader(range(100), 2, sampler=Drawing())
+        with mpiter.Checkpoint(path, loader) as c:
+            for _ in c.epochs(2):
+                for x in c.steps(loader):
+                    seen.append(x.tolist())
+                    if len(seen) == steps:
+                        return seen
+        return seen
+
+    whole = trained(tmp_path / "whole")
+    for steps in range(1, 8):
+        path = tmp_path / str(steps)
+        assert trained(path, steps) + trained(path) == whole, steps
+
+
 def test_named_tuples_and_dicts_are_filled_as_they_are(path):
     Moments = namedtuple("Moments", "mean var")
     params = {"layers": [{"w": np.ones((2, 3), np.float32)}], "opt": (Moments(np.zeros(2), 1), ())}

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import signal
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -420,15 +420,47 @@ def test_a_state_of_another_echo_or_a_damaged_one_is_refused() -> None:
         assert echo.state_dict() == state
 
 
-def test_a_checkpoint_holds_the_last_finished_step_of_an_echo(tmp_path: Path) -> None:
-    with mpiter.SerialIterator(range(40), 4, shuffle=False, repeat=False) as source:
+SOURCES: dict[str, Make] = {
+    "iterator": lambda: mpiter.SerialIterator(range(40), 4, shuffle=False, repeat=False),
+    "loader": lambda: mpiter.DataLoader(range(40), 4),
+}
+
+
+@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
+def test_a_checkpoint_holds_the_last_finished_step_of_an_echo(tmp_path: Path, make: Make) -> None:
+    with make() as source:
         echo = Echo(source, 1)
         with mpiter.Checkpoint(tmp_path / "run.npz", echo=echo) as checkpoint:
             for batch in echo:
                 if batch[0] == 20:
                     break  # its step isn't finished
                 checkpoint.step()
-    with mpiter.SerialIterator(range(40), 4, shuffle=False, repeat=False) as source:
+    with make() as source:
         echo = Echo(source, 1)
         with mpiter.Checkpoint(tmp_path / "run.npz", echo=echo):
             assert next(iter(echo))[0] == 20
+
+
+@pytest.mark.parametrize("options", [{"factor": 1}, {"factor": 2}, {"factor": 3, "shuffle_buffer": 0}])
+def test_the_last_batch_of_an_echo_around_a_loader_completes_its_epoch(options: Any) -> None:
+    echo = Echo(mpiter.DataLoader(range(22), 4), **options)
+    for _ in range(2):
+        assert [echo.is_new_epoch for _ in echo] == [False] * (len(echo) - 1) + [True]
+
+
+class Together(tuple):
+    """A value without a column, which could be taken for a container of columns."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "value", [Together, lambda pair: np.ma.array(pair), lambda pair: OrderedDict(a=pair[0], b=pair[1])]
+)
+def test_values_without_a_column_that_are_as_long_as_the_batch_stay_whole(value: Any) -> None:
+    samples = [(index, value((index, 10 * index))) for index in range(8)]
+    for size in (2, 3):
+        found = [*Echo(mpiter.DataLoader(samples, size), 2, shuffle_buffer=8)]
+        pairs = [(int(index), one) for indices, values in found for index, one in zip(indices, values, strict=True)]
+        assert Counter(index for index, _ in pairs) == dict.fromkeys(range(8), 2)
+        assert all(str(one) == str(samples[index][1]) for index, one in pairs)

@@ -27,6 +27,7 @@ UNEVEN = {  # samples, and what is said of them
     "in a tuple": ([(row, 0) for row in ROWS], r"at \[0\]: ndarray \(2,\)"),
     "in a dict": ([{"x": {"y": row}} for row in ROWS], r"at \['x'\]\['y'\]: ndarray \(2,\)"),
     "None": ([1, 2, None, 3], "2 in its row 0, None in row 1|None in its row 0, 3 in row 1|None in row 2"),
+    "numbers": ([np.zeros(1), np.zeros(())] * 2, r"uneven: ndarray \(1,\) of float64 in its row 0, ndarray \(\) of"),
     "lists": ([[1, 2], [3], [4], [5]], r"uneven: list of 2 in its row 0, list of 1 in row 1.*ragged='list' or 'pad'"),
     "lists in a dict": ([{"ids": [1] * n} for n in (2, 1, 2, 2)], r"at \['ids'\]: list of 2 in its row 0, list of 1"),
     "dtypes": ([np.zeros(2, "f4"), np.zeros(2)] * 2, "of float32 in its row 0, .* of float64 in row 1"),

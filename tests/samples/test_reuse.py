@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import deque
+from collections import OrderedDict, deque
+from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,6 +22,15 @@ import mpiter
 
 LENGTH = 100
 THREAD: dict[str, Any] = {"n_processes": 1, "backend": "thread"}
+
+
+class Named(NamedTuple):
+    x: Any
+
+
+@dataclass
+class Record:
+    x: Any
 
 
 class Thing:
@@ -59,6 +69,11 @@ class Reusing(Squares):
             "a view": array[1:],
             "a view in a tuple": (index, array.reshape(2, -1)),
             "a reversed view": array[::-1],
+            "a named tuple": Named(array),
+            "a data class": Record(array),
+            "an ordered dict": OrderedDict(x=array),
+            "a masked array": np.ma.array(array, mask=[index % 2] * self.size, copy=False),
+            "many parts": (*range(20), array),
             "ragged views": array[: 1 + index % 3],
             "ragged views behind others": (np.zeros(index % 5), array),
         }
@@ -89,6 +104,7 @@ class Fresh(Reusing):
 ARRAYS = (
     *("an array", "in a tuple", "in a dict", "a view", "a view in a tuple", "a reversed view"),
     *("ragged views", "ragged views behind others"),
+    *("a named tuple", "a data class", "an ordered dict", "a masked array", "many parts"),
 )
 
 
@@ -128,8 +144,8 @@ def test_so_are_columns_from_threads(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ARRAYS)
-def test_so_are_arrays_in_lists_from_threads(way: str) -> None:
-    assert samples_of(Reusing(way), **THREAD) == expected(way)
+def test_so_are_arrays_in_lists_from_threads_and_without_workers(way: str) -> None:
+    assert samples_of(Reusing(way), **THREAD) == samples_of(Reusing(way), n_processes=0) == expected(way)
 
 
 @pytest.mark.parametrize(("way", "how"), [("an array", {"buffers": 2}), ("ragged views", {"buffers": 40})])
@@ -182,7 +198,7 @@ TENSORS: dict[str, Any] = {
 def test_so_are_tensors(options: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     # a list from threads holds the very objects, of which only arrays are looked at
-    ways = [*TENSORS][:3] if options is THREAD else [*TENSORS]
+    ways = [*TENSORS][:4] if options is THREAD else [*TENSORS]
 
     class Tensors(Squares):
         memory = torch.zeros(3)
