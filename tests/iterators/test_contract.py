@@ -21,7 +21,7 @@ from ways import iterator
 import mpiter
 from mpiter.engine.hook import Hook
 from mpiter.errors import RemoteTraceback, SharedMemoryFull
-from mpiter.testing import check_resume
+from mpiter.testing import check_dataset, check_resume
 
 # The default configuration of each backend runs everything; what depends on how samples travel runs on one of each
 # transport as well; the core of the contract on each start method and on serializers of one's own too.
@@ -332,6 +332,11 @@ def test_an_order_sampler_is_read_anew_at_each_epoch(default: dict[str, Any]) ->
     assert first == [[0, 1], [2, 3]]
     assert second[:2] in ([[0, 1], [2, 3]], [[3, 2], [1, 0]])  # the sampler of the coming epoch had been asked
     assert second[2:] == [[3, 2], [1, 0]]
+
+
+@pytest.mark.parametrize("dataset", [Squares(), Random(), Every()], ids=lambda one: type(one).__name__)
+def test_samples_are_those_of_a_plain_loop(dataset: Any) -> None:
+    assert check_dataset(dataset, uneven=True).samples == 20
 
 
 def test_every_place_can_be_resumed_from_by_another_number_of_workers() -> None:
