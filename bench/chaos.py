@@ -204,7 +204,7 @@ def parse() -> argparse.Namespace:
     asked = parser.parse_args()
     refuse_to_overwrite(parser, asked)
     if asked.small:
-        asked.batches, asked.kills = 300, 3
+        asked.batches, asked.kills = 100, 2
     return asked
 
 

@@ -29,10 +29,10 @@ from bootstrap import Environment, Trouble
 PYTHONS = ("3.11", "3.12", "3.13")
 NEWEST = "3.13"  # where workers die as well
 # Of tests/: what rests on the interpreter itself…
-ON_OTHER_PYTHONS = ("samples/test_byvalue.py", "iterators/test_contract.py")
+ON_OTHER_PYTHONS = ("samples/test_byvalue.py", "iterators/test_dropped.py")
 # …and, on the newest, what rests on how processes start, stop and share; the rest is Python on top.
 ON_THE_NEWEST = (
-    *("pool", "worker", "iterators/test_dropped.py", "datasets/test_variables.py"),
+    *("pool", "worker", "iterators/test_contract.py", "datasets/test_variables.py"),
     *("deaths/test_crash_matrix.py", "deaths/test_interrupts.py", "deaths/test_left_behind.py"),
 )
 ON_CHAINERS_NUMPY = ("samples/test_codec.py", "doors")  # what leans on NumPy
