@@ -284,13 +284,10 @@ def _is_array(value: Any) -> bool:
 
 
 def _parts(value: Any, by_torch: bool) -> list[Any]:
-    """Return the parts of a container of columns; of mpiter's own batches, those of other classes are values."""
-    if isinstance(value, Mapping) and (by_torch or type(value) is dict):
-        return [*value.values()]
-    is_one = isinstance(value, (tuple, list)) and (
-        by_torch or type(value) in (tuple, list) or hasattr(value, "_fields")
-    )
-    return [*value] if is_one else []
+    """Return the parts of a container of columns; in mpiter's own batches, containers of other classes are values."""
+    if not by_torch and type(value) not in (tuple, list, dict) and not hasattr(value, "_fields"):
+        return []
+    return [*value.values()] if isinstance(value, Mapping) else [*value] if isinstance(value, (tuple, list)) else []
 
 
 def _columns(value: Any, by_torch: bool) -> Iterator[Any]:
@@ -302,14 +299,12 @@ def _columns(value: Any, by_torch: bool) -> Iterator[Any]:
 
 def _length(batch: Any, by_torch: bool) -> int:
     """Return the number of rows of a batch."""
-    if isinstance(batch, Batch):
-        return len(batch)
-    for column in _columns(batch, by_torch):
+    for column in (batch,) if isinstance(batch, Batch) else _columns(batch, by_torch):
         return len(column)
-    parts = _parts(batch, by_torch)
-    while parts and (within := _parts(parts[0], by_torch)):  # lists of values that have no column
-        parts = within
-    return len(parts)
+    length = 0
+    while parts := _parts(batch, by_torch):  # only lists of values that have no column
+        length, batch = len(parts), parts[0]
+    return length
 
 
 def _is_column(value: Any, length: int, by_torch: bool) -> bool:
