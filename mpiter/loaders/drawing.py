@@ -36,11 +36,11 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in a repr; it differs between pr
 class Place(NamedTuple):
     """The place where an epoch begins or goes on.
 
-    ``position`` and ``drawn`` count samples of all ranks; or batches, where a batch sampler or a stream makes them.
+    ``position`` and ``drawn`` count samples, those of all ranks together; with a batch sampler or a stream, batches.
     """
 
     epoch: int = 0
-    position: int = 0  # what was handed out before, or is left out at the epoch's end
+    position: int = 0  # handed out before; a short last batch that is dropped counts as handed out
     generators: dict[str, Any] | None = None  # states of the sampler's random generators; None: as they are now
     drawn: int = 0  # how much of ``position`` the sampler or the stream has given; all below describes that part:
     checksum: int = 0  # of the sampler's keys

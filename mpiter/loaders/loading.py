@@ -301,7 +301,7 @@ class Loading(Generic[B_co]):
         now = mine.globals_now()
         mine.restore(place.generators, within_epoch=place.drawn > 0)
         saved = mine.globals_now()
-        if saved == now:  # restored by the user: the sampler draws from the global generators, as the first time
+        if saved == now:  # the user has restored the global generators, so the sampler draws from them
             return contextlib.nullcontext
         mine.put_back(now)
         return partial(mine.aside, saved)

@@ -39,7 +39,7 @@ class Share:
         return batch_size * self.size
 
     def rows(self, batch_size: int, left: int) -> tuple[int, int]:
-        """Return where this rank's part of the next step begins and ends; from ``left`` on, samples fill it up."""
+        """Return where this rank's part of the next step begins and ends; the epoch's first samples fill it up."""
         if left >= self.step(batch_size):
             return self.rank * batch_size, (self.rank + 1) * batch_size
         if self.exact:

@@ -73,7 +73,7 @@ class Leaf:
     def write(self, column: Column, start: int, values: Any) -> bool:
         """Write ``values``, a list or an array, into the rows from ``start`` on; return False if one doesn't fit.
 
-        Many rows are written at once, because with small samples the cost is that of NumPy's calls.
+        Many rows are written at once, because with small samples most of the time goes into calling NumPy.
         """
         rows = column[start : start + len(values)]
         if type(values) is not np.ndarray:
@@ -341,10 +341,7 @@ def gather(node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]
 
 
 def merge(known: Node, seen: Node) -> Node | None:
-    """Return a tree that fits samples of both, with asides where they differ; None if their containers differ.
-
-    Lists of different lengths become an aside.
-    """
+    """Return a tree that fits samples of both, with asides where they differ; None if their outermost containers do."""
     if known == seen or isinstance(known, Aside):
         return known
     if not isinstance(known, Group) or not isinstance(seen, Group):
