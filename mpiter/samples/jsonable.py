@@ -30,9 +30,6 @@ def encoded(value: Any, beside: _Memory = None) -> Any:
 
     The memory of arrays and tensors is appended to the list ``beside``, if given.  That is for models, so types are
     kept less strictly: parameters, GPU tensors and JAX's arrays become CPU arrays, named tuples become tuples.
-
-    >>> encoded({"seen": {3, 1}, "at": (2, b"x")})
-    {'seen': {'~set': [1, 3]}, 'at': {'~tuple': [2, {'~bytes': 'eA=='}]}}
     """
     try:
         return _encoded(value, "state", beside)

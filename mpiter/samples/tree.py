@@ -316,9 +316,7 @@ def is_record(node: Node) -> bool:
 def scatter(
     node: Node, samples: Sequence[Any], columns: Iterator[Column], start: int, asides: list[Sequence[Any]]
 ) -> bool:
-    """Write ``samples`` into the rows from ``start`` on.
-
-    For each leaf that has no column, append the list of its values to ``asides``.
+    """Write ``samples`` into the rows from ``start`` on; append to ``asides`` the values of each leaf without a column.
 
     Return False if a sample doesn't fit the tree; some columns of these rows may then have been written.
     """
