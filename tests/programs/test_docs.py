@@ -144,3 +144,14 @@ def test_what_the_tests_install_is_bounded_above(monkeypatch: pytest.MonkeyPatch
     bounded = [one for name in extras for one in extras[name] if not one.startswith("mpiter[")]
     bounded += [*runner["CLIENTS"], *runner["WITH_TORCH"], *runner["CHAINERS_COMPANY"]]
     assert [one for one in bounded if "<" not in one and "==" not in one] == []
+
+
+def test_the_published_readme_has_absolute_links_and_the_package_has_urls() -> None:
+    texts = [(ROOT / name).read_text() for name in ("README.md", "pyproject.toml")]
+    address = "https://example.org/mpiter"
+    readme, pyproject = runpy.run_path(str(ROOT / ".ci" / "package.py"))["published"](*texts, address, "v1")
+    links = re.findall(r"\]\(([^)]+)\)", readme)
+    assert f"{address}/raw/v1/docs/pictures/speed.svg" in links
+    assert [link for link in links if not link.startswith(f"{address}/")] == []
+    assert "`pip install mpiter`" in readme
+    assert tomllib.loads(pyproject)["project"]["urls"]["Homepage"] == address
