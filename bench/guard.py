@@ -1,4 +1,4 @@
-"""The guard for speed: six ratios in two minutes, against the bounds kept here.
+"""The guard for speed: six ratios in about a minute, against the bounds kept here.
 
     python3 bench guard                    # a table; exit code 1 where a ratio is worse than half of its bound
 
@@ -35,7 +35,7 @@ from loaders import InProcess, Setup
 import mpiter
 
 SMALL, WORKERS, N_PREFETCH = "28x28", 2, 2
-ROUNDS, TURN_S, STARTS, KILLS = 5, 0.6, 3, 5
+ROUNDS, TURN_S, STARTS, KILLS = 9, 0.6, 3, 5
 
 
 class Bound(NamedTuple):
