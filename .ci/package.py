@@ -68,7 +68,7 @@ def build(where: Path, variables: dict, at: list) -> dict:
     run("git", "clone", "--quiet", ROOT, where / "source")
     if at:
         files = [where / "source" / name for name in ("README.md", "pyproject.toml")]
-        for file, text in zip(files, published(*(file.read_text() for file in files), *at)):
+        for file, text in zip(files, published(*(file.read_text() for file in files), *at), strict=True):
             file.write_text(text)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", where / "dist"]
     run(*command, cwd=where / "source", env=variables)

@@ -281,7 +281,9 @@ LIBRARIES = {
 
 
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
-@pytest.mark.parametrize("kind", LIBRARIES)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.torch] * (kind == "ml_dtypes")) for kind in LIBRARIES]
+)
 def test_what_libraries_make_comes_back(kind):
     if kind == "StringDType" and not hasattr(getattr(np, "dtypes", None), kind):
         pytest.skip("StringDType came with NumPy 2.0; run this with a newer NumPy")
