@@ -44,7 +44,7 @@ ENVIRONMENTS = {
 PACKAGES = (
     *("numpy", "msgpack", "cloudpickle", "chainer", "torch", "jax", "grain", "spdl", "spdl_core"),
     *("Pillow", "simplejpeg", "albumentations"),
-    *("ray", "pyarrow", "mpi4py", "mpich", "torchdata", "datasets", "litdata", "mosaicml-streaming"),
+    *("ray", "pyarrow", "mpi4py", "mpich", "torchdata", "datasets"),
 )
 NOISY = 0.15  # interquartile range against the median
 MIN_ROUNDS = 3  # for a conclusion

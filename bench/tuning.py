@@ -4,7 +4,7 @@
     python bench/tuning.py --small                       # one short round: a smoke test, never a conclusion
 
 A sweep tries every number of workers in five rounds, by the same trials as the tuner. What counts is how long a batch
-takes, by the sweep, with what the tuner chose. Simulated trials (`tests/support/cores.py`) have the service times of
+takes, by the sweep, with what the tuner chose. Simulated trials (`bench/cores.py`) have the service times of
 the load, noise of two percent, and ten seeds, of which the worst counts; batches come in volleys there, so their pace
 is the slope of a line through when they came.
 Exit status: 0, or 1 when a requirement fails or a turn raises.
@@ -22,11 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from driver import ROOT, Claim, Experiment, Summary, Turn, at_most, command_line, conduct, ratio
-
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-
 from cores import Load, Outcome, Service, simulate
+from driver import Claim, Experiment, Summary, Turn, at_most, command_line, conduct, ratio
 
 import mpiter
 from mpiter.tuning.bracket import Bracket, Measure, Trial

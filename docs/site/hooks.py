@@ -31,6 +31,9 @@ _STYLE = """\
 .rst-content table td, .rst-content table th { white-space: normal }
 .rst-content table { display: block; overflow-x: auto }
 .rst-content img { max-width: 100% }
+@media (max-width: 500px) {
+  .rst-content table td, .rst-content table th { padding: 4px 6px; font-size: 13px }
+}
 """
 
 
