@@ -32,7 +32,7 @@ _STYLE = """\
 .rst-content table { display: block; overflow-x: auto }
 .rst-content img { max-width: 100% }
 @media (max-width: 500px) {
-  .rst-content table td, .rst-content table th { padding: 4px 6px; font-size: 13px }
+  .rst-content table.docutils td, .rst-content table.docutils th { padding: 4px 6px; font-size: 13px }
 }
 """
 
