@@ -1,10 +1,10 @@
 """The driver of all experiments: turns in processes of their own, interleaved rounds, medians, one form of result.
 
-An experiment says what it is (`Experiment`) and is conducted: each *turn* measures one row (who) on one case (what)
-once, in a fresh process; a *round* is one turn of every row, and each round begins with another row, so that a machine
-that grows slower takes all of them along.  Guarantees that a turn which fails, hangs or lacks its package is a line in
-the result and not the end of the run; that its process group is gone afterwards; that Ctrl-C and SIGTERM keep what was
-measured; and that no result is written over another one unless `--force` says so.
+An `Experiment` says what is measured.  Each *turn* measures one row (a loader) on one case (a load) once, in a fresh
+process; a *round* is one turn of every row, and each round begins with another row, so that a machine that grows slower
+takes all of them along.  Guarantees that a turn which fails, hangs or lacks its package is a line in the result and not
+the end of the run; that its process group is gone afterwards; that Ctrl-C and SIGTERM keep what was measured; and that
+no result is written over another one unless `--force` says so.
 """
 
 from __future__ import annotations
@@ -516,7 +516,7 @@ def heading(name: str, began: float, load: tuple[float, float, float]) -> dict[s
 
 
 def _told_path(word: str) -> str:
-    """Of a file elsewhere its name: the folders of this machine are nobody else's."""
+    """Return a path below the root as it is there, else only the file's name: results name no folders of a machine."""
     path = Path(word)
     if not path.is_absolute():
         return word
@@ -524,7 +524,7 @@ def _told_path(word: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of mpiter and of what it may be compared with, where installed."""
+    """Return the versions of Python, of mpiter, and of the packages compared with it that are installed."""
     found = {"python": platform.python_version(), "mpiter": mpiter.__version__}
     for package in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):

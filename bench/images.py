@@ -57,7 +57,7 @@ CASES = {
 DECODERS = ("pillow", "simplejpeg")
 OURS: dict[str, dict[str, Any]] = {decoder: {"decoder": decoder} for decoder in DECODERS}
 ROWS = {
-    ONE: "a process with Pillow, nobody beside it",
+    ONE: "one process with Pillow, alone",
     LINE: "as many processes as workers, with Pillow, each for itself",
     **{row: f"batches() over an ImageList, {options}" for row, options in OURS.items()},
 }

@@ -1,6 +1,6 @@
 """What the machine allows: the line that every loader is measured against.
 
-Processes fill preallocated shared memory, as fast as they can; nobody hands anything over and nobody consumes.
+Processes fill preallocated shared memory, as fast as they can; nothing is handed over or consumed.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Row:
 
 ROWS = {
     "in_process": Row("ours", InProcess, {}, "no workers, np.stack"),
-    "limit": Row("ours", Limit, {}, "workers fill shared slots, nobody consumes"),
+    "limit": Row("ours", Limit, {}, "workers fill shared slots, nothing is consumed"),
     "chainer": Row("chainer", Chainer, {}, "MultiprocessIterator, lists"),
     "torch": Row("torch", Torch, {}, "DataLoader, columns (tensors)"),
     "grain": Row("ours", Grain, {}, "MapDataset in worker processes, columns", variant=True),

@@ -1,4 +1,4 @@
-"""Corners of loaders and streams that somebody has run into."""
+"""Corners of loaders and streams that programs have run into."""
 
 from __future__ import annotations
 

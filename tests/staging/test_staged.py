@@ -151,7 +151,7 @@ class Hanging(Store):
         return super().fetch(index)
 
 
-def test_who_hangs_while_he_copies_holds_up_nobody_for_long(tmp_path, monkeypatch):
+def test_a_process_that_hangs_while_it_copies_does_not_hold_others_up_for_long(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_S", 0.01)
     store = Hanging(tmp_path)
     staging = Staging(tmp_path / "tier", "1MB", workers=0)

@@ -121,7 +121,7 @@ def running_in(folder: Path) -> list[psutil.Process]:
         try:
             if process.cwd() == str(folder):
                 found.append(process)
-        except psutil.Error:  # it has ended, or is somebody else's
+        except psutil.Error:  # it has ended, or is another user's
             pass
     return found
 
@@ -132,7 +132,7 @@ def segments() -> set[str]:
 
 
 def clear_away(before: set[str]) -> set[str]:
-    """Remove the segments that killed ranks have left since ``before``; what is mapped stays with who has it."""
+    """Remove the segments that killed ranks have left since ``before``; what is mapped stays mapped."""
     left = segments() - before
     for name in left:
         (_SHM / name).unlink(missing_ok=True)

@@ -187,7 +187,7 @@ class Burden:
 
 
 class Blocked(Safe):
-    """Whoever wants more than the first batch waits at a gate; the trap lies behind it."""
+    """A dataset whose samples after the first batch wait at a gate; the trap lies behind it."""
 
     def __getitem__(self, index: int) -> Any:
         if index >= BATCH:

@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Store:
-    """A folder of files, each of its own bytes, and a dataset of them; ``reads`` counts what was read, by anybody."""
+    """A folder of files, each of its own bytes, and a dataset of them; ``reads`` counts all reads."""
 
     def __init__(self, folder: Path, samples: int = 40, size: int = 1000) -> None:
         self.root, self.samples, self.size = str(folder / "store"), samples, size
@@ -68,7 +68,7 @@ class Watched(Store):
         return sample
 
     def wait_until_copied(self, samples: int) -> None:
-        """While nobody asks for any."""
+        """Wait until so many samples have been copied, while none is asked for."""
         for _ in range(samples):
             assert self._copied.acquire(timeout=20)
 
