@@ -155,7 +155,7 @@ def _spread(seconds: list[float]) -> dict[str, float]:
 
 
 def verdicts(told: dict[str, Any]) -> list[Verdict]:
-    """What is required where single workers end at once."""
+    """Return the verdicts on strikes that end single workers at once."""
     wait = told["strikes"].get("all", {}).get("longest_wait_s", {}).get("median")
     kinds = ", ".join(kind.removeprefix("SIG") for kind in SINGLE)
     claims = [

@@ -97,7 +97,7 @@ def speed(turn: Turn) -> Answer:
 
 
 def gain(case: str, row: str) -> float:
-    """How much faster echoing can be."""
+    """Return how many times as fast echoing can be at most."""
     return min(float(row.partition(",")[0]), RATIOS[case])
 
 

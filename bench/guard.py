@@ -46,7 +46,7 @@ class Bound(NamedTuple):
     is_most: bool = False
 
     def misses(self, ratio: float, times: float = 1.0) -> bool:
-        """Is the ratio worse than the bound, ``times`` over?"""
+        """Tell whether the ratio is worse than the bound by more than the factor ``times``."""
         return ratio > self.value * times if self.is_most else ratio < self.value / times
 
 
@@ -64,7 +64,7 @@ BOUNDS = {
 
 
 def ratios() -> Iterator[tuple[str, float | None]]:
-    """Every ratio; None for one that needs a library which isn't installed."""
+    """Yield the ratios by name; None stands for one whose library isn't installed."""
     case = CASES[SMALL]
     dataset, size = case.dataset(), case.batch_size
     with mpiter.batches(dataset, size, n_processes=0, epochs=None, seed=0) as alone:

@@ -63,7 +63,7 @@ class Limit:
 
 
 def filling(case: Case, setup: Setup, warm: int, warmup_s: float, seconds: float) -> tuple[int, float, Cpu]:
-    """Batches, seconds and processor time of a stretch in full flow, after so many batches and seconds."""
+    """Measure batches, seconds and processor time in full flow, after so many batches and seconds."""
     limit = Limit(case, setup)
     try:
         deadline = time.perf_counter() + _PATIENCE_S

@@ -60,7 +60,7 @@ class Strikes:
         return not self._due
 
     def among(self, iterator: Any, batches: int) -> Iterator[Any]:
-        """So many batches, and in between what is due."""
+        """Yield so many batches, and strike in between when a strike is due."""
         for number in range(batches):
             self._left = batches - number
             if self._due and number > 0:
@@ -107,7 +107,7 @@ class Strikes:
             self.done.append(strike)
 
     def _note(self, fetchers: set[int], asked: float, iterator: Any) -> None:
-        """A batch has been handed out."""
+        """Note that a batch has been handed out."""
         now = time.perf_counter()
         self._at_work |= fetchers
         for strike in self._open:

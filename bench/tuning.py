@@ -85,7 +85,7 @@ class Simulated:
         return pace(outcome), outcome.taken[0] + 0.2, outcome.peak_bytes
 
     def measure(self, seed: int) -> Measure:
-        """A trial differs from another by noise alone."""
+        """Return a function that makes trials, which differ only by noise."""
         draw = random.Random(seed)
 
         def trial(workers: int, limit_s: float) -> Trial:
@@ -101,7 +101,7 @@ def _stragglers(cpu_s: float) -> list[Service]:
 
 
 def _bursts() -> list[Service]:
-    """As of steps: every tenth takes long, as when a model is evaluated or saved."""
+    """Return the times of steps of which every tenth takes long, as when a model is evaluated or saved."""
     return [Service(20e-3 if number % 10 == 9 else 1e-3) for number in range(10)]
 
 
@@ -135,7 +135,7 @@ def pace(outcome: Outcome) -> float:
 
 
 def take(turn: Turn) -> dict[str, Any]:
-    """Measures, in this process."""
+    """Measure the turn in this process."""
     if turn.case in SIMULATED:
         return TAKES_SIMULATED[turn.row](SIMULATED[turn.case])
     return TAKES[turn.row](REAL[turn.case]())
@@ -202,7 +202,7 @@ def claims(summary: Summary) -> Iterator[Claim]:
 
 
 def excess(summary: Summary, case: str, row: str) -> float | None:
-    """How long a batch takes with the number chosen, by the sweep, as a multiple of its best; in the median."""
+    """Return the sweep's time for a batch with the chosen number, as a multiple of the sweep's best; in the median."""
     swept, chosen = summary.get((case, "sweep")), summary.get((case, row))
     if swept is None or chosen is None:
         return None

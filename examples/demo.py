@@ -263,7 +263,7 @@ def stop_and_resume(demo: Demo) -> None:
 
 
 def the_change(demo: Demo) -> None:
-    """What to type."""
+    """Print the change that a user types."""
     print(
         "  - from chainer.iterators import MultiprocessIterator\n"
         "  + from mpiter.chainer import MultiprocessIterator\n\n"

@@ -141,7 +141,7 @@ def mentioning(*words: str) -> list:
 
 
 def folders(names: tuple) -> list:
-    """Of the tests, and single files."""
+    """Return the paths of folders and files of the tests."""
     return ["tests/" + name for name in names]
 
 

@@ -22,7 +22,7 @@ class Chore(NamedTuple):
 
 
 def do(chore: Chore) -> tuple[int, Any]:
-    """What comes of it."""
+    """Do the chore, and return its result."""
     return chore.number, chore.func(*chore.args)
 
 

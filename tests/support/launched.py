@@ -78,7 +78,7 @@ class Launched:
         )
 
     def ends(self) -> tuple[int, str, str]:
-        """How it ended, and what it said; nothing of it may be left running."""
+        """Return how the program ended and what it printed; nothing of it may be left running."""
         try:
             out, err = self.process.communicate(timeout=LIMIT_S)
         finally:
@@ -127,7 +127,7 @@ def running_in(folder: Path) -> list[psutil.Process]:
 
 
 def segments() -> set[str]:
-    """What MPI shares among ranks, as names in /dev/shm."""
+    """Return the names in /dev/shm of what MPI shares among ranks."""
     return {path.name for path in _SHM.glob("mpich_shm_*")}
 
 

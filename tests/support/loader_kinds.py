@@ -62,7 +62,7 @@ class Maker:
             _torch().set_rng_state(saved[1])
 
     def generator(self, seed: int) -> Any:
-        """For ``generator=``."""
+        """Return a generator for ``generator=``."""
         if self.kind == "torch":
             import torch
 

@@ -113,7 +113,7 @@ class Trap:
         return [int(os.readlink(self.folder / name)) for name in os.listdir(self.folder) if name.startswith("sprung-")]
 
     def remove(self) -> None:
-        """From now on it is safe to step on."""
+        """Remove the trap: from now on the dataset is safe."""
         self._note("removed")
 
     def lay_again(self) -> None:

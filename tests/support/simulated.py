@@ -99,7 +99,7 @@ class Case:
 
 
 def is_odd(key: int) -> bool:
-    """Does the sample fit no column?"""
+    """Tell whether the sample fits no column."""
     return key % 5 == 4
 
 
@@ -270,7 +270,7 @@ class World:
         return Run(self.runs, Cursor(0, 0, False, Sequential(self.case.batches * self.case.batch_size)), 0, pace)
 
     def run(self) -> None:
-        """To the end of what there is, and of what was still on its way; or until it is closed."""
+        """Run until all batches and events are used up, or until the loop is closed."""
         try:
             for _ in range(400):
                 if self.is_over:
@@ -297,7 +297,7 @@ class World:
     # -- what may happen -----------------------------------------------------------------------------------------
 
     def something_happens(self) -> list[Any]:
-        """Of all that may happen one thing, and another, until one of them wakes the loop."""
+        """Let one thing happen of all that may, then another, until one of them wakes the loop."""
         self.check_bounds()
         told: list[Any] = []
         while not (self._has_rung() or self.is_over):

@@ -40,7 +40,7 @@ class Store:
         return index, np.frombuffer(self.fetch(index), np.uint8).astype(np.int64).sum()
 
     def reads(self) -> collections.Counter[int]:
-        """How often each sample was read."""
+        """Return how often each sample was read."""
         path = Path(self.log)
         return collections.Counter(map(int, path.read_text().split())) if path.exists() else collections.Counter()
 
@@ -78,7 +78,7 @@ def content(index: int, size: int) -> bytes:
 
 
 def bytes_below(folder: Path) -> int:
-    """Of all copies in a tier, unfinished ones included; one that is renamed meanwhile counts once."""
+    """Return the bytes of all copies in a tier, unfinished ones included; one that is renamed meanwhile counts once."""
     sizes = {}
     for path in folder.glob("mpiter-staged-*/*/*/*"):
         with contextlib.suppress(FileNotFoundError):
