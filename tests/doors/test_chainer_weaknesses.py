@@ -74,7 +74,7 @@ def test_03_a_killed_worker_costs_nothing_and_blocks_nothing():
     assert list(map(plain, found)) == [plain(dataset[i]) for i in range(200)]
 
 
-def test_04_finalize_waits_for_nobody(tmp_path):
+def test_04_finalize_does_not_wait_for_workers(tmp_path):
     it = make(Gated(str(tmp_path / "never"), free=4), run_ahead=0)
     it.next()
     finalizing = threading.Thread(target=it.finalize)

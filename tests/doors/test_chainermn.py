@@ -96,7 +96,7 @@ PRELUDE = """
 
 
 @pytest.fixture(autouse=True)
-def nobody_left(tmp_path):
+def none_left(tmp_path):
     """Ranks have sessions of their own, in which ``scripts`` does not look; they all run in the test's folder."""
     before = segments()
     yield

@@ -253,7 +253,7 @@ def test_a_sample_that_fails_in_an_odd_way_is_left_out_alone(loader: Maker, data
 
 
 @pytest.mark.parametrize("options", [{}, {"collate_fn": as_list}])
-def test_ctrl_c_is_nobodys_failure(kind: str, options: dict[str, Any]) -> None:
+def test_ctrl_c_is_no_samples_failure(kind: str, options: dict[str, Any]) -> None:
     with makers(kind, 0) as loader:
         under_way = iter(loader(Interrupted(), BATCH, on_error="skip", **options))
         assert some(under_way, 1) == GOOD[:1]

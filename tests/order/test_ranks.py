@@ -15,7 +15,7 @@ from mpiter.order.ranks import ranks_here, shard_for
 
 
 @pytest.fixture(autouse=True)
-def nobody_says_anything(monkeypatch):
+def no_launcher(monkeypatch):
     for name in [name for pair in ranks._BY_VARIABLES for name in pair] + [*ranks._HERE, "SLURM_JOB_NAME"]:
         monkeypatch.delenv(name, raising=False)
     for module in ("torch", "jax", "mpi4py.MPI"):

@@ -251,7 +251,7 @@ def test_answers_that_were_sent_before_the_end_count_however_it_is_told(
     assert [(end.code, end.blocks) for end in pool.died] == [(3, pool.chores_of(lost))]
 
 
-def test_half_an_answer_hurts_nobody(forked: Callable[..., Used]) -> None:
+def test_half_an_answer_does_no_harm(forked: Callable[..., Used]) -> None:
     pool, size = forked(2).ready(), 100_000
     before = pool.pool.pids
     lost = pool.ask(chores.end_in_mid_answer, np.ones(size, np.uint8))

@@ -27,7 +27,7 @@ def box() -> Iterator[BlackBox]:
 
 
 def test_the_users_own_processes_are_left_in_peace(tmp_path: Path) -> None:
-    """A fork server of the user's, with what he preloads, and one process started by another."""
+    """A fork server of the user's, with preloaded modules, and one process started by another."""
     text = """
     import multiprocessing, os, sys
     import mpiter
