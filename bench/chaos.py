@@ -47,7 +47,7 @@ ENOUGH = 20  # strikes to conclude from
 
 
 class Noisy:
-    """Images that are different each time they come, by their place in the order alone; labels; who fetched them."""
+    """Images with noise that depends on their place in the order, labels, and the process that fetched them."""
 
     def __init__(self) -> None:
         self.images = np.random.default_rng(0).random((LENGTH, *SHAPE), np.float32)
@@ -69,7 +69,7 @@ class Run:
     stats: Any = None
 
     def read(self, batch: Any) -> None:
-        """Everything but who fetched it."""
+        """Record the checksum and the labels of a batch, without the processes that fetched it."""
         images, labels, _ = batch.columns
         self.checksums.append(zlib.crc32(labels.tobytes(), zlib.crc32(images.tobytes())))
         self.labels += labels.tolist()
@@ -155,7 +155,7 @@ def _spread(seconds: list[float]) -> dict[str, float]:
 
 
 def verdicts(told: dict[str, Any]) -> list[Verdict]:
-    """What is required where single workers end at once."""
+    """Return the verdicts on strikes that end single workers at once."""
     wait = told["strikes"].get("all", {}).get("longest_wait_s", {}).get("median")
     kinds = ", ".join(kind.removeprefix("SIG") for kind in SINGLE)
     claims = [

@@ -74,7 +74,7 @@ def by_ours(case: str, row: str, workers: int, warmup_s: float, seconds: float) 
 
 
 def is_right(batch: Any, dataset: Images, batch_size: int, number: int) -> bool:
-    """Does it hold what the order says?"""
+    """Tell whether the batch holds what the order says."""
     keys = Shuffled(LENGTH, SEED).take(number * batch_size, (number + 1) * batch_size)
     images, labels = batch
     return labels.tolist() == keys.tolist() and images.tobytes() == dataset.images[keys % len(dataset.images)].tobytes()

@@ -1,10 +1,10 @@
 """The driver of all experiments: turns in processes of their own, interleaved rounds, medians, one form of result.
 
-An experiment says what it is (`Experiment`) and is conducted: each *turn* measures one row (who) on one case (what)
-once, in a fresh process; a *round* is one turn of every row, and each round begins with another row, so that a machine
-that grows slower takes all of them along.  Guarantees that a turn which fails, hangs or lacks its package is a line in
-the result and not the end of the run; that its process group is gone afterwards; that Ctrl-C and SIGTERM keep what was
-measured; and that no result is written over another one unless `--force` says so.
+An `Experiment` says what is measured.  Each *turn* measures one row (a loader) on one case (a load) once, in a fresh
+process; a *round* is one turn of every row, and each round begins with another row, so that a machine that grows slower
+takes all of them along.  Guarantees that a turn which fails, hangs or lacks its package is a line in the result and not
+the end of the run; that its process group is gone afterwards; that Ctrl-C and SIGTERM keep what was measured; and that
+no result is written over another one unless `--force` says so.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ENVIRONMENTS = {
 PACKAGES = (
     *("numpy", "msgpack", "cloudpickle", "chainer", "torch", "jax", "grain", "spdl", "spdl_core"),
     *("Pillow", "simplejpeg", "albumentations"),
-    *("ray", "pyarrow", "mpi4py", "mpich", "torchdata", "datasets", "litdata", "mosaicml-streaming"),
+    *("ray", "pyarrow", "mpi4py", "mpich", "torchdata", "datasets"),
 )
 NOISY = 0.15  # interquartile range against the median
 MIN_ROUNDS = 3  # for a conclusion
@@ -90,7 +90,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What one experiment is; of a turn's figures the one that matters most stands first."""
+    """An experiment; among the figures of its turns the most important stands first."""
 
     script: str
     doc: str | None
@@ -115,7 +115,7 @@ class Experiment:
         return Path(self.script).stem
 
     def turns(self, options: argparse.Namespace) -> Iterator[Turn]:
-        """Of one round."""
+        """Yield the turns of one round."""
         told = {name: getattr(options, name) for name in self.asked}
         for case in options.cases:
             for row in self.rows_of(case) if self.rows_of else self.rows:
@@ -123,7 +123,7 @@ class Experiment:
                     yield Turn(row, case, options.workers, options.seconds, options.warmup, told)
 
     def table(self, case: str, summary: Summary) -> tuple[str, list[list[str]]]:
-        """What was found of a case, headings first: of the first figure its spread as well, and how it compares."""
+        """Return the title and the table of a case, headings first; the first figure has spread and ratio too."""
         found = {row: summary[case, row] for row in self.rows if (case, row) in summary}
         first, *others = [
             name for name, head in self.figures.items() if head and any(name in f for f in found.values())
@@ -183,7 +183,7 @@ def spread(values: Sequence[float]) -> Spread:
 def summarized(
     answers: Iterable[Mapping[str, Any]], figures: Iterable[str]
 ) -> dict[tuple[str, str], dict[str, Spread]]:
-    """By case and row: the figures that there are, over the rounds."""
+    """Return the spread of each figure over the rounds, by case and row."""
     values: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     names = list(figures)
     for one in answers:
@@ -199,13 +199,13 @@ def median(summary: Summary, case: str, row: str, figure: str) -> float | None:
 
 
 def ratio(summary: Summary, case: str, row: str, other: str, figure: str) -> float | None:
-    """How many times as much, of medians over interleaved rounds; None where a row is missing."""
+    """Return one row's median as a multiple of another's; None where a row is missing."""
     ours, theirs = median(summary, case, row, figure), median(summary, case, other, figure)
     return ours / theirs if ours is not None and theirs else None
 
 
 def told(found: Spread | None) -> str:
-    """A figure in three digits; with `~` where its rounds disagree."""
+    """Return a figure in three digits, with `~` where its rounds disagree."""
     return NOTHING if found is None else f"{'~' if found.is_noisy else ''}{number(found.median)}"
 
 
@@ -261,7 +261,7 @@ def at_most(case: str, what: str, found: float | None, bound: float, of: str = "
 
 
 def judge(claim: Claim, rounds: int, enough: int = MIN_ROUNDS) -> Verdict:
-    """Nothing is concluded from too few rounds, nor from a row that is missing."""
+    """Return the verdict; too few rounds, or a row that is missing, allow no conclusion."""
     if claim.found is None:
         says = "not measured"
     elif rounds < enough:
@@ -317,7 +317,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def be_measured(take: Callable[[Turn], Answer]) -> NoReturn:
-    """In the turn's process: read the turn, measure, answer with a line of JSON and end at once.
+    """Read the turn, measure, answer with a line of JSON and end at once; runs in the turn's process.
 
     Whatever datasets, libraries and workers print goes beside the answer, and if the driver ends the whole group does.
     """
@@ -350,7 +350,7 @@ def _end_with_the_driver(lifeline: int) -> None:
 
 
 def interleaved(turns: Sequence[Turn], rounds: int) -> Iterator[Turn]:
-    """Round by round; in each the rows of a case stand together, beginning with another one."""
+    """Yield the turns of each round; the rows of a case stand together, and each round begins with another row."""
     for round_ in range(rounds):
         for case in dict.fromkeys(turn.case for turn in turns):
             rows = [turn for turn in turns if turn.case == case]
@@ -446,7 +446,7 @@ def _keep_page(experiment: Experiment, file: Path, result: Mapping[str, Any], su
 
 
 def _problems(answers: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Each once, whatever the number of rounds that had it."""
+    """Yield the problems of all turns."""
     for one in answers:
         for problem in [*([one["error"]] if "error" in one else []), *one.get("problems", ())]:
             yield f"{one['row']} on {one['case']}: {problem}"
@@ -464,7 +464,7 @@ def _warnings(answers: Sequence[Mapping[str, Any]], summary: Summary) -> Iterato
 def report(
     result: Mapping[str, Any], tables: Iterable[tuple[str, list[list[str]]]], judged: Iterable[Verdict]
 ) -> Iterator[str]:
-    """What is printed."""
+    """Yield the lines that are printed."""
     settings = result["settings"]
     yield (
         f"{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s a turn, each in a process of its own, "
@@ -484,7 +484,7 @@ def report(
 
 
 def drawn(lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns; the first names the row, the others are aligned right."""
+    """Yield the lines as aligned columns; the first names the row, the others are aligned right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for name, *cells in lines:
         figures = (f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
@@ -495,7 +495,7 @@ def drawn(lines: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def heading(name: str, began: float, load: tuple[float, float, float]) -> dict[str, Any]:
-    """What each result begins with: the machine, the commit, the command."""
+    """Return the head of a result: the machine, the commit, the command."""
     return {
         "schema": f"mpiter.bench.{name}/1",
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(began)),
@@ -516,7 +516,7 @@ def heading(name: str, began: float, load: tuple[float, float, float]) -> dict[s
 
 
 def _told_path(word: str) -> str:
-    """Of a file elsewhere its name: the folders of this machine are nobody else's."""
+    """Return a path below the root as it is there, else only the file's name: results name no folders of a machine."""
     path = Path(word)
     if not path.is_absolute():
         return word
@@ -524,7 +524,7 @@ def _told_path(word: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of mpiter and of what it may be compared with, where installed."""
+    """Return the versions of Python, of mpiter, and of the packages compared with it that are installed."""
     found = {"python": platform.python_version(), "mpiter": mpiter.__version__}
     for package in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -554,7 +554,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 def keep_result(file: Path | None, result: Mapping[str, Any]) -> None:
-    """As JSON, if there is a file for it."""
+    """Write the result as JSON, if a file is named."""
     if file:
         keep(file, json.dumps(result, indent=1, default=str) + "\n")
 
@@ -576,7 +576,7 @@ def keep(file: Path, text: str) -> None:
 def command_line(
     experiment: Experiment, *, warmup: float, timeout: float, seconds: float = 2.0, rounds: int = 5
 ) -> argparse.ArgumentParser:
-    """What every experiment can be told."""
+    """Return a parser with the options of every experiment."""
     made = argparse.ArgumentParser(description=(experiment.doc or "").partition("\n")[0], prog=experiment.name)
     add = made.add_argument
     add("--rounds", type=int, default=rounds, help=f"(default {rounds})")
@@ -596,7 +596,7 @@ def command_line(
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """What even a program that isn't driven in turns can be told."""
+    """Add the options that programs without turns have too."""
     parser.add_argument("--out", type=Path, help="write the result here, as JSON, and a page beside it")
     parser.add_argument("--force", action="store_true", help="over another result too")
     parser.add_argument("--small", action="store_true", help="one short round: it shows that it works, and no figures")

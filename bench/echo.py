@@ -97,7 +97,7 @@ def speed(turn: Turn) -> Answer:
 
 
 def gain(case: str, row: str) -> float:
-    """How much faster echoing can be."""
+    """Return how many times as fast echoing can be at most."""
     return min(float(row.partition(",")[0]), RATIOS[case])
 
 
@@ -105,7 +105,7 @@ def gain(case: str, row: str) -> float:
 
 SIDE, CLASSES, SHIFT, NOISE = 12, 10, 3, 0.6
 SEEDS, TRAIN_BATCH, MOST_STEPS = (0, 1, 2), 32, 6000
-FEW = 128  # samples in a buffer, for who needs no more of them than some hundreds
+FEW = 128  # samples in a buffer, for learners that need only some hundreds
 TRAINED = {
     WITHOUT: Repeats(),
     "example": Repeats(2, augments=True),
@@ -188,7 +188,7 @@ class Means:
 
 @dataclass(frozen=True)
 class Lesson:
-    """Who learns, and what is enough."""
+    """A learner, and the accuracy that it has to reach."""
 
     learner: type[Network] | type[Means]
     target: float

@@ -41,7 +41,7 @@ class Images:
 
 
 def take(turn: Turn) -> Answer:
-    """Measures, in this process."""
+    """Measure the turn in this process."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""The guard for speed: six ratios in two minutes, against the bounds kept here.
+"""The guard for speed: six ratios in about a minute, against the bounds kept here.
 
     python3 bench guard                    # a table; exit code 1 where a ratio is worse than half of its bound
 
@@ -35,7 +35,7 @@ from loaders import InProcess, Setup
 import mpiter
 
 SMALL, WORKERS, N_PREFETCH = "28x28", 2, 2
-ROUNDS, TURN_S, STARTS, KILLS = 5, 0.6, 3, 5
+ROUNDS, TURN_S, STARTS, KILLS = 9, 0.6, 3, 5
 
 
 class Bound(NamedTuple):
@@ -46,7 +46,7 @@ class Bound(NamedTuple):
     is_most: bool = False
 
     def misses(self, ratio: float, times: float = 1.0) -> bool:
-        """Is the ratio worse than the bound, ``times`` over?"""
+        """Tell whether the ratio is worse than the bound by more than the factor ``times``."""
         return ratio > self.value * times if self.is_most else ratio < self.value / times
 
 
@@ -64,7 +64,7 @@ BOUNDS = {
 
 
 def ratios() -> Iterator[tuple[str, float | None]]:
-    """Every ratio; None for one that needs a library which isn't installed."""
+    """Yield the ratios by name; None stands for one whose library isn't installed."""
     case = CASES[SMALL]
     dataset, size = case.dataset(), case.batch_size
     with mpiter.batches(dataset, size, n_processes=0, epochs=None, seed=0) as alone:

@@ -45,7 +45,7 @@ Span = tuple[float, float, str, str]  # begin, end, kind, label
 
 
 def take(turn: Turn) -> Answer:
-    """Measures, in this process."""
+    """Measure the turn in this process."""
     how, _, count = turn.row.partition(", ")
     dataset = SUBJECTS[turn.case]()
     if how == SPLIT:
@@ -90,7 +90,7 @@ def loading(turn: Turn, dataset: Any, workers: int) -> Answer:
 
 
 def training(turn: Turn, dataset: Any, workers: int) -> Answer:
-    """Beside a step that takes its time; what consumer and workers did is in `lanes`, the last few steps of it."""
+    """Measure loading beside a step; `lanes` has what consumer and workers did in the last few steps."""
     spans: list[Span] = []
     with tempfile.TemporaryDirectory(prefix="mpiter-bench-") as folder:
         batches = batches_of(Noted(dataset, folder), workers)
@@ -146,7 +146,7 @@ def lanes(consumer: list[Span], folder: Path) -> list[Any]:
 
 
 def fetched(file: Path) -> list[Span]:
-    """A span for all rows of a batch that followed one another."""
+    """Return the spans of fetched rows; those of one batch that followed one another are joined."""
     data, spans = file.read_bytes(), list[Span]()
     for index, begin, end in ENTRY.iter_unpack(data[: len(data) // ENTRY.size * ENTRY.size]):
         label = f"batch {index // BATCH_SIZE}"

@@ -57,7 +57,7 @@ CASES = {
 DECODERS = ("pillow", "simplejpeg")
 OURS: dict[str, dict[str, Any]] = {decoder: {"decoder": decoder} for decoder in DECODERS}
 ROWS = {
-    ONE: "a process with Pillow, nobody beside it",
+    ONE: "one process with Pillow, alone",
     LINE: "as many processes as workers, with Pillow, each for itself",
     **{row: f"batches() over an ImageList, {options}" for row, options in OURS.items()},
 }
@@ -69,7 +69,7 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def take(turn: Turn) -> Answer:
-    """Measures, in this process."""
+    """Measure the turn in this process."""
     case = CASES[turn.case]
     paths = photographs.files_of(FILES, case.size, min(case.photographs, turn.options["photographs"]))
     if turn.row in (ONE, LINE):
@@ -92,7 +92,7 @@ def take(turn: Turn) -> Answer:
 
 
 def wrong(case: Case, files: int, pictures: Any, labels: Any) -> Iterator[str]:
-    """What a batch isn't that it should be."""
+    """Yield what is wrong with a batch."""
     wanted = (case.batch_size, case.side, case.side, 3)
     if pictures.shape != wanted or pictures.dtype != np.uint8:
         yield f"a batch is {pictures.dtype} {pictures.shape}, not uint8 {wanted}"
@@ -128,7 +128,7 @@ def busy(turn: Turn, case: Case, paths: list[str]) -> Answer:
 
 
 def decode_for_ever(case: Case, paths: list[str], counts: Any, number: int) -> None:
-    """As one writes it with Pillow; a part as RandomResizedCrop draws it."""
+    """Decode and crop pictures with Pillow, without end; RandomResizedCrop draws the parts."""
     from PIL import Image
 
     random.seed(number)

@@ -1,6 +1,6 @@
 """What the machine allows: the line that every loader is measured against.
 
-Processes fill preallocated shared memory, as fast as they can; nobody hands anything over and nobody consumes.
+Processes fill preallocated shared memory, as fast as they can; nothing is handed over or consumed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Limit:
 
 
 def filling(case: Case, setup: Setup, warm: int, warmup_s: float, seconds: float) -> tuple[int, float, Cpu]:
-    """Batches, seconds and processor time of a stretch in full flow, after so many batches and seconds."""
+    """Measure batches, seconds and processor time in full flow, after so many batches and seconds."""
     limit = Limit(case, setup)
     try:
         deadline = time.perf_counter() + _PATIENCE_S

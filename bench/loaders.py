@@ -107,7 +107,7 @@ class Chainer(Peer):
 
     touch = staticmethod(_touch_samples)
     module = "chainer"
-    remedy = "pip install 'mpiter[chainer]', with setuptools<81 as a build constraint (README: Installing Chainer)"
+    remedy = "pip install 'mpiter[chainer]', with setuptools<81 as a build constraint (docs/chainer.md)"
 
     def __init__(self, dataset: Images, setup: Setup) -> None:
         from chainer.iterators import MultiprocessIterator

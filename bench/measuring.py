@@ -36,7 +36,7 @@ class Cpu:
     piped: int = 0  # bytes that the workers have written to pipes (and files)
 
     def ms(self, count: float) -> dict[str, Any]:
-        """Of one of so many, in milliseconds: both sides together, and each; whether that is all."""
+        """Return the milliseconds for one of ``count``: of both sides, of each, and whether workers changed."""
         parent, workers = 1e3 * self.parent_s / count, 1e3 * self.workers_s / count
         times = {"cpu_ms": parent + workers, "parent_cpu_ms": parent, "workers_cpu_ms": workers}
         return times | {"workers_changed": self.changed}
@@ -71,7 +71,7 @@ def cpu_s(pid: int) -> float | None:
 
 
 def descendants(root: int) -> set[int]:
-    """Every live process below ``root``: workers may be children of a fork server."""
+    """Return every live process below ``root``: workers may be children of a fork server."""
     stats = {int(name): machine.stat_of(name) for name in os.listdir("/proc") if name.isdigit()}
     parents = {pid: int(stat[1]) for pid, stat in stats.items() if stat}
     found, below = set[int](), {root}
@@ -106,7 +106,7 @@ def _open_shared_memory(pids: Iterable[int]) -> int:
 
 
 def written_bytes(pid: int) -> int:
-    """What a process has passed to `write` so far; 0 where it is gone or the kernel doesn't count."""
+    """Return the bytes that a process has passed to `write`; 0 where it is gone or the kernel doesn't count."""
     for line in machine.text_of(Path(f"/proc/{pid}/io")).splitlines():
         if line.startswith("wchar:"):
             return int(line.split()[1])
@@ -147,9 +147,9 @@ def consume(take_one: Callable[[], Any], seconds: float, least: int = 1) -> tupl
 
 
 def warm_up(take_one: Callable[[], Any], seconds: float, least: int = 4) -> None:
-    """What no figure includes: what was fetched ahead while workers started is used up, memory touched.
+    """Use up the batches fetched while workers started, and touch memory; no figure includes that.
 
-    The clock is to be started right afterwards: in any pause the workers would get ahead for nothing.
+    Start the clock right afterwards: in a pause the workers would get ahead.
     """
     gc.collect()
     consume(take_one, seconds, least)
@@ -158,7 +158,7 @@ def warm_up(take_one: Callable[[], Any], seconds: float, least: int = 4) -> None
 def flowing(
     take_one: Callable[[], Any], warmup_s: float, seconds: float, *, warm: int = 4, timed: int = 1
 ) -> tuple[int, float, Cpu]:
-    """Batches, seconds and processor time in full flow, right after a warm-up; at least so many batches of both."""
+    """Measure batches, seconds and processor time in full flow, after a warm-up; each has at least so many batches."""
     window = CpuWindow()
     warm_up(take_one, warmup_s, warm)
     window.start()

@@ -34,7 +34,7 @@ TIMES, MOST_BYTES, MOST_MB = 2.0, 400, 16
 
 
 def take(turn: Turn) -> Answer:
-    """Measures, in this process."""
+    """Measure the turn in this process."""
     length = 10 ** int(turn.case.partition("^")[2])
     ranks = 1 if turn.row == "alone" else 4096 if length > BATCH * 4096 else 4
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -45,7 +45,7 @@ def take(turn: Turn) -> Answer:
 
 
 def planned_us(length: int, share: Share, seconds: float) -> float:
-    """A batch, without loading it."""
+    """Return the microseconds that planning a batch takes, without loading it."""
     pace, cursor = Pace(BATCH, share=share), Cursor(0, 0, False, Shuffled(length, 0))
     batches, began = 0, time.perf_counter()
     while (now := time.perf_counter()) < began + seconds:
@@ -59,7 +59,7 @@ def planned_us(length: int, share: Share, seconds: float) -> float:
 
 
 def resumed(length: int, shard: mpiter.Shard) -> tuple[str, float]:
-    """A state in the middle of an epoch, and how long it takes from there to the next batch."""
+    """Return a state in the middle of an epoch, and how long it takes from there to the next batch."""
     with mpiter.batches(range(length), BATCH, n_processes=0, seed=0, shard=shard) as stream:
         next(stream)
         state = json.dumps(stream.state_dict() | {"position": length // 2})

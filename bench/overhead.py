@@ -60,7 +60,7 @@ FIGURES = {
 
 
 def take(turn: Turn) -> Answer:
-    """Measures, in this process."""
+    """Measure the turn in this process."""
     payload = PAYLOADS[turn.case]
     dataset = payload.dataset(0)
     fetch_ms = fetching_ms(dataset, payload.batch_size)
@@ -112,7 +112,7 @@ def fetching_ms(dataset: Endless, batch_size: int) -> float:
 
 
 def differences(batch: Any, dataset: Endless, payload: Payload, it: Any) -> list[str]:
-    """What of the first two batches is not what the dataset says."""
+    """Return what in the first two batches differs from the dataset."""
     found = []
     for start in (0, payload.batch_size):
         batch = next(it) if start else batch

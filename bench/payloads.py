@@ -150,7 +150,7 @@ def array_bytes(value: Any) -> int:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Is what arrived what was sent, to the last bit?"""
+    """Tell whether what arrived equals what was sent, to the last bit."""
     if isinstance(one, np.ndarray):
         return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
     if type(one) is not type(other):

@@ -21,7 +21,7 @@ QUALITY, SHAPES, OCTAVES = 88, 24, 12
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a photograph, and the grain of its sensor: tuned so that a file is as large as a photograph's."""
+    """The size of a photograph, and the grain of its sensor, which makes a file as large as a photograph's."""
 
     width: int
     height: int
@@ -36,7 +36,7 @@ CAMERA = Size(4000, 3000, 8)  # 3.5 MB
 
 
 def files_of(folder: Path, size: Size, count: int) -> list[str]:
-    """Where so many of them lie."""
+    """Return the paths of so many photographs."""
     return [str(folder / str(size) / f"{number:03}.jpg") for number in range(count)]
 
 
@@ -53,7 +53,7 @@ def write_files(folder: Path, size: Size, count: int, seed: int = 0) -> list[str
 
 
 def photograph(rng: np.random.Generator, size: Size) -> bytes:
-    """A JPEG: noise of all sizes, as in nature, things with edges, grain."""
+    """Return a JPEG of noise of all sizes, as in nature, of things with edges, and of grain."""
     try:
         from PIL import Image, ImageDraw
     except ImportError as error:

@@ -54,7 +54,7 @@ class Pickle5:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Where an array lies in the shared memory."""
+    """The place of an array in the shared memory."""
 
     start: int
     dtype: np.dtype[Any]

@@ -4,7 +4,7 @@
 one output queue for all; the consumer keeps items that come too early in a cache and stays `prefetch_batches` ahead.
 Both run in the consumer process and hand out lists of samples, in order, once through the dataset.
 Their weak points are theirs and are kept: both sides wait by asking again and again, every sample is a message of its
-own, pickled, and nobody asks how many cores there are.  Only a worker's death is noticed here, which the original
+own, pickled, and the number of cores plays no part.  Only a worker's death is noticed here, which the original
 was not made for.
 """
 

@@ -85,7 +85,7 @@ def take(turn: Turn) -> Answer:
 
 
 def played(turn: Turn, folder: Path) -> tuple[list[str], bool]:
-    """What was raised or hung, and whether the epoch came to its end."""
+    """Return what was raised or hung, and whether the epoch came to its end."""
     todo, faults = list(SCENES[turn.case][1]), list[str]()
     for number, sitting in enumerate(todo):
         raised = sat(turn, sitting, number, folder)
@@ -141,7 +141,7 @@ def counted(folder: Path) -> tuple[int, int]:
 
 
 def said(faults: list[str], is_refused: bool, lost: int, twice: int) -> str:
-    """What came of it, in words."""
+    """Return the result in words."""
     if is_refused:
         return "; ".join([*faults[:-1], f"does not resume: {faults[-1]}"])
     counts = ", ".join(f"{count} {what}" for count, what in ((lost, LOST), (twice, TWICE)) if count) or "exact"
@@ -155,7 +155,7 @@ def free_port() -> int:
 
 
 def as_launched(rank: int, size: int, port: int) -> dict[str, str]:
-    """What torch's launcher sets."""
+    """Return the variables that torch's launcher sets."""
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     return {name: str(value) for name, value in ranks.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
@@ -199,14 +199,14 @@ def words_of(error: Exception) -> str:
 
 
 def save(seat: Seat, number: int, what: dict[str, Any]) -> None:
-    """As a whole or not at all."""
+    """Write the state to a file by a rename, so that a kill leaves the old file or the new one."""
     file = seat.folder / f"state-{number}-{seat.rank}"
     file.with_suffix(".new").write_bytes(pickle.dumps(what | {"size": seat.size}))
     file.with_suffix(".new").replace(file)
 
 
 def newest(seat: Seat, number: int) -> dict[str, Any] | None:
-    """Of the sittings before: this rank's own, if there were as many ranks, or else rank 0's."""
+    """Return the newest state: this rank's own, if there were as many ranks before, or else rank 0's."""
     for before in reversed(range(number)):
         own, first = (seat.folder / f"state-{before}-{rank}" for rank in (seat.rank, 0))
         for file in (own, first):

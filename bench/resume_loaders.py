@@ -125,7 +125,7 @@ class OursOfTorch(OursEpochs):
 
 
 def keys_of(batch: Any) -> list[int]:
-    """Of whatever a loader calls a batch."""
+    """Return the keys of the samples in a batch of any loader."""
     return [int(key) for key in (batch.tolist() if hasattr(batch, "tolist") else batch)]
 
 

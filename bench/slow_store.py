@@ -41,7 +41,7 @@ class Store(ThreadingHTTPServer):
         self._line, self._is_free_at = threading.Lock(), 0.0
 
     def wait(self, size: int) -> None:
-        """As long as it takes until so many bytes have gone out, behind those of others."""
+        """Wait until so many bytes have gone out, behind those of other requests."""
         time.sleep(LATENCY_S)
         with self._line:
             self._is_free_at = max(self._is_free_at, time.monotonic()) + size / BYTES_PER_S

@@ -58,7 +58,7 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def take(turn: Turn) -> Answer:
-    """Measures, in this process."""
+    """Measure the turn in this process."""
     name, count = turn.row, 0
     if turn.row != SEQUENTIAL:
         name, _, last = turn.row.rpartition(", ")

@@ -33,7 +33,7 @@ TIMES, POINTS = 5.0, 0.02
 
 
 def take(turn: Turn) -> Answer:
-    """Measures, in this process."""
+    """Measure the turn in this process."""
     samples = turn.options["samples"]
     place = "/dev/shm" if turn.row == MEMORY else None
     with serving() as port, tempfile.TemporaryDirectory(prefix="mpiter-bench-", dir=place) as folder:
@@ -60,7 +60,7 @@ def gone_through(turn: Turn, dataset: Any, staging: Staging | None) -> Answer:
 
 
 def epoch(stream: Any) -> float:
-    """How long it takes."""
+    """Return the seconds that an epoch takes."""
     began = time.perf_counter()
     for _ in stream:
         pass

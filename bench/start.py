@@ -51,7 +51,7 @@ def rows_of(case: str) -> list[str]:
 
 
 def take(turn: Turn) -> dict[str, Any]:
-    """Measures, in this process."""
+    """Measure the turn in this process."""
     pauses, has_torch = FIRST[turn.case]
     if has_torch:
         try:
@@ -69,7 +69,7 @@ def take(turn: Turn) -> dict[str, Any]:
 
 
 def maker(row: str) -> Callable[[Any, int, int], Any]:
-    """A loader's constructor, its package imported."""
+    """Return a loader's constructor, with its package imported."""
     if row == "iterator":
         from mpiter import MultiprocessIterator
 

@@ -1,9 +1,9 @@
-"""Who is killed, when and how, and when that is got over: what chaos.py does to the workers of an iterator.
+"""Strikes against the workers of an iterator, for chaos.py: victims, moments, signals, and the recovery from each.
 
 Runs in the consumer process, between its batches. Assumes that the last column of each batch says which process
 fetched the sample. Guarantees that workers are only struck where mpiter promises to go on: it gives up, as it should,
-after more than three setbacks without a finished batch, and on a sample that was in hand at two deaths. Only those that
-were struck have to go; who takes the place of one is whoever wasn't there before.
+after more than three setbacks without a finished batch, and on a sample that was in hand at two deaths. Only struck
+workers may be replaced; a process that wasn't there before is a replacement.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Strikes:
         return not self._due
 
     def among(self, iterator: Any, batches: int) -> Iterator[Any]:
-        """So many batches, and in between what is due."""
+        """Yield so many batches, and strike in between when a strike is due."""
         for number in range(batches):
             self._left = batches - number
             if self._due and number > 0:
@@ -82,7 +82,7 @@ class Strikes:
                 self._strike(kind, pids, able if kind == TO_ALL else [self._dice.choice(able)], iterator)
 
     def _able(self, pids: Sequence[int]) -> list[int]:
-        """Who can bear a strike: workers that have fetched something."""
+        """Return the workers that can be struck: those that have fetched something."""
         is_late = self._left < self._stretch * len(self._due)
         if any(not ((is_late and self._left <= strike.safe) or _is_missed_late(strike, pids)) for strike in self._open):
             return []
@@ -107,7 +107,7 @@ class Strikes:
             self.done.append(strike)
 
     def _note(self, fetchers: set[int], asked: float, iterator: Any) -> None:
-        """A batch has been handed out."""
+        """Note that a batch has been handed out."""
         now = time.perf_counter()
         self._at_work |= fetchers
         for strike in self._open:
@@ -119,13 +119,13 @@ class Strikes:
             self._replacements |= fetchers - strike.there
 
     def _is_over(self, strike: Strike, fetchers: set[int], iterator: Any) -> bool:
-        """Has somebody new done some work, the victims being gone?  One that is stopped isn't until it is missed."""
+        """Tell whether the victims are gone and a new worker has fetched; a stopped one is gone once it is missed."""
         newcomers = fetchers - strike.there - self._replacements
         return bool(newcomers) and strike.victims.isdisjoint(iterator.worker_pids)
 
 
 def _is_missed_late(strike: Strike, pids: Collection[int]) -> bool:
-    """Has one been stopped, and nobody has noticed yet?"""
+    """Tell whether a worker is stopped and the engine hasn't noticed it yet."""
     return strike.kind == "SIGSTOP" and not strike.victims.isdisjoint(pids)
 
 

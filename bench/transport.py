@@ -63,7 +63,7 @@ class Row:
 
 ROWS = {
     "in_process": Row("ours", InProcess, {}, "no workers, np.stack"),
-    "limit": Row("ours", Limit, {}, "workers fill shared slots, nobody consumes"),
+    "limit": Row("ours", Limit, {}, "workers fill shared slots, nothing is consumed"),
     "chainer": Row("chainer", Chainer, {}, "MultiprocessIterator, lists"),
     "torch": Row("torch", Torch, {}, "DataLoader, columns (tensors)"),
     "grain": Row("ours", Grain, {}, "MapDataset in worker processes, columns", variant=True),
@@ -132,7 +132,7 @@ def rows_of(case: str) -> Iterable[str]:
 
 
 def take(turn: Turn) -> dict[str, Any]:
-    """Measures, in this process."""
+    """Measure the turn in this process."""
     row, case = ROWS[turn.row], CASES[turn.case]
     peer = Peer if row.peer is Limit else row.peer
     assert issubclass(peer, Peer)
@@ -165,7 +165,7 @@ class Timed:
 
 
 def loaded(row: Row, case: Case, setup: Setup, warmup_s: float, seconds: float) -> Timed:
-    """What a loader does; the first batch counts from its construction."""
+    """Measure a loader; the time to the first batch counts from its construction."""
     dataset = case.dataset()
     np.random.seed(0)  # whose global generator orders the loop's and Chainer's samples, and ours
     begin = time.perf_counter()

@@ -4,7 +4,7 @@
     python bench/tuning.py --small                       # one short round: a smoke test, never a conclusion
 
 A sweep tries every number of workers in five rounds, by the same trials as the tuner. What counts is how long a batch
-takes, by the sweep, with what the tuner chose. Simulated trials (`tests/support/cores.py`) have the service times of
+takes, by the sweep, with what the tuner chose. Simulated trials (`bench/cores.py`) have the service times of
 the load, noise of two percent, and ten seeds, of which the worst counts; batches come in volleys there, so their pace
 is the slope of a line through when they came.
 Exit status: 0, or 1 when a requirement fails or a turn raises.
@@ -22,11 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from driver import ROOT, Claim, Experiment, Summary, Turn, at_most, command_line, conduct, ratio
-
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-
 from cores import Load, Outcome, Service, simulate
+from driver import Claim, Experiment, Summary, Turn, at_most, command_line, conduct, ratio
 
 import mpiter
 from mpiter.tuning.bracket import Bracket, Measure, Trial
@@ -88,7 +85,7 @@ class Simulated:
         return pace(outcome), outcome.taken[0] + 0.2, outcome.peak_bytes
 
     def measure(self, seed: int) -> Measure:
-        """A trial differs from another by noise alone."""
+        """Return a function that makes trials, which differ only by noise."""
         draw = random.Random(seed)
 
         def trial(workers: int, limit_s: float) -> Trial:
@@ -104,7 +101,7 @@ def _stragglers(cpu_s: float) -> list[Service]:
 
 
 def _bursts() -> list[Service]:
-    """As of steps: every tenth takes long, as when a model is evaluated or saved."""
+    """Return the times of steps of which every tenth takes long, as when a model is evaluated or saved."""
     return [Service(20e-3 if number % 10 == 9 else 1e-3) for number in range(10)]
 
 
@@ -138,7 +135,7 @@ def pace(outcome: Outcome) -> float:
 
 
 def take(turn: Turn) -> dict[str, Any]:
-    """Measures, in this process."""
+    """Measure the turn in this process."""
     if turn.case in SIMULATED:
         return TAKES_SIMULATED[turn.row](SIMULATED[turn.case])
     return TAKES[turn.row](REAL[turn.case]())
@@ -205,7 +202,7 @@ def claims(summary: Summary) -> Iterator[Claim]:
 
 
 def excess(summary: Summary, case: str, row: str) -> float | None:
-    """How long a batch takes with the number chosen, by the sweep, as a multiple of its best; in the median."""
+    """Return the sweep's time for a batch with the chosen number, as a multiple of the sweep's best; in the median."""
     swept, chosen = summary.get((case, "sweep")), summary.get((case, row))
     if swept is None or chosen is None:
         return None

@@ -49,7 +49,7 @@ FIGURES = {
 
 
 def take(turn: Turn) -> Answer:
-    """Measures, in this process."""
+    """Measure the turn in this process."""
     name, kind = turn.case.split(", ")
     workers, iterations = int(turn.row), turn.options["iterations"]
     options: dict[str, Any] = {"n_processes": workers, "backend": BACKENDS[kind], "epochs": None, "seed": 0}

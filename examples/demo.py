@@ -209,7 +209,7 @@ def one_epoch(demo: Demo, kill_after: int | None) -> tuple[list[int], list[int]]
                 os.kill(iterator.worker_pids[0], signal.SIGKILL)
                 print(f"  killed worker {iterator.worker_pids[0]} after {kill_after} batches", flush=True)
         restarts = iterator.stats().restarts
-    assert bool(restarts) == (kill_after is not None), "the worker has died, and nobody else"
+    assert bool(restarts) == (kill_after is not None), "only the worker has died"
     return numbers, checksums
 
 
@@ -263,7 +263,7 @@ def stop_and_resume(demo: Demo) -> None:
 
 
 def the_change(demo: Demo) -> None:
-    """What to type."""
+    """Print the change that a user types."""
     print(
         "  - from chainer.iterators import MultiprocessIterator\n"
         "  + from mpiter.chainer import MultiprocessIterator\n\n"

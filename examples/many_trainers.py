@@ -22,7 +22,7 @@ LENGTH = 2_000
 
 
 class Pictures:
-    """Random crops of noise; a sample's randomness is that of its place in the order, whoever fetches it."""
+    """Random crops of noise; a sample's randomness depends only on its place in the order."""
 
     def __len__(self) -> int:
         return LENGTH

@@ -52,7 +52,7 @@ class Cpu(NamedTuple):
     workers_s: float
 
     def __sub__(self, before: "Cpu") -> "Cpu":
-        """What was spent since."""
+        """Return what was spent since ``before``."""
         return Cpu(self.parent_s - before.parent_s, self.workers_s - before.workers_s)
 
 

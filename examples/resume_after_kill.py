@@ -3,7 +3,7 @@
     python examples/resume_after_kill.py
 
 Starts itself as a trainer that notes its place after each step, kills it half-way (SIGKILL), starts it again with other
-workers, and compares what both have seen with what one trainer sees that nobody disturbs.
+workers, and compares what both have seen with what one trainer sees that isn't interrupted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EPOCHS, BATCH = 2, 16
 
 
 class Noisy:
-    """Samples with random noise in them: the same for a sample's place in the order, whoever fetches it."""
+    """Samples with random noise in them: it depends only on a sample's place in the order."""
 
     def __len__(self) -> int:
         return 400
@@ -80,7 +80,7 @@ def main() -> int:
             start(folder_, workers).communicate()
         same = (killed / "steps.txt").read_text() == (undisturbed / "steps.txt").read_text()
         steps = len((killed / "steps.txt").read_text().splitlines())
-        print(f"{steps} steps, {'identical to' if same else 'DIFFERENT from'} those of a trainer that nobody killed")
+        print(f"{steps} steps, {'identical to' if same else 'DIFFERENT from'} those of a trainer that wasn't killed")
         return 0 if same else 1
 
 

@@ -60,7 +60,7 @@ def main() -> None:
             train(Path(folder, "run.npz"), interrupted_at=23)
         steps, found = train(Path(folder, "run.npz"))
         same = "identical to" if found == expected else "DIFFERENT from"
-        print(f"interrupted in step 24, {steps} steps after that: {same} a training that nobody interrupted")
+        print(f"interrupted in step 24, {steps} steps after that: {same} a training that wasn't interrupted")
 
 
 if __name__ == "__main__":

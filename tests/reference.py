@@ -26,6 +26,10 @@ PUBLIC = (
     "mpiter.torch",
     "mpiter.chainer",
 )  # what of them is in `__all__`
+BESIDE = (
+    *("mpiter.tuning.tune.Tuned", "mpiter.audit.Verdict", "mpiter.torch.loader.OfTorch"),
+    *("mpiter.images.pack.pack", "mpiter.images.pack.Report", "mpiter.iterators.iterators.Batches"),
+)  # what public functions take and return, and what has no name in a public module
 WHOLE = ("mpiter.chainer_compat",)  # modules whose import is all that there is to them
 
 

@@ -83,7 +83,7 @@ def test_two_looks_in_a_row_show_the_same(clock: Any) -> None:
     assert (third.recent_s, third.recent_batches) == (15.0, 2), "no batch has come since"
 
 
-def test_who_asks_all_the_time_leaves_the_others_something_to_see(clock: Any) -> None:
+def test_frequent_reads_leave_other_readers_something_to_see(clock: Any) -> None:
     tally = Tally()
     tally.handed_out(4)
     for _ in range(100):
@@ -145,7 +145,7 @@ class Elements:
         (range(40), {"batch_size": 6}, 0, 7, 40),
     ],
 )
-def test_samples_are_counted_whoever_makes_batches_of_them(
+def test_samples_are_counted_wherever_their_batches_are_made(
     dataset: Any, options: dict[str, Any], workers: int, batches: int, samples: int
 ) -> None:
     with mpiter.DataLoader(dataset, num_workers=workers, **options) as loader:

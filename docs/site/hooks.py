@@ -31,6 +31,9 @@ _STYLE = """\
 .rst-content table td, .rst-content table th { white-space: normal }
 .rst-content table { display: block; overflow-x: auto }
 .rst-content img { max-width: 100% }
+@media (max-width: 500px) {
+  .rst-content table.docutils td, .rst-content table.docutils th { padding: 4px 6px; font-size: 13px }
+}
 """
 
 
@@ -73,7 +76,7 @@ def _outside(markdown: str, page: str) -> Iterator[str]:
 
 
 def _place(path: str) -> str:
-    """Where on the site a path of the repository is."""
+    """Return the place on the site of a path of the repository."""
     if path in PAGES or path.startswith("docs/"):
         return PAGES.get(path, path.removeprefix("docs/"))
     return f"files/{path}/index.md" if (ROOT / path).is_dir() else f"files/{path}"
@@ -94,7 +97,7 @@ def _files(path: str) -> list[Path]:
 
 
 def _listed(path: str) -> Iterator[str]:
-    """A folder as a page: a package with its picture and what each module is, anything else with its files."""
+    """Yield the lines of a page on a folder: the picture of a package and what each module is, else the files."""
     yield f"# {path}/\n"
     if (ROOT / path / "__init__.py").exists():
         picture = _said(ROOT / path / "__init__.py").replace("\n::\n", "")

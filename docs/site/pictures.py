@@ -76,7 +76,7 @@ def _is_unsteady(figure: dict[str, Any]) -> bool:
 
 
 def _version(result: dict[str, Any], row: str) -> str:
-    """Of the library that was measured, as one says it."""
+    """Return the name and version of the library that was measured."""
     return ".".join(result["versions"][row].get(row, "").split("+")[0].split(".")[: 2 if row == "torch" else 3])
 
 

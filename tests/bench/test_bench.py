@@ -103,7 +103,7 @@ def test_medians_spreads_and_ratios() -> None:
     rates = ("a", 2.0), ("b", 1.0), ("a", 4.0), ("b", 1.0)
     summary = driver.summarized([{"case": "c", "row": row, "rate": rate} for row, rate in rates], ["rate"])
     assert driver.ratio(summary, "c", "a", "b", "rate") == 3.0
-    assert driver.ratio(summary, "c", "a", "nobody", "rate") is None
+    assert driver.ratio(summary, "c", "a", "absent", "rate") is None
     assert [number(value) for value in (0.0123, 1234.5, 0)] == ["0.0123", "1,234", "0"]
 
 

@@ -95,7 +95,7 @@ def test_many_interrupts_lose_no_batch_and_repeat_none(tmp_path, kind):
     make = LOADERS[kind]
 
     def is_interrupted_at(line, folder):
-        with make() as loader:  # whose own end is not what is interrupted here
+        with make() as loader:  # its close() is not what is interrupted here
             return interrupted_at(line, learn, folder, loader, anew())
 
     lines, expected = is_interrupted_at(-1, tmp_path / "counted"), learnt(tmp_path / "whole", make)
@@ -301,7 +301,7 @@ def test_nothing_works_outside_of_the_block(path):
 
 @pytest.fixture
 def hangs_up():
-    """SIGHUP ends this process, as in a terminal: who was started by nohup ignores it."""
+    """SIGHUP ends this process, as in a terminal: a program started by nohup ignores it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -326,7 +326,7 @@ def test_the_last_signal_comes_when_all_is_saved_though_the_step_fails(path, han
     assert mpiter.Checkpoint.read(path) == {"0": {"a": 1}}
 
 
-def test_who_ignores_a_signal_goes_on_ignoring_it(path, hangs_up):
+def test_a_program_that_ignores_a_signal_goes_on_ignoring_it(path, hangs_up):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with mpiter.Checkpoint(path, {"a": 1}) as c:
         signal.raise_signal(signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""Many small objects in one piece of memory: what comes back, who shares it, how it travels."""
+"""Many small objects in one piece of memory: what comes back, which processes share it, how it travels."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_memory_that_runs_out_is_an_error_with_numbers(monkeypatch: pytest.Monke
         Packed(ITEMS)
 
 
-# -- who shares it -----------------------------------------------------------------------------------------------------
+# -- how it is shared -------------------------------------------------------------------------------------------------
 
 
 def looked_at_by_workers(mine: Packed[Any], method: str) -> None:
@@ -253,7 +253,7 @@ def test_workers_stay_as_long_as_it_is_the_same() -> None:
     assert items == ITEMS[::-1]
 
 
-# -- who should use it -------------------------------------------------------------------------------------------------
+# -- when to use it -------------------------------------------------------------------------------------------------
 
 
 def test_a_dataset_of_many_objects_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,13 +25,13 @@ BATCHES, KILLS = 280, 6
 def test_nothing_is_lost_and_nothing_comes_twice() -> None:
     quiet, planned = chaos.run(BATCHES, n_processes=0), Strikes(BATCHES, KILLS, seed=3)
     # Little lies between the workers and us, so that each death shows soon and there is time for all; and beside busy
-    # neighbours a worker may stand still for half a second though nobody has struck it.
+    # neighbours a worker may stand still for half a second without being struck.
     struck = chaos.run(BATCHES, planned, run_ahead=8, sample_timeout=3.0)
     assert Differences.between(quiet, struck) == Differences(lost=0, repeated=0, different_batches=0)
     assert struck.checksums == quiet.checksums
     assert planned.are_over
     victims = set().union(*(strike.victims for strike in planned.done))
-    assert 0 < struck.stats.restarts <= len(victims), "nobody is replaced who was not struck"
+    assert 0 < struck.stats.restarts <= len(victims), "only struck workers are replaced"
     assert struck.stats.skipped == 0
 
 
@@ -73,7 +73,7 @@ def test_stuck_threads_are_left_behind_and_cannot_spoil_what_they_wrote_to() -> 
 _LONG = 360  # batches: more lie between two strikes than are on their way, or the worker that is left fetches them all
 
 
-def test_a_hoarder_among_deaths_keeps_what_he_was_given() -> None:
+def test_batches_that_are_kept_through_deaths_stay_as_they_were() -> None:
     with mpiter.MultiprocessIterator(chaos.Noisy(), 8, n_processes=2, seed=5) as it:
         planned = Strikes(_LONG, 2, seed=6, kinds=["SIGKILL"])
         kept = [(batch.columns[0], batch.columns[0].copy()) for batch in planned.among(it, _LONG)]

@@ -123,7 +123,7 @@ def batch_of(index: int) -> int:
 
 
 def full_text(error: BaseException) -> str:
-    """What the user sees when nobody catches the error."""
+    """What the user sees when the error isn't caught."""
     return "".join(traceback.format_exception(error))
 
 
@@ -136,8 +136,8 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @dataclass(frozen=True)
 class GoesOn:
-    """The same batches in the same order, to the last bit; each victim is replaced, and no one else, with a line in the
-    log for each."""
+    """The same batches in the same order, to the last bit; only the victims are replaced, with a line in the log
+    for each."""
 
     telltale: str | None = None
 
@@ -453,7 +453,7 @@ def test_an_answer_that_cannot_be_sent_is_not_read_out_in_full(staged: Any) -> N
     assert len(full_text(error)) < 5000
 
 
-def test_a_place_in_which_nobody_can_start_any_more_is_not_tried_for_ever(tmp_path: Path) -> None:
+def test_a_place_in_which_no_worker_can_start_any_more_is_not_tried_for_ever(tmp_path: Path) -> None:
     """The other worker goes on meanwhile, so batches are finished all the time."""
 
     def worker_init(info: Any) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-Z for longer than every timeout, then fg; a container that is suspended: nobody is declared dead for it."""
+"""Ctrl-Z for longer than every timeout, then fg; a container that is suspended: no worker is taken for dead."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_stopped_for_longer_than_every_timeout(tmp_path: Path) -> None:
     script = Script(tmp_path, SCRIPT)
     script.reads("under way")
     for first in (session, lambda leader: session(leader)[::-1]):  # the program, or its workers
-        everybody = first(script.process.pid)
-        _send(everybody, signal.SIGSTOP)
+        processes = first(script.process.pid)
+        _send(processes, signal.SIGSTOP)
         time.sleep(FROZEN_S)  # this is what is tested: real time goes by
-        _send(everybody, signal.SIGCONT)
+        _send(processes, signal.SIGCONT)
     assert script.ends().ended_well().lines == ["True 0"]
 
 
@@ -86,7 +86,7 @@ def looks(watch: Watch, clock: Clock, seconds: float, lines: list[Line], busy: A
     return []
 
 
-def test_who_does_not_move_is_stuck_and_named() -> None:
+def test_a_worker_that_does_not_move_is_stuck_and_named() -> None:
     clock = Clock()
     watch = Watch(10, clock)
     moving = (line(row=row) for row in range(1000))
@@ -97,12 +97,12 @@ def test_who_does_not_move_is_stuck_and_named() -> None:
     assert 10 < clock.now - began <= 10 + 2 * watch.interval
 
 
-def test_who_has_nothing_to_do_may_stand_still_for_ever() -> None:
+def test_an_idle_worker_may_stand_still_for_ever() -> None:
     clock = Clock()
     assert looks(Watch(10, clock), clock, 10_000, [line(active=0), line()]) == []
 
 
-def test_who_gets_something_to_do_has_all_the_time_from_then_on() -> None:
+def test_a_worker_that_gets_a_block_has_the_whole_timeout_from_then_on() -> None:
     clock = Clock()
     watch = Watch(10, clock)
     assert looks(watch, clock, 1000, [line(active=0)]) == []

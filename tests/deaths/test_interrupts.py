@@ -1,4 +1,4 @@
-"""Ctrl-C, and close() from another thread, while next() waits: the one who waits hears of it, and nothing is lost."""
+"""Ctrl-C, and close() from another thread, while next() waits: next() raises, and nothing is lost."""
 
 import time
 
@@ -10,7 +10,7 @@ import mpiter
 
 BACKENDS = ("process", "thread", "serial")
 BATCH, LENGTH = 4, 24
-WAITS_S = 60  # who waits for the gate is too late
+WAITS_S = 60  # for the gate
 
 
 class Gated:
@@ -25,7 +25,7 @@ class Gated:
     def __getitem__(self, i):
         end = time.monotonic() + WAITS_S
         while i >= self.first_gated and not self.gate.exists():
-            assert time.monotonic() < end, "nobody opened the gate"
+            assert time.monotonic() < end, "the gate wasn't opened"
             time.sleep(0.002)
         return i
 
@@ -75,7 +75,7 @@ def test_an_interrupted_iterator_closes(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["process", "thread"])
-def test_closing_from_another_thread_wakes_the_one_who_waits(tmp_path, backend):
+def test_closing_from_another_thread_wakes_next(tmp_path, backend):
     it = gated(tmp_path, backend)
     next(it)
     closer = once_waiting(it.close)

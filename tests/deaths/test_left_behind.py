@@ -101,7 +101,7 @@ with mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2) as it:
 
 
 def test_nothing_has_a_name_even_while_workers_run(tmp_path: Path, places: Path) -> None:
-    """No semaphore, no socket, no file: what isn't there needn't be removed, whoever is killed."""
+    """No semaphore, no socket, no file: what isn't there needn't be removed, whichever process is killed."""
     assert run(tmp_path, NAMES, TMPDIR=str(places)).ended_well().lines == ["1 [] []"]
 
 

@@ -1,4 +1,4 @@
-"""Both loaders when somebody dies, is late or interrupted: no batch is lost, nothing hangs, nobody is left behind."""
+"""Both loaders when a worker dies or is late, or on Ctrl-C: no batch is lost, nothing hangs, no process is left."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class Dataset:
             time.sleep(1000)
         return index
 
-pool.Member.kill = lambda worker: None      # nobody can be killed
+pool.Member.kill = lambda worker: None      # no worker can be killed
 it = mpiter.MultiprocessIterator(Dataset(), 4, n_processes=2, shuffle=False, run_ahead=0)
 next(it)
 print("ready", flush=True)

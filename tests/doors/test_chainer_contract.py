@@ -242,7 +242,7 @@ def test_a_snapshot_that_cannot_be_is_refused(make):
 
 
 @serially
-def test_a_snapshot_without_an_order_is_refused_by_who_shuffles(make):
+def test_a_snapshot_without_an_order_is_refused_by_an_iterator_that_shuffles(make):
     with pytest.raises(KeyError, match="order"):
         restored(make([1, 2, 3]), {k: v for k, v in saved(make([1, 2, 3])).items() if "order" not in k})
     for unshuffled in (make([1, 2, 3], shuffle=False), theirs.MultithreadIterator([1, 2, 3], 2, shuffle=False)):

@@ -74,7 +74,7 @@ def test_03_a_killed_worker_costs_nothing_and_blocks_nothing():
     assert list(map(plain, found)) == [plain(dataset[i]) for i in range(200)]
 
 
-def test_04_finalize_waits_for_nobody(tmp_path):
+def test_04_finalize_does_not_wait_for_workers(tmp_path):
     it = make(Gated(str(tmp_path / "never"), free=4), run_ahead=0)
     it.next()
     finalizing = threading.Thread(target=it.finalize)
@@ -185,7 +185,7 @@ def test_12_and_13_samples_of_every_form_travel_in_shared_columns_and_keep_their
 @pytest.mark.parametrize("build", ["oversize", "objects", "masked"])
 def test_14_15_and_16_large_odd_and_masked_samples_come_back_as_they_were(build):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # nobody is told to look after shared_mem
+        warnings.simplefilter("error")  # there is no warning about shared_mem
         found = everything(Shaped(build), shared_mem=64)
     assert list(map(plain, found)) == [plain(BUILDS[build](i)) for i in range(20)]
 
@@ -199,7 +199,7 @@ def test_16_columns_are_aligned():
 class Crossing(Squares):
     """A sample of an early batch is ready only once one of a much later batch has been fetched.
 
-    Any of them: a worker that is held up has one more task, and nobody knows which.
+    Any of them: a worker that is held up has one more task, which can be any.
     """
 
     def __init__(self, folder):
@@ -288,14 +288,14 @@ _LEFT_OPEN = """
 
     it = MultiprocessIterator(list(range(100)), 4, n_processes=1)
     it.next()
-    raise ValueError("nobody catches this")
+    raise ValueError("this isn't caught")
 """
 
 
 def test_23_a_program_that_ends_by_an_error_ends(tmp_path):
     outcome = run(tmp_path, _LEFT_OPEN)
     assert outcome.code == 1
-    assert outcome.err.endswith("ValueError: nobody catches this\n")
+    assert outcome.err.endswith("ValueError: this isn't caught\n")
     assert outcome.left_running == []
 
 

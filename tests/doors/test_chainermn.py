@@ -96,7 +96,7 @@ PRELUDE = """
 
 
 @pytest.fixture(autouse=True)
-def nobody_left(tmp_path):
+def none_left(tmp_path):
     """Ranks have sessions of their own, in which ``scripts`` does not look; they all run in the test's folder."""
     before = segments()
     yield
@@ -322,7 +322,7 @@ SHARED_OUT = """
 """
 
 
-def test_ranks_train_on_one_dataset_that_nobody_has_scattered(tmp_path):
+def test_ranks_train_on_one_dataset_that_is_not_scattered(tmp_path):
     one, other = facts(tmp_path, SHARED_OUT, "forked processes")
     assert one["parameters"] == other["parameters"]
     assert one["state"] == other["state"]

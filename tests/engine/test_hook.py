@@ -1,4 +1,4 @@
-"""Hooks: each is told what happens, and one that fails stops nobody."""
+"""Hooks: each is told what happens, and one that fails stops neither the others nor the loop."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_a_hook_is_told_of_each_batch(n_processes: int) -> None:
 @pytest.mark.parametrize(
     ("event", "n_processes"), [*((event, 0) for event in EVENTS), ("answered", 2), ("handed_out", 2)]
 )
-def test_a_hook_that_fails_is_told_nothing_more_and_stops_nobody(event: str, n_processes: int) -> None:
+def test_a_hook_that_fails_is_told_nothing_more_and_stops_nothing_else(event: str, n_processes: int) -> None:
     hook = Told(event)
     stream = mpiter.batches(Watched(hook), 4, n_processes=n_processes, epochs=2)
-    if event == "close":  # then nobody asks any more
+    if event == "close":  # the last call of all
         assert sum(len(batch) for batch in stream) == 48
         stream.close()
     else:

@@ -22,7 +22,7 @@ CASES = {
     "rows that travel": Case(travels=True, deaths=1, restarts=1, row_s=60e-3),
     "deaths": Case(deaths=2, row_s=60e-3),
     "deaths and answers at once": Case(deaths=2, at_once=True),
-    "some who would not die": Case(batches=4, deaths=3, stuck=2, restarts=1, keeps=True, row_s=60e-3),
+    "workers that can't be killed": Case(batches=4, deaths=3, stuck=2, restarts=1, keeps=True, row_s=60e-3),
     "errors": Case(faults=1, deaths=1),
     "errors, left out": Case(faults=2, skips_errors=True, row_s=60e-3),
     "the first sample fails": Case(fails_first=True),
@@ -30,7 +30,7 @@ CASES = {
     "answers that are lost": Case(losses=1, restarts=1, deaths=1, at_once=True),
     "restarts and deaths": Case(restarts=1, deaths=1, stuck=1, batch_size=3, at_once=True),
     "closed": Case(closes=1, deaths=1, restarts=1),
-    "a user who keeps batches": Case(batches=5, keeps=True, rooms=2, restarts=1, deaths=1),
+    "batches are kept": Case(batches=5, keeps=True, rooms=2, restarts=1, deaths=1),
     "as they finish": Case(batches=4, in_order=False, deaths=1),
     "far ahead": Case(batches=6, n_prefetch=2, run_ahead=4, deaths=1, rooms=20),
     "three workers": Case(batches=4, workers=3, deaths=1, restarts=1, row_s=60e-3),
@@ -73,7 +73,7 @@ class Doomed(World):
         return [self._kill(0, active=2), self._kill(1, is_gone=self.rounds < 4, active=2)]
 
 
-def test_who_would_not_die_keeps_his_rooms_though_another_end_was_the_last_straw() -> None:
+def test_a_worker_that_cannot_be_killed_keeps_its_rooms_when_another_death_ends_the_run() -> None:
     world = Doomed(Case(batches=20), Choices())
     try:
         while world.rounds < 4:

@@ -128,7 +128,7 @@ def test_more_than_three_setbacks_within_a_minute_are_too_many(workers: int) -> 
     assert str(caught.value).count("worker 0 (pid 7) was killed by SIGSEGV") == 4
     assert "its stack" in str(caught.value.__cause__)
     assert recovery.restarts == 3 * workers + 1
-    bury(recovery, 3, workers)  # whoever tries again gets another three
+    bury(recovery, 3, workers)  # the next attempt has another three
 
 
 def test_a_finished_batch_or_a_minute_makes_up_for_them() -> None:

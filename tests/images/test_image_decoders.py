@@ -53,7 +53,7 @@ def differs(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 
 @each_decoder
-def test_pixels_are_pillows_whoever_decodes(decoder):
+def test_pixels_are_pillows_with_any_decoder(decoder):
     for mode, (kind, data) in itertools.product(("RGB", "L", "RGBA", "I;16"), KINDS.items()):
         wanted, found = pillows(data, mode), decoded(decoder, data, mode)
         assert not differs(found, wanted), (mode, kind)

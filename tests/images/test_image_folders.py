@@ -1,4 +1,4 @@
-"""Folders and lists of pictures: which samples there are, what they come as, and who takes them."""
+"""Folders and lists of pictures: their samples, the form of these, and the loaders that take them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A packed folder as a dataset: the folder's samples, whoever reads them, and errors where it isn't what it was."""
+"""A packed folder as a dataset: the folder's samples with any backend, and errors where the file has changed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
             path.write_text("no picture")
         else:
             Image.fromarray(rng.integers(0, 256, (20, 30, 3), np.uint8)).save(path)
-    (root / "nobody").mkdir()  # a class without pictures
+    (root / "empty").mkdir()  # a class without pictures
     return root
 
 
@@ -62,7 +62,7 @@ def same(one, other):
 def test_it_has_the_samples_of_the_folder_in_its_order(folder, packed):
     ours, theirs = PackedFolder(packed), ImageFolder(folder)
     assert (ours.classes, ours.class_to_idx) == (theirs.classes, theirs.class_to_idx)
-    assert ours.classes == ["cat", "cat-like", "dog", "nobody"]
+    assert ours.classes == ["cat", "cat-like", "dog", "empty"]
     assert list(ours.paths) == list(theirs.paths)
     assert ours.labels.tolist() == theirs.labels.tolist()
     assert same(ours, theirs)
@@ -164,7 +164,7 @@ def contents(dataset):
     return [(dataset.paths[i], dataset.fetch(i)) for i in range(len(dataset))]
 
 
-def test_an_archive_that_was_replaced_is_told_to_who_opens_it_then(mine, folder):
+def test_opening_an_archive_that_was_replaced_is_an_error(mine, folder):
     dataset = PackedFolder(mine, Flip())
     mine.unlink()
     pack(folder / "cat", mine)

@@ -1,4 +1,4 @@
-"""What every iterator guarantees, whoever runs the fetches and whatever carries the samples."""
+"""What every iterator guarantees, with any backend and any transport."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_changing_the_list_detaches_the_columns(default: dict[str, Any]) -> None
         assert len(batch.columns[0]) == 5
 
 
-def test_writing_into_a_batch_changes_nobody_elses_data(default: dict[str, Any]) -> None:
+def test_writing_into_a_batch_changes_no_other_data(default: dict[str, Any]) -> None:
     data = np.zeros((8, 3))
     with iterator(data, 4, repeat=False, shuffle=False, **default) as it:
         for batch in it:
@@ -552,8 +552,8 @@ def test_the_first_batch_does_not_wait_for_a_sample_of_the_second(tmp_path: Any)
         assert len(list(it)) == 2
 
 
-def test_nothing_waits_until_somebody_looks_at_the_workers(default: dict[str, Any]) -> None:
-    """Without ``sample_timeout`` nobody ever looks: who has been forgotten then waits for ever."""
+def test_nothing_waits_for_a_look_at_the_workers(default: dict[str, Any]) -> None:
+    """Without ``sample_timeout`` the loop never looks at the workers: a forgotten block would wait for ever."""
     with iterator(Squares(10), 3, repeat=False, sample_timeout=None, **default) as it:
         for _ in range(3):
             assert sum(map(len, it)) == 10

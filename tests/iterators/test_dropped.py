@@ -1,4 +1,4 @@
-"""Iterators that nobody closes: when the last reference goes, so do their workers."""
+"""Iterators that aren't closed: when the last reference goes, their workers end."""
 
 import gc
 import os

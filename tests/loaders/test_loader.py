@@ -166,7 +166,7 @@ def test_the_end_comes_again_and_again(loader: Maker) -> None:
         next(ending)
 
 
-def test_writing_into_a_batch_changes_nobody_elses_data(loader: Maker) -> None:
+def test_writing_into_a_batch_changes_no_other_data(loader: Maker) -> None:
     data = np.zeros((8, 3))
     for _ in range(2):
         for batch in loader(data, 4):
@@ -298,11 +298,11 @@ def test_loaders_are_generic(kind: str) -> None:
                 assert epoch(batches) == [[1, 2], [3]]
 
 
-# -- who and where -----------------------------------------------------------------------------------------------
+# -- worker and place -----------------------------------------------------------------------------------------------
 
 
 class Where(Squares):
-    """Tells who fetches."""
+    """Tells the worker that fetches."""
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         info = mpiter.get_worker_info()

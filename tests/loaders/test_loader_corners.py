@@ -1,4 +1,4 @@
-"""Corners of loaders and streams that somebody has run into."""
+"""Corners of loaders and streams that programs have run into."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def listed(batches):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_sampler_that_draws_as_it_goes_resumes_and_disturbs_nobody(workers):
+def test_a_sampler_that_draws_as_it_goes_resumes_and_changes_no_other_draws(workers):
     random.seed(1)
     with DataLoader(DATA, 4, sampler=Lazy(), num_workers=workers) as loader:
         epoch = iter(loader)

@@ -89,7 +89,7 @@ def test_four_ranks_then_three_then_two_give_each_sample_once(make, way, workers
     found = dict([*first, *second, *third])
     assert len(first) + len(second) + len(third) == len(found) == LENGTH
     (alone,) = of_ranks(make, 1, LENGTH)
-    assert found == dict(rows(next(iter(alone)))), "drawn as in a run that nobody has interrupted"
+    assert found == dict(rows(next(iter(alone)))), "drawn as in a run without interruption"
 
 
 def test_what_is_left_after_a_resume_is_counted(make):

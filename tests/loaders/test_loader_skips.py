@@ -1,4 +1,4 @@
-"""Both loaders leave out samples that fail, whoever makes the batches: each is counted, listed and bounded."""
+"""Both loaders leave out samples that fail, wherever batches are made: each is counted, listed and bounded."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def rounds_of_an_iterator(_: str, most: int) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("again", [rounds_of_a_loader, rounds_of_an_iterator])
-def test_the_most_and_the_count_are_of_all_epochs_whoever_fetches(kind: str, again: Any) -> None:
+def test_the_most_and_the_count_are_of_all_epochs_with_and_without_workers(kind: str, again: Any) -> None:
     rounds = again(kind, 2 * len(BROKEN))
     for number in (1, 2):
         errors, stats = next(rounds)
@@ -253,7 +253,7 @@ def test_a_sample_that_fails_in_an_odd_way_is_left_out_alone(loader: Maker, data
 
 
 @pytest.mark.parametrize("options", [{}, {"collate_fn": as_list}])
-def test_ctrl_c_is_nobodys_failure(kind: str, options: dict[str, Any]) -> None:
+def test_ctrl_c_is_no_samples_failure(kind: str, options: dict[str, Any]) -> None:
     with makers(kind, 0) as loader:
         under_way = iter(loader(Interrupted(), BATCH, on_error="skip", **options))
         assert some(under_way, 1) == GOOD[:1]
@@ -267,7 +267,7 @@ def test_what_ends_its_worker_twice_is_left_out(kind: str, way: dict[str, Any]) 
     with makers(kind, 2) as loader:
         batches = loader(Fatal((6,)), BATCH, on_error="skip", **way)
         found = flat(epoch(batches))
-    left_out = {4, 5, 6, 7} if way else {6}  # who makes a whole batch has the whole of it in hand
+    left_out = {4, 5, 6, 7} if way else {6}  # a batch that is made as a whole is in hand as a whole
     assert found == [index for index in range(LENGTH) if index not in left_out]
     assert batches.stats().skipped == 1
 

@@ -215,7 +215,7 @@ def test_a_sampler_that_draws_as_it_goes_goes_on_with_the_generator_that_the_use
 
 
 @in_any_state
-def test_who_restores_the_global_generators_between_epochs_goes_on_as_without_a_break(loader: Maker) -> None:
+def test_restored_global_generators_continue_the_epochs_as_without_a_break(loader: Maker) -> None:
     batches = loader(list(range(LENGTH)), 4, sampler=PicksByNumpy(1))
     epoch(batches)
     state, users = saved(batches), loader.globals()

@@ -83,7 +83,7 @@ def test_without_workers_the_users_own_stream_is_read(stream: Any) -> None:
         assert mine.seen == 7 + 7 + 3 + 7, "nothing is read ahead"
     elif stream is OnAndOn:
         assert [second, broken_off, last] == [[[9, 10, 11], [12, 13, 14], [15]], [[17, 18, 19]], [[20, 21, 22], [23]]]
-        assert mine.at == 24, "nobody asks once more"
+        assert mine.at == 24, "it isn't asked once more"
     else:
         assert broken_off == [[300, 301, 302]]
         assert last == [[303, 304, 305], [306]]

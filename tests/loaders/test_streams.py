@@ -163,7 +163,7 @@ def test_the_library_shards_what_knows_nothing_of_workers(workers):
         assert [number for _, number in loader] == [0]
 
 
-def test_a_stream_that_asks_who_it_is_shards_itself():
+def test_a_stream_that_asks_for_its_worker_shards_itself():
     assert epoch_of(Sharding(11), num_workers=2) == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9]]
     assert epoch_of(Sharding(11), num_workers=2, drop_last=True) == [[0, 2, 4], [1, 3, 5], [6, 8, 10]]
 
@@ -184,7 +184,7 @@ def test_shards_of_unequal_length_are_read_to_their_ends():
 
 
 class AsksLate(Counting):
-    """Shards itself, but gives one element to everybody before."""
+    """Shards itself, but gives one element in every worker before."""
 
     def __iter__(self):
         yield np.full(3, -1), -1
@@ -192,7 +192,7 @@ class AsksLate(Counting):
 
 
 @pytest.mark.parametrize(("num_workers", "shards_itself"), [(0, None), (2, None), (2, False)])
-def test_a_stream_that_asks_too_late_who_it_is_says_so_once(num_workers, shards_itself):
+def test_a_stream_that_asks_for_its_worker_too_late_says_so_once(num_workers, shards_itself):
     stream = AsksLate(20)
     if shards_itself is not None:
         stream.shards_itself = shards_itself

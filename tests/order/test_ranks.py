@@ -1,4 +1,4 @@
-"""Who says which rank this is: the user, then whoever has started the process; asked late, and logged."""
+"""The rank of this process: from the user, else from what started the process; determined late, and logged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mpiter.order.ranks import ranks_here, shard_for
 
 
 @pytest.fixture(autouse=True)
-def nobody_says_anything(monkeypatch):
+def no_launcher(monkeypatch):
     for name in [name for pair in ranks._BY_VARIABLES for name in pair] + [*ranks._HERE, "SLURM_JOB_NAME"]:
         monkeypatch.delenv(name, raising=False)
     for module in ("torch", "jax", "mpi4py.MPI"):
@@ -40,7 +40,7 @@ def jax_like(rank, size):
     )
 
 
-def test_where_nobody_knows_this_process_is_the_only_one(caplog):
+def test_without_a_launcher_this_process_is_the_only_rank(caplog):
     with caplog.at_level(logging.INFO, "mpiter"):
         assert Shard().share() == Share(0, 1)
     assert "rank 0 of 1, by default" in caplog.text
@@ -74,7 +74,7 @@ def test_in_an_interactive_job_slurms_variables_mean_nothing(monkeypatch):
 
 
 def test_a_script_of_slurms_that_starts_no_step_is_the_only_process(monkeypatch):
-    """`sbatch --ntasks=4` and Python without srun: it would have a quarter of the data, and nobody the rest."""
+    """`sbatch --ntasks=4` and Python without srun: it would have a quarter of the data, and the rest would be lost."""
     for name, value in {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NAME": "train"}.items():
         monkeypatch.setenv(name, value)
     assert Shard().share() == Share(0, 1)
@@ -106,7 +106,7 @@ def test_mpi_and_jax_are_asked_where_they_are_at_work(monkeypatch):
     assert Shard().share() == Share(4, 6)
 
 
-def test_who_says_it_himself_is_believed(monkeypatch):
+def test_a_rank_that_is_passed_is_used(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert shard_for((2, 7)).share() == Share(2, 7)

@@ -104,7 +104,7 @@ def test_every_key_must_be_there_and_of_its_kind(key):
 
 
 class Bomb:
-    """Whoever unpickles this has lost."""
+    """An object whose unpickling fails the test."""
 
     def __reduce__(self):
         return pytest.exit, ("unpickled",)

@@ -1,4 +1,4 @@
-"""The bell that wakes whoever waits: any thread may ring it, and so may the garbage collector."""
+"""The bell that wakes the loop: any thread may ring it, and so may the garbage collector."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_heard(bell: Bell) -> bool:
     return bool(connection.wait([bell], 0))
 
 
-def test_ringing_often_is_ringing_once_and_holds_nobody_up(bell: Bell) -> None:
+def test_ringing_often_is_ringing_once_and_does_not_block(bell: Bell) -> None:
     for _ in range(100_000):  # more than a pipe holds
         bell.ring()
     while is_heard(bell):
@@ -38,7 +38,7 @@ def test_ringing_often_is_ringing_once_and_holds_nobody_up(bell: Bell) -> None:
     assert is_heard(bell)
 
 
-def test_whoever_is_ringing_when_a_bell_is_closed_rings_nobody_elses(bell: Bell) -> None:
+def test_ringing_while_a_bell_is_closed_rings_no_other(bell: Bell) -> None:
     number, ring = bell.fileno(), bell.ring
     bell.close()
     bell.close()
@@ -68,7 +68,7 @@ def test_the_garbage_collector_may_ring(bell: Bell) -> None:
 
 
 def test_no_ctrl_c_is_lost_in_a_bell(bell: Bell) -> None:
-    """It is no Python code that rings: the interrupt comes in the one who rang it, after the ringing."""
+    """It is no Python code that rings: the interrupt comes in the thread that rang it, after the ringing."""
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT) or bell.ring()
     bell.ring()

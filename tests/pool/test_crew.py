@@ -25,5 +25,5 @@ def test_a_leaver_that_stays_is_killed_and_its_place_filled_when_it_is_gone(tmp_
         while before[1] in it.worker_pids or len(it.worker_pids) < 2:
             next(it)
         assert not lives_still(before[1])
-        assert it.stats().restarts == 0, "who was asked to go has not died"
+        assert it.stats().restarts == 0, "a worker that was asked to end has not died"
     assert marker.exists()

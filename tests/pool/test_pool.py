@@ -1,4 +1,4 @@
-"""Our Pool: what is asked is answered or was with a worker that died, and nobody waits; and any other Pool."""
+"""Our Pool: what is asked is answered or was with a worker that died, and nothing hangs; and any other Pool."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Used:
         self.answers: dict[int, Any] = {}
         self.lost: dict[int, BaseException] = {}
         self.died: list[Died] = []
-        self.replaces = False  # whoever dies
+        self.replaces = False  # workers that die
 
     def ask(self, func: Any, *args: Any) -> int:
         """By a block of this number, once a worker takes blocks."""
@@ -189,7 +189,7 @@ def test_an_answer_may_have_more_buffers_than_one_system_call_writes(forked: Cal
     assert all(map(np.array_equal, back, buffers))
 
 
-def test_large_questions_and_large_answers_at_once_hold_nobody_up(forked: Callable[..., Used]) -> None:
+def test_large_questions_and_large_answers_at_once_do_not_block(forked: Callable[..., Used]) -> None:
     """Both sides write, and each pipe is full."""
     pool = forked(2)
     texts = [bytes([at]) * (1 << 20) for at in range(12)]
@@ -251,7 +251,7 @@ def test_answers_that_were_sent_before_the_end_count_however_it_is_told(
     assert [(end.code, end.blocks) for end in pool.died] == [(3, pool.chores_of(lost))]
 
 
-def test_half_an_answer_hurts_nobody(forked: Callable[..., Used]) -> None:
+def test_half_an_answer_does_no_harm(forked: Callable[..., Used]) -> None:
     pool, size = forked(2).ready(), 100_000
     before = pool.pool.pids
     lost = pool.ask(chores.end_in_mid_answer, np.ones(size, np.uint8))
@@ -267,7 +267,7 @@ def test_half_an_answer_hurts_nobody(forked: Callable[..., Used]) -> None:
     pool.works()
 
 
-def test_whoever_retires_does_what_he_has_and_gets_no_more(ours: Callable[..., Used], tmp_path: Path) -> None:
+def test_a_worker_that_retires_does_its_blocks_and_gets_no_more(ours: Callable[..., Used], tmp_path: Path) -> None:
     pool, gate = ours(2).ready(), tmp_path / "gate"
     before = pool.pool.pids
     numbers = [pool.ask(chores.wait_at, gate) for _ in range(3)]
@@ -281,16 +281,16 @@ def test_whoever_retires_does_what_he_has_and_gets_no_more(ours: Callable[..., U
     pool.until(lambda: pool.died)
     assert pool.died == [Died(0, before[0], 0, State.RETIRING, ())]
     assert pool.pool.pids == {1: before[1]}
-    pool.pool.retire(0)  # whoever has ended may retire: his last answer may be what says that it is time
+    pool.pool.retire(0)  # after its end too: its last answer may be what asks for it
 
 
-def test_whoever_dies_whenever_each_block_is_answered_right_or_was_with_the_dead(forked: Callable[..., Used]) -> None:
+def test_each_block_is_answered_right_or_was_with_a_dead_worker(forked: Callable[..., Used]) -> None:
     dice, pool, kills = random.Random(0), forked(3).ready(), 0
     pool.replaces = True
     for at in range(200):
         if kills < 10 and dice.random() < 0.1 and (pids := pool.pool.pids):
             kills += 1
-            with contextlib.suppress(ProcessLookupError):  # it has died, and whoever was started since has reaped it
+            with contextlib.suppress(ProcessLookupError):  # it has died, and a later start has reaped it
                 by_us = dice.random() < 0.5
                 number = dice.choice(list(pids))
                 pool.pool.kill(number) if by_us else os.kill(pids[number], signal.SIGKILL)
@@ -303,7 +303,7 @@ def test_whoever_dies_whenever_each_block_is_answered_right_or_was_with_the_dead
     assert pool.lost == {}
 
 
-def test_nobody_waits_for_a_dead_workers_children(
+def test_a_dead_workers_children_are_not_waited_for(
     ours: Callable[..., Used], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have its pipes and its sentinel; the system knows its exit code without them."""
@@ -418,7 +418,7 @@ def test_any_pool_answers_passes_an_error_on_and_counts_what_is_out(
         pool.ask(chores.wait_at, gate)
         assert pool.pool.vacancies(2) == left
     assert pool.pool.out(0) == 5
-    assert set(pool.pool.busy(IDLE)) == {0, 1}, "somebody must have it"
+    assert set(pool.pool.busy(IDLE)) == {0, 1}, "a worker must have it"
     assert set(pool.pool.busy({**IDLE, 1: IDLE[1]._replace(active=1)})) == {1}
     gate.touch()
     pool.until(lambda: pool.pool.vacancies(2) == 4)
@@ -460,6 +460,6 @@ if __name__ == "__main__":
 """
 
 
-def test_what_nobody_has_closed_ends_with_the_program_and_says_nothing(tmp_path: Path) -> None:
+def test_a_pool_that_is_not_closed_ends_with_the_program_and_says_nothing(tmp_path: Path) -> None:
     """From Python 3.12 on no thread starts while the interpreter ends."""
     assert run(tmp_path, UNCLOSED).ended_well().lines == ["[2, 2, 2, 2]"]

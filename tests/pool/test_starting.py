@@ -27,7 +27,7 @@ def box() -> Iterator[BlackBox]:
 
 
 def test_the_users_own_processes_are_left_in_peace(tmp_path: Path) -> None:
-    """A fork server of the user's, with what he preloads, and one process started by another."""
+    """A fork server of the user's, with preloaded modules, and one process started by another."""
     text = """
     import multiprocessing, os, sys
     import mpiter
@@ -175,8 +175,8 @@ def test_what_a_worker_dies_of_is_seen(tmp_path: Path) -> None:
     assert "KeyboardInterrupt: in the midst of sending" in outcome.err
 
 
-def test_nobody_is_asked_whose_number_is_unknown(box: BlackBox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal for process 0 is one for everybody in our own group."""
+def test_no_signal_goes_to_a_worker_whose_process_id_is_unknown(box: BlackBox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal for process 0 goes to our whole process group."""
     monkeypatch.setattr(os, "kill", lambda *args: pytest.fail(f"kill{args}"))
     box.ask(0)
     box.ask(-1)

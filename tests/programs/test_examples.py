@@ -11,7 +11,7 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SAID = {
     "many_trainers.py": "4 trainers, 0 workers each … 2000 samples of 2000, each exactly once",
-    "resume_after_kill.py": "50 steps, identical to those of a trainer that nobody killed",
+    "resume_after_kill.py": "50 steps, identical to those of a trainer that wasn't killed",
     "resume_training.py": "interrupted in step 24, 16 steps after that: identical to",
     "stream.py": "resumed with 3 workers: 22 batches, identical",
 }

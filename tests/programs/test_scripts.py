@@ -153,7 +153,7 @@ def test_a_script_ends_cleanly_with_an_iterator_in_any_state(tmp_path, method, e
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_process_of_multiprocessings_ends_cleanly_with_workers_that_nobody_closes(tmp_path, method):
+def test_a_process_of_multiprocessings_ends_cleanly_with_workers_that_are_not_closed(tmp_path, method):
     text = """
     import multiprocessing, sys
     import mpiter

@@ -174,7 +174,7 @@ def test_a_number_that_is_none_of_those_promised_stands_for_none_of_them(tmp_pat
         assert epoch_of(tmp_path).lines[1:] == (f"  never came: sample {missing}",)
 
 
-def test_epochs_that_nobody_noted_are_a_gap(tmp_path):
+def test_epochs_without_a_line_are_a_gap(tmp_path):
     for epoch in (0, 3):
         note(tmp_path, [0], epoch=epoch, length=1)
     assert "of the epochs between 0 and 3 nothing was noted" in audit(tmp_path).lines

@@ -233,7 +233,7 @@ def test_the_rank_is_the_launchers_unless_it_is_said(tmp_path, monkeypatch):
     assert [path.name[:13] for path in logs_in(tmp_path)] == ["rank-1-of-2-1", "rank-3-of-5-1"]
 
 
-def test_two_who_take_each_other_for_a_restart_are_found(tmp_path):
+def test_two_ranks_that_take_each_other_for_a_restart_are_found(tmp_path):
     its = [batches(Numbers(), 8, n_processes=0, receipts=tmp_path) for _ in range(2)]
     for _ in zip(*its, strict=True):
         pass

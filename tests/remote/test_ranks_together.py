@@ -177,7 +177,7 @@ if __name__ == "__main__":
 
 @pytest.mark.torch
 def test_processes_of_jax_find_their_part_once_jax_has_begun(tmp_path: Path) -> None:
-    """The loader is made before, when nobody knows yet how many there are."""
+    """The loader is made first, when the number of ranks isn't known yet."""
     pytest.importorskip("jax", reason="JAX is not installed: run `python3 tests --all`")
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -37,7 +37,7 @@ def labels_of(it: mpiter.MultiprocessIterator) -> list[int]:
 
 
 class Told(Squares):
-    """Pictures, and who has made them."""
+    """Pictures, and the process that made them."""
 
     def __getitem__(self, index: int) -> Any:
         return super().__getitem__(index), index, os.getpid()

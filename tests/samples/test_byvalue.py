@@ -1,4 +1,4 @@
-"""Classes that nobody can import by name, as samples, exceptions and parts of datasets: the caller's own again."""
+"""Classes that can't be imported by name, as samples, exceptions and parts of datasets: the caller's own again."""
 
 import dataclasses
 import pickle
@@ -131,7 +131,7 @@ SCRIPT = """
             except Refused as error:
                 assert error.args == (4,)
             else:
-                raise AssertionError("nobody refused")
+                raise AssertionError("it wasn't refused")
         assert Slots.hidden is method  # no copy of the class has taken its place
         for at, kind in enumerate(KINDS * 2):
             assert [type(sample[at]) for sample in found] == [kind] * 4, (kind, found)

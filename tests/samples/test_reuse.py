@@ -34,7 +34,7 @@ class Record:
 
 
 class Thing:
-    """Of a kind that nobody knows how to copy."""
+    """An object of a kind that can't be copied."""
 
     def __init__(self, value: Any = 0) -> None:
         self.value = value

@@ -1,4 +1,4 @@
-"""A tier by itself: who copies what, the bound, and what killed processes leave behind."""
+"""A tier by itself: which process copies what, the bound, and what killed processes leave behind."""
 
 from __future__ import annotations
 

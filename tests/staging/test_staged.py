@@ -117,7 +117,7 @@ def test_a_tier_that_is_gone_ends_the_copying_and_nothing_else(tmp_path):
 
 
 @pytest.mark.death
-def test_workers_that_are_killed_hold_up_nobody(tmp_path):
+def test_workers_that_are_killed_hold_no_others_up(tmp_path):
     """Whatever they were copying."""
     store = Store(tmp_path, 100)
     staging = Staging(tmp_path / "tier", "1MB", workers=0)
@@ -151,7 +151,7 @@ class Hanging(Store):
         return super().fetch(index)
 
 
-def test_who_hangs_while_he_copies_holds_up_nobody_for_long(tmp_path, monkeypatch):
+def test_a_process_that_hangs_while_it_copies_does_not_hold_others_up_for_long(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_S", 0.01)
     store = Hanging(tmp_path)
     staging = Staging(tmp_path / "tier", "1MB", workers=0)
@@ -169,7 +169,7 @@ def test_who_hangs_while_he_copies_holds_up_nobody_for_long(tmp_path, monkeypatc
     assert (staging.stats().hits, staging.stats().held) == (1, 1)
 
 
-def test_an_error_of_the_store_is_the_datasets_and_holds_up_nobody(tmp_path):
+def test_an_error_of_the_store_is_the_datasets_and_holds_no_others_up(tmp_path):
     store = Store(tmp_path)
     os.unlink(store.source(7))
     staging = Staging(tmp_path / "tier", "1MB")

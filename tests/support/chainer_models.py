@@ -38,7 +38,7 @@ def pairs(length):
 
 
 def classifier():
-    """With the same weights each time."""
+    """Return a classifier that has the same weights each time."""
     from chainer import Chain, functions, links
     from chainer.initializers import LeCunNormal
 

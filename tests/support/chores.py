@@ -1,6 +1,6 @@
 """What tests have a Pool's workers do, in a module that every worker can import.
 
-Processes meet in a folder: what lies there says who is where, and that somebody may go on.
+Processes meet in a folder: files there say where each process is, and let it go on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Chore(NamedTuple):
 
 
 def do(chore: Chore) -> tuple[int, Any]:
-    """What comes of it."""
+    """Do the chore, and return its result."""
     return chore.number, chore.func(*chore.args)
 
 
@@ -56,7 +56,7 @@ def unpicklable() -> Any:
 def _wait_for(condition: Any) -> None:
     end = time.monotonic() + 60  # against hanging
     while not condition():
-        assert time.monotonic() < end, "nobody came"
+        assert time.monotonic() < end, "no process came"
         time.sleep(0.001)
 
 
@@ -68,7 +68,7 @@ def wait_at(gate: Path) -> int:
 
 
 def waiting_at(gate: Path) -> set[int]:
-    """Who waits there, or has."""
+    """Return the processes that wait at the gate, or have waited there."""
     start = f"at {gate.name} "
     return {int(name.removeprefix(start)) for name in os.listdir(gate.parent) if name.startswith(start)}
 

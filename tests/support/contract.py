@@ -26,14 +26,14 @@ CONSUMERS = {  # what the consumer's process does, with whatever workers: not wh
     "test_of_many_skipped_samples_the_first_hundred_are_listed",
     "test_a_dataset_of_which_every_sample_fails_is_not_skipped_for_ever",
     "test_a_batch_of_countless_epochs_that_memory_cannot_hold_is_refused_at_once",
-    *("test_a_room_has_as_many_rows_as_come", "test_nothing_waits_until_somebody_looks_at_the_workers"),
+    *("test_a_room_has_as_many_rows_as_come", "test_nothing_waits_for_a_look_at_the_workers"),
     *("test_a_room_grows_with_the_batches", "test_parts_of_a_mapped_file_are_stacked"),
     *("test_errors_that_cannot_travel_are_described", "test_an_item_visited_twice_gets_fresh_randomness"),
 }
 
 
 def contract(without: Iterable[str] = ()) -> dict[str, Callable[..., Any]]:
-    """The tests of the contract that run on any backend, by name; who takes them has fixtures of the same names."""
+    """The tests of the contract that run on any backend, by name; their module has fixtures of the same names."""
     folder = str(Path(__file__).resolve().parents[1] / "iterators")
     if folder not in sys.path:
         sys.path.append(folder)

@@ -179,7 +179,7 @@ class Built(Squares):
 
 
 class Looked(Squares):
-    """The items of ``mpiter.Packed``, the file that they are read from, and who reads it."""
+    """The items of ``mpiter.Packed``, the file that they are read from, and the process that reads it."""
 
     def __init__(self, packed: Any) -> None:
         super().__init__(len(packed))

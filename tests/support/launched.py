@@ -78,7 +78,7 @@ class Launched:
         )
 
     def ends(self) -> tuple[int, str, str]:
-        """How it ended, and what it said; nothing of it may be left running."""
+        """Return how the program ended and what it printed; nothing of it may be left running."""
         try:
             out, err = self.process.communicate(timeout=LIMIT_S)
         finally:
@@ -121,18 +121,18 @@ def running_in(folder: Path) -> list[psutil.Process]:
         try:
             if process.cwd() == str(folder):
                 found.append(process)
-        except psutil.Error:  # it has ended, or is somebody else's
+        except psutil.Error:  # it has ended, or is another user's
             pass
     return found
 
 
 def segments() -> set[str]:
-    """What MPI shares among ranks, as names in /dev/shm."""
+    """Return the names in /dev/shm of what MPI shares among ranks."""
     return {path.name for path in _SHM.glob("mpich_shm_*")}
 
 
 def clear_away(before: set[str]) -> set[str]:
-    """Remove the segments that killed ranks have left since ``before``; what is mapped stays with who has it."""
+    """Remove the segments that killed ranks have left since ``before``; what is mapped stays mapped."""
     left = segments() - before
     for name in left:
         (_SHM / name).unlink(missing_ok=True)

@@ -62,7 +62,7 @@ class Maker:
             _torch().set_rng_state(saved[1])
 
     def generator(self, seed: int) -> Any:
-        """For ``generator=``."""
+        """Return a generator for ``generator=``."""
         if self.kind == "torch":
             import torch
 
@@ -77,7 +77,7 @@ def makers(kind: str, workers: int) -> Iterator[Maker]:
 
 
 def plain(batch: Any) -> Any:
-    """A batch in Python's own lists, dicts and numbers, whoever made it."""
+    """A batch of any loader in Python's own lists, dicts and numbers."""
     if hasattr(batch, "tolist"):
         return batch.tolist()
     if isinstance(batch, dict):
@@ -99,7 +99,7 @@ def some(batches: Any, count: int) -> list[Any]:
 
 
 def until_the_end(batches: Any) -> tuple[list[Any], list[Exception]]:
-    """What an iterator gives to somebody who goes on after errors."""
+    """What an iterator gives, errors among it, when next() is called again after each."""
     given: list[Any] = []
     errors: list[Exception] = []
     while len(errors) < 50:

@@ -10,7 +10,7 @@ import pytest
 
 
 def pairs(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """So few of the product that every value of an axis still meets every value of each other one."""
+    """Return a part of the product in which every value of an axis still meets every value of each other one."""
     left = {combination: _pairs_in(combination) for combination in itertools.product(*axes)}
     missing = set[Any]().union(*left.values())
     chosen = []

@@ -20,7 +20,7 @@ AUGMENT = Compose([RandomResizedCrop(SIDE), Flip()])
 FORMS: dict[str, dict[str, Any]] = {
     "uint8": {"transform": AUGMENT},
     "float32 CHW": {"transform": Compose([RandomResizedCrop(SIDE), Flip(), Normalize()]), "layout": "CHW"},
-    "fixed": {"transform": Resize((SIDE, SIDE))},  # draws nothing, so that it is the same whoever loads it
+    "fixed": {"transform": Resize((SIDE, SIDE))},  # draws nothing, so that it is the same with any loader
 }
 
 
@@ -58,7 +58,7 @@ KINDS = {"folder": folder_of, "packed and staged": packed_and_staged}
 
 
 def plain(stream: Any, batches: int | None = None) -> list[tuple[Any, list[int]]]:
-    """Batches, whoever made them, as copies: pictures, and their labels."""
+    """Batches of any loader, as copies: pictures, and their labels."""
     found = []
     for pictures, labels in stream:
         found.append((np.asarray(pictures).copy(), np.asarray(labels).tolist()))

@@ -113,7 +113,7 @@ class Trap:
         return [int(os.readlink(self.folder / name)) for name in os.listdir(self.folder) if name.startswith("sprung-")]
 
     def remove(self) -> None:
-        """From now on it is safe to step on."""
+        """Remove the trap: from now on the dataset is safe."""
         self._note("removed")
 
     def lay_again(self) -> None:
@@ -187,7 +187,7 @@ class Burden:
 
 
 class Blocked(Safe):
-    """Whoever wants more than the first batch waits at a gate; the trap lies behind it."""
+    """A dataset whose samples after the first batch wait at a gate; the trap lies behind it."""
 
     def __getitem__(self, index: int) -> Any:
         if index >= BATCH:

@@ -184,7 +184,7 @@ def like(draw, sample):
 
 
 def assert_same(sent, got):
-    """Value, exact type, dtype, byte order, shape and mask; NaN is NaN and −0 is not 0."""
+    """Compare value, exact type, dtype, byte order, shape and mask; NaN equals NaN, and −0 differs from 0."""
     assert type(got) is type(sent)
     if isinstance(sent, (np.ndarray, np.generic)):
         assert got.dtype == sent.dtype

@@ -97,7 +97,7 @@ class Script:
             process.kill()
 
     def _left_running(self) -> list:
-        """What of the script's session outlives it for more than a few moments."""
+        """Return the processes of the script's session that outlive it for more than a few moments."""
         _, alive = psutil.wait_procs(session(self.process.pid), timeout=10)
         return [process.cmdline() for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
@@ -154,7 +154,7 @@ def interrupt_once_waiting() -> threading.Thread:
 
 
 def lives(process) -> bool:
-    """Does this psutil process run?  It may end while we ask."""
+    """Tell whether this psutil process runs, which may end meanwhile."""
     try:
         return process.is_running() and process.status() != "zombie"
     except psutil.NoSuchProcess:

@@ -99,12 +99,12 @@ class Case:
 
 
 def is_odd(key: int) -> bool:
-    """Does the sample fit no column?"""
+    """Tell whether the sample fits no column."""
     return key % 5 == 4
 
 
 class Room:
-    """A batch's memory, where workers write who have its address."""
+    """A batch's memory, which workers that have its address write to."""
 
     brief = b"a layout"
 
@@ -181,7 +181,7 @@ class Crew:
 
     def __init__(self, world: World) -> None:
         self._world, self.workers = world, world.case.workers
-        self.out: list[tuple[int, Block]] = []  # who has which
+        self.out: list[tuple[int, Block]] = []  # workers and their blocks
         self.wait = world.something_happens
 
     def of(self, worker: int) -> list[Block]:
@@ -218,8 +218,8 @@ class World:
     got: list[Any] = field(default_factory=list)  # deliveries of this run
     begun: set[int] = field(default_factory=set)  # its batches
     kept: list[Room] = field(default_factory=list)  # by the user
-    stuck: list[tuple[Room, int, int]] = field(default_factory=list)  # what those who would not die may still write
-    ended = sleeps = False  # sleeps: for ever, if nobody had come
+    stuck: list[tuple[Room, int, int]] = field(default_factory=list)  # what unkillable workers may still write
+    ended = sleeps = False  # sleeps: without an event, for ever
 
     def __post_init__(self) -> None:
         case = self.case
@@ -270,7 +270,7 @@ class World:
         return Run(self.runs, Cursor(0, 0, False, Sequential(self.case.batches * self.case.batch_size)), 0, pace)
 
     def run(self) -> None:
-        """To the end of what there is, and of what was still on its way; or until it is closed."""
+        """Run until all batches and events are used up, or until the loop is closed."""
         try:
             for _ in range(400):
                 if self.is_over:
@@ -297,7 +297,7 @@ class World:
     # -- what may happen -----------------------------------------------------------------------------------------
 
     def something_happens(self) -> list[Any]:
-        """Of all that may happen one thing, and another, until one of them wakes the loop."""
+        """Let one thing happen of all that may, then another, until one of them wakes the loop."""
         self.check_bounds()
         told: list[Any] = []
         while not (self._has_rung() or self.is_over):
@@ -416,7 +416,7 @@ class World:
         self.begun.clear()
         self.ended = False
         for room in filter(None, map(_leased, self.loop.communicator.queue)):
-            self._return(room)  # nobody holds what was queued
+            self._return(room)  # what was queued is referred to no more
         self.loop.go(self._new_run())
 
     def _close(self) -> None:
@@ -433,7 +433,7 @@ class World:
         assert ahead <= self.most, f"{ahead} are on their way"
 
     def check(self) -> None:
-        """Every batch once, in order, with every row where it belongs; nothing kept that nobody holds."""
+        """Every batch once, in order, with every row where it belongs; nothing is kept without a reference."""
         case, last = self.case, self.got.pop()
         if last.error is not None:
             raise last.error
@@ -452,7 +452,7 @@ class World:
         left = [room.number for room in self.rooms.all if room.state in ("open", "leased")]
         assert not left, f"rooms {left} are lost"
         lost = sum(room.state == "lost" for room in self.rooms.all)
-        assert lost <= 2 * (case.stuck - self.left["stuck"]), "rooms are given up that nobody writes into"
+        assert lost <= 2 * (case.stuck - self.left["stuck"]), "rooms are given up that no worker may write into"
 
     def _wanted(self, batch: int) -> list[int]:
         size = self.case.batch_size

@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Store:
-    """A folder of files, each of its own bytes, and a dataset of them; ``reads`` counts what was read, by anybody."""
+    """A folder of files, each of its own bytes, and a dataset of them; ``reads`` counts all reads."""
 
     def __init__(self, folder: Path, samples: int = 40, size: int = 1000) -> None:
         self.root, self.samples, self.size = str(folder / "store"), samples, size
@@ -40,7 +40,7 @@ class Store:
         return index, np.frombuffer(self.fetch(index), np.uint8).astype(np.int64).sum()
 
     def reads(self) -> collections.Counter[int]:
-        """How often each sample was read."""
+        """Return how often each sample was read."""
         path = Path(self.log)
         return collections.Counter(map(int, path.read_text().split())) if path.exists() else collections.Counter()
 
@@ -68,7 +68,7 @@ class Watched(Store):
         return sample
 
     def wait_until_copied(self, samples: int) -> None:
-        """While nobody asks for any."""
+        """Wait until so many samples have been copied, while none is asked for."""
         for _ in range(samples):
             assert self._copied.acquire(timeout=20)
 
@@ -78,7 +78,7 @@ def content(index: int, size: int) -> bytes:
 
 
 def bytes_below(folder: Path) -> int:
-    """Of all copies in a tier, unfinished ones included; one that is renamed meanwhile counts once."""
+    """Return the bytes of all copies in a tier, unfinished ones included; one that is renamed meanwhile counts once."""
     sizes = {}
     for path in folder.glob("mpiter-staged-*/*/*/*"):
         with contextlib.suppress(FileNotFoundError):

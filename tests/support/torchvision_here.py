@@ -24,4 +24,4 @@ starting.preloaded.append(__name__)  # once, and not in each worker
 
 
 class Folder(ImageFolder):
-    """Of this module."""
+    """A dataset folder whose class lies in this module."""

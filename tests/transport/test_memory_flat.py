@@ -1,4 +1,4 @@
-"""Descriptors, threads and memory over a long run; batches that are kept, by whoever, for however long."""
+"""Descriptors, threads and memory over a long run; and batches that are kept."""
 
 import contextlib
 import gc
@@ -125,7 +125,7 @@ def test_batches_dropped_in_any_order_bring_their_slots_back():
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_with_copies_asked_for_nobody_is_warned():
+def test_with_copies_asked_for_there_is_no_warning():
     with mpiter.MultiprocessIterator(Images(100, BIG), 2, repeat=False, n_processes=2, copy=True) as it:
         kept = list(it)  # warnings are errors here
         assert it.stats().copies == len(kept) == 50

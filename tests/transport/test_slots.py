@@ -37,18 +37,18 @@ def small_arena():
         made.close()
 
 
-@pytest.mark.parametrize("asked", ["nobody waits", "somebody waits"])
+@pytest.mark.parametrize("asked", ["none waits", "one waits"])
 def test_ctrl_c_is_not_lost_while_a_slot_comes_home(asked):
     returned = []
     with small_arena() as arena:
         slots = Slots(arena, PAGE, Counted(returned))
         slots.resize(PAGE)
         held = [slots.lease(slots.acquire())]
-        if asked == "somebody waits":
+        if asked == "one waits":
             assert slots.acquire() is None
         with pytest.raises(KeyboardInterrupt):  # not a step of Python between the interrupt and the return
             list(map(operator.methodcaller("__call__"), [_thread.interrupt_main, held.clear]))
-        assert len(returned) == (asked == "somebody waits")
+        assert len(returned) == (asked == "one waits")
         assert slots.acquire() is not None
 
 

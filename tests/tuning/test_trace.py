@@ -167,7 +167,7 @@ def test_of_two_programs_with_one_path_the_later_replaces_the_file_of_the_earlie
     assert left_in(tmp_path) == ["run.json"]
 
 
-def test_an_iterator_that_nobody_closes_writes_its_trace(tmp_path: Path) -> None:
+def test_an_iterator_that_is_not_closed_writes_its_trace(tmp_path: Path) -> None:
     program = "import sys, mpiter; it = mpiter.batches(range(40), 4, n_processes=1, trace=sys.argv[1]); next(it)"
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "run.json")], timeout=60, check=True)
     assert len(named(events_of(tmp_path / "run.json"), "open")) == 1

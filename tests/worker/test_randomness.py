@@ -1,4 +1,4 @@
-"""Random draws of a dataset: a function of (seed, epoch, position), whoever fetches, and the caller keeps his own."""
+"""Random draws of a dataset: a function of (seed, epoch, position); the caller's generators stay as they were."""
 
 import os
 import random
@@ -138,7 +138,7 @@ def test_a_replacement_does_not_draw_what_killed_the_worker_before_it(tmp_path):
 
 
 class Threads(Thread):
-    """Worker threads of somebody else's backend."""
+    """Worker threads of another library's backend."""
 
     name = "threads of mine"
 

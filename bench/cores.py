@@ -16,7 +16,7 @@ _PIECE_S = 8e-3  # of fetching: what a worker is given at a time
 
 
 class Service(NamedTuple):
-    """What something takes: seconds of a processor, and of waiting for a disk, a network or a GPU."""
+    """The seconds that something takes of a processor, and of waiting for a disk, a network or a GPU."""
 
     cpu_s: float
     wait_s: float = 0.0
@@ -24,7 +24,7 @@ class Service(NamedTuple):
 
 @dataclass(frozen=True)
 class Load:
-    """What is to be done; samples and steps begin again from the first when they run out."""
+    """The work of a training; samples and steps begin again from the first when they run out."""
 
     samples: Sequence[Service]
     steps: Sequence[Service] = (Service(0.0),)
@@ -37,7 +37,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it went: when each batch was handed out, and the most memory at a time."""
+    """The result: when each batch was handed out, and the most memory at a time."""
 
     taken: tuple[float, ...]
     peak_bytes: int
