@@ -35,7 +35,7 @@ from loaders import InProcess, Setup
 import mpiter
 
 SMALL, WORKERS, N_PREFETCH = "28x28", 2, 2
-ROUNDS, TURN_S, STARTS, KILLS = 9, 0.6, 3, 5
+ROUNDS, TURN_S, STARTS, KILLS = 9, 0.4, 3, 5
 
 
 class Bound(NamedTuple):
