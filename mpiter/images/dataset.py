@@ -114,7 +114,7 @@ class ImageFolder(Pictures):
         parts = ((name.partition("/")[0], *name.rpartition("/")) for name in names if name.lower().endswith(EXTENSIONS))
         in_order = sorted(each for each in parts if each[0] in self.class_to_idx)
         if not in_order:
-            raise OptionError(f"{root} has no pictures in folders of its own, that end with {' or '.join(EXTENSIONS)}.")
+            raise OptionError(f"{root} has no subfolder with pictures ({', '.join(EXTENSIONS)}).")
         labels = np.array([self.class_to_idx[name] for name, *_ in in_order], np.int32)
         super().__init__(root, ("".join(name) for _, *name in in_order), labels, transform, **options)
 

@@ -22,9 +22,8 @@ pytest.importorskip("torch", reason="torch is not installed: run `python3 tests 
 
 import torch
 
-from mpiter import device
-from mpiter.device import PageLocks
-from mpiter.torch import DataLoader, DevicePrefetcher
+from mpiter.torch import DataLoader, DevicePrefetcher, device
+from mpiter.torch.device import PageLocks
 from mpiter.transport.memory import arena_at
 
 pytestmark = pytest.mark.torch
@@ -80,6 +79,9 @@ def test_dtypes():
     ):
         (found,) = DevicePrefetcher([batch], "cpu", **options)
         assert (found["image"].dtype, found["numbers"].dtype, found["labels"].dtype) == (image, numbers, torch.int64)
+    for dtype in ("float16", np.float32):
+        with pytest.raises(mpiter.OptionError, match="is no dtype of torch's"):
+            DevicePrefetcher([batch], "cpu", dtype=dtype)
 
 
 def test_containers_stay_what_they_are():

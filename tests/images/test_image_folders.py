@@ -57,7 +57,7 @@ def test_indices_are_those_of_a_list(root):
 
 
 def test_a_folder_without_pictures_is_refused(root):
-    with pytest.raises(mpiter.OptionError, match="has no pictures in folders of its own"):
+    with pytest.raises(mpiter.OptionError, match="has no subfolder with pictures"):
         ImageFolder(root / "ant")
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from .errors import OptionError, warn
-from .samples.batch import Batch
-from .transport.memory import arena_at
+from ..errors import OptionError
+from ..samples.batch import Batch
+from ..transport.memory import arena_at
 
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
@@ -108,6 +108,8 @@ class DevicePrefetcher:
         normalize: tuple[Sequence[float], Sequence[float]] | None = None,
         dtype: Any = None,
     ) -> None:
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise OptionError(f"dtype={dtype!r:.60} is no dtype of torch's; use one such as torch.float16.")
         self.loader = loader
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -117,7 +119,7 @@ class DevicePrefetcher:
         if normalize is not None:
             mean, std = (torch.as_tensor(part, dtype=torch.float32).reshape(-1) for part in normalize)
             if len(mean) != len(std) or not bool((std > 0).all()):
-                raise OptionError("normalize=(mean, std) takes as many of the one as of the other, and std above 0.")
+                raise OptionError("normalize: mean and std need equal lengths, and each std must be above 0.")
             self._scale = tuple(part.to(self.device).reshape(1, -1, 1, 1) for part in (mean, std))
         self._state: Any = None  # the loader's after the last batch handed out, if it is a batch ahead; else None
         self._was_new_epoch = False
@@ -224,24 +226,11 @@ class _Ahead:
 
 
 def _counts(value: Any) -> bool:
-    """True for what is copied to the device: tensors and numeric arrays."""
-    return is_numeric(value) or isinstance(value, torch.Tensor)
-
-
-def is_numeric(value: Any) -> bool:
-    """True for an array whose memory a tensor can share: of numbers or bools, in native byte order."""
-    return isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and value.dtype.isnative
+    """True for what is copied to the device: tensors, and arrays whose memory a tensor can share."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biufc" and value.dtype.isnative
+    return isinstance(value, torch.Tensor)
 
 
 def _tensor(value: Any) -> Any:
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-def can_pin() -> bool:
-    if torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps":
-        return True
-    warn(
-        "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
-        UserWarning,
-    )
-    return False
