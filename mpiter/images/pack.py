@@ -16,14 +16,14 @@ import weakref
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from .. import machine
 from ..errors import OptionError
 from ..transport.memory import write_all
-from .dataset import ImageFolder, Path, bytes_at, walk
+from .dataset import Form, ImageFolder, Path, bytes_at, walk
 from .decoding import BrokenImage
 
 _LOCAL_BYTES = 30  # of the fixed part of a member's record; its name, an extra field and the data follow
@@ -45,7 +45,7 @@ class PackedFolder(ImageFolder):
     (['cat'], b'...')
     """
 
-    def __init__(self, root: Path, transform: Any = None, **options: Any) -> None:
+    def __init__(self, root: Path, transform: Any = None, **options: Unpack[Form]) -> None:
         self.root = os.fspath(root)
         self._fd = self._opened()
         self._members = self._index()
@@ -65,9 +65,11 @@ class PackedFolder(ImageFolder):
                 differs = archive.comment.startswith(_INDEX_OF) and archive.comment != _index_comment(members)
                 if differs or any(each.header_offset < 0 for each in members):
                     raise zipfile.BadZipFile("its index is damaged")
+                if not {each.compress_type for each in members} <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                    raise zipfile.BadZipFile("it has members that are neither stored nor deflated")
                 return archive.NameToInfo
         except Exception as error:  # zipfile raises many types for damaged bytes
-            reason = f"it is no whole ZIP archive: {error}; copy it again, or `mpiter pack FOLDER OUT.zip`"
+            reason = f"it cannot be read as a ZIP archive: {error}; copy it again, or `mpiter pack FOLDER OUT.zip`"
             raise BrokenImage(self.root, reason) from error
 
     def fetch(self, index: int) -> bytes:
