@@ -19,7 +19,7 @@ from mpiter.staging.resident import entropy
 @pytest.fixture
 def staged(tmp_path):
     """Of 40 samples, the first 10 are local."""
-    found = Staging(tmp_path / "tier", "1MB", workers=0).of(Store(tmp_path))
+    found = Staging(tmp_path / "tier", "1MB", threads=0).of(Store(tmp_path))
     for index in range(10):
         found[index]
     return found
