@@ -25,9 +25,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 Path = str | os.PathLike[str]
 
 
-class Form(TypedDict, total=False):
-    """The options of all datasets of pictures: how files are decoded, and the form of the resulting arrays."""
-
+class Form(TypedDict, total=False):  # how files are decoded, and the form of the resulting arrays
     decoder: Literal["auto", "pillow", "simplejpeg"]
     mode: Literal["RGB", "RGBA", "L", "I;16"]
     dtype: Any

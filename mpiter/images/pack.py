@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import os
 import sys
 import time
@@ -137,6 +138,10 @@ def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
     if all(name.endswith("/") for name in names):
         raise OptionError(f"{root} has no files to pack.")
     with open(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise OptionError(f"{part} is locked, most likely by another `mpiter pack`: {error.strerror}.") from error
         members, at = list[zipfile.ZipInfo](), 0
         for done, name in enumerate(names):
             if tell and done % 1000 == 0:
@@ -200,7 +205,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _run(options: argparse.Namespace) -> int:
-    report = pack(options.folder, options.out, tell=True)
+    try:
+        report = pack(options.folder, options.out, tell=True)
+    except OSError as error:
+        error.filename = error.filename or options.out  # writing names no file
+        raise
     for name, why in report.left_out:
         print(f"left out: {name}: {why}", file=sys.stderr)
     print(f"{options.out}: {report.files:,} files, {report.resumed:,} packed before; {len(report.left_out):,} not")

@@ -142,11 +142,9 @@ class Normalize:
         self._scale, self._shift = (1 / (255 * stds)).astype(np.float32), (-means / stds).astype(np.float32)
 
     def __call__(self, image: Any) -> Any:
-        pixels = plain(image)
-        if pixels.dtype != np.uint8 or pixels.shape[2] != self._scale.size:
-            raise TypeError(
-                f"Normalize takes uint8 of {self._scale.size} channels, not {pixels.dtype} of {pixels.shape[2]}."
-            )
+        pixels, wanted = plain(image), self._scale.size
+        if pixels.dtype != np.uint8 or pixels.shape[2] != wanted:
+            raise TypeError(f"Normalize takes uint8 of {wanted} channels, not {pixels.dtype} of {pixels.shape[2]}.")
         out = np.multiply(pixels.transpose(2, 0, 1), self._scale, dtype=np.float32, order="C")  # as "CHW" wants it
         out += self._shift
         return out.transpose(1, 2, 0)

@@ -81,14 +81,7 @@ class Actors(Workers):
     """
 
     def __init__(
-        self,
-        options: dict[str, Any],
-        patience: float,
-        workers: int,
-        initializer: Any,
-        initargs: tuple[Setup],
-        *,
-        bell: Bell,
+        self, options: dict[str, Any], patience: float, workers: int, _: Any, initargs: tuple[Setup], *, bell: Bell
     ) -> None:
         super().__init__(bell)
         (setup,) = initargs

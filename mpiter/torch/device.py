@@ -21,6 +21,8 @@ from ..errors import OptionError
 from ..samples.batch import Batch
 from ..transport.memory import arena_at
 
+_Scaling = tuple[Sequence[float], Sequence[float]] | None  # means and standard deviations
+
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     """Return ``tree`` with ``change`` applied to each value in its containers, which keep their types if possible."""
@@ -100,20 +102,12 @@ class DevicePrefetcher:
     torch.float32 -2.0 [1, 2]
     """
 
-    def __init__(
-        self,
-        loader: Any,
-        device: Any = None,
-        *,
-        normalize: tuple[Sequence[float], Sequence[float]] | None = None,
-        dtype: Any = None,
-    ) -> None:
+    def __init__(self, loader: Any, device: Any = None, *, normalize: _Scaling = None, dtype: Any = None) -> None:
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise OptionError(f"dtype={dtype!r:.60} is no dtype of torch's; use one such as torch.float16.")
         self.loader = loader
-        if device is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(device)
+        usual = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(usual if device is None else device)
         self.dtype = dtype
         self._scale: tuple[Any, Any] | None = None
         if normalize is not None:

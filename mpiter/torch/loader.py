@@ -85,17 +85,9 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             raise OptionError("seed= goes with shard=; without it pass generator=torch.Generator().manual_seed(…).")
         batches = dataset, batch_size, shuffle, sampler, batch_sampler
         work = workers_of(num_workers), collate_fn, pin_memory, drop_last, timeout, worker_init_fn
-        _TorchsLoader.__init__(
-            self,
-            *batches,
-            *work,
-            multiprocessing_context,
-            generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=bool(persistent_workers),
-            pin_memory_device=options.get("pin_memory_device", ""),
-            in_order=options.get("in_order", True),
-        )
+        more: dict[str, Any] = {"prefetch_factor": prefetch_factor, "persistent_workers": bool(persistent_workers)}
+        more |= {"pin_memory_device": options.get("pin_memory_device", ""), "in_order": options.get("in_order", True)}
+        _TorchsLoader.__init__(self, *batches, *work, multiprocessing_context, generator, **more)
         # Attributes as they were passed: frameworks read them to make another loader, of this class or of torch's.
         self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfTorch) | options)
         collates = self.collate_fn is not default_collate or isinstance(dataset, Mapping) or is_torchs_stream(dataset)
