@@ -53,8 +53,7 @@ class PageLocks:
     def cover(self, address: int) -> bool:
         """Lock the range that ``address`` lies in, unless it is; False if that fails, or if no arena has it."""
         arena = arena_at(address)
-        found = None if arena is None else arena.range_at(address)
-        if arena is None or found is None:
+        if arena is None or (found := arena.range_at(address)) is None:
             return False
         start, size = found
         with self._one_at_a_time:
@@ -94,7 +93,7 @@ class DevicePrefetcher:
         dtype: of images and of floating-point tensors; None keeps it (float32 for images that are normalised).
 
     Values that are no tensor or array are left unchanged.  ``state_dict()`` is the state after the last batch handed
-    out, not after the one that is being copied.
+    out, not after the one that is being copied; ``stats()`` and ``close()`` are the loader's.
 
     >>> import numpy as np
     >>> for x, y in DevicePrefetcher([(np.zeros((2, 1, 2, 2), np.uint8), [1, 2])], "cpu", normalize=([128], [64])):
@@ -131,6 +130,10 @@ class DevicePrefetcher:
     def is_new_epoch(self) -> bool:
         """True if the last batch handed out completed an epoch."""
         return bool(self.loader.is_new_epoch) if self._state is None else self._was_new_epoch
+
+    def __getattr__(self, name: str) -> Any:
+        """Return ``stats`` or ``close``, which are the loader's."""
+        return getattr(self.loader, name) if name in ("stats", "close") else object.__getattribute__(self, name)
 
     def state_dict(self) -> Any:
         """Return the loader's state after the last batch handed out."""

@@ -114,6 +114,9 @@ def test_dicts_of_other_classes_and_batches_of_iterators_are_known():
 
 def test_its_state_is_the_loaders():
     with DataLoader(Images(), 4, shuffle=True, num_workers=1) as loader, DataLoader(Images(), 4, shuffle=True) as other:
+        assert DevicePrefetcher(loader, "cpu").stats() == loader.stats()
+        with pytest.raises(AttributeError, match="'DevicePrefetcher' object has no attribute 'state'"):
+            DevicePrefetcher(loader, "cpu").state  # noqa: B018
         ahead, goes_on = DevicePrefetcher(loader, "cpu"), DevicePrefetcher(other, "cpu")
         epoch = iter(ahead)
         next(epoch)
