@@ -75,8 +75,7 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
         fits = indices is None or (len(indices) == length and indices.max(initial=-1) < len(self.dataset))
         if not (fits and 0 <= found.position < max(length, 1) and found.epoch >= 0):
             where = f"epoch {found.epoch}" if fits else "an order that does not fit the dataset"
-            where = f"position {found.position} in {where}; this iterator's epochs have {length} samples"
-            raise StateError(f"the snapshot is of {where}.")
+            raise StateError(f"snapshot of position {found.position} in {where}; epochs here have {length} samples.")
         if not isfinite(found.previous_epoch_detail) or not SEEDS[0] <= seed <= SEEDS[1]:
             raise StateError("the snapshot is damaged: its previous_epoch_detail or mpiter_seed is no such number.")
         self._refuse_if_closed("load a snapshot")

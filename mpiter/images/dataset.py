@@ -187,5 +187,4 @@ def bytes_at(source: str) -> bytes:
     import fsspec  # of mpiter[staging]
 
     system, path = fsspec.core.url_to_fs(source)
-    data: bytes = system.cat_file(path)
-    return data
+    return bytes(system.cat_file(path))

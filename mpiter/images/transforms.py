@@ -70,10 +70,9 @@ class RandomResizedCrop:
     def part(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Draw a part of a picture; return its top, left, height and width."""
         rng = get_rng()
-        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(_TRIES):
             area = height * width * rng.uniform(*self.scale)
-            ratio = math.exp(rng.uniform(low, high))
+            ratio = math.exp(rng.uniform(*map(math.log, self.ratio)))
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
                 return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w

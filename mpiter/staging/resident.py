@@ -71,8 +71,7 @@ def entropy(here: NDArray[np.bool_], window: int) -> float:
 
     ``here`` says which are local.  In a window of n samples, k of them local, n over k shuffles give the same order.
     """
-    total = lgamma(len(here) + 1)
-    lost = 0.0
+    total, lost = lgamma(len(here) + 1), 0.0
     for start in range(0, len(here), window):
         part = here[start : start + window]
         n, k = len(part), int(part.sum())

@@ -108,8 +108,7 @@ def measure(
 
     def consume(seconds: float, least: int, ends: float) -> float:
         """Take ``least`` batches for ``seconds`` or more, but not after ``ends``; return the seconds of one."""
-        since = now = time.perf_counter()
-        count = 0
+        count, since = 0, time.perf_counter()
         for batch in stream:
             if step is not None:
                 step(batch)
@@ -167,6 +166,5 @@ def _named(name: str) -> Any:
     try:
         inspect.signature(made).bind()
     except (TypeError, ValueError) as error:
-        remedy = "write a function without arguments that returns the dataset, and name that"
-        raise OptionError(f"{name} is no dataset, and cannot be called to get one ({error}): {remedy}.") from error
+        raise OptionError(f"{name} is no dataset ({error}); name a function of no arguments that makes it.") from error
     return made()

@@ -118,7 +118,7 @@ def test_what_is_asked_wrongly_is_told_with_status_2(capsys: pytest.CaptureFixtu
         ("elephants", "write module:name"),
         ("nowhere:Own", "No module named 'nowhere'"),
         ("mine_to_tune:Onw", "has no attribute 'Onw'"),
-        ("mine_to_tune:Needs", "write a function without arguments"),
+        ("mine_to_tune:Needs", "name a function of no arguments"),
     ):
         assert tuned_by_command(name) == 2
         assert says in capsys.readouterr().err
