@@ -69,10 +69,10 @@ class RandomResizedCrop:
 
     def part(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Draw a part of a picture; return its top, left, height and width."""
-        rng = get_rng()
+        rng, (low, high) = get_rng(), map(math.log, self.ratio)
         for _ in range(_TRIES):
             area = height * width * rng.uniform(*self.scale)
-            ratio = math.exp(rng.uniform(*map(math.log, self.ratio)))
+            ratio = math.exp(rng.uniform(low, high))
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
                 return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
