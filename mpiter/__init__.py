@@ -30,6 +30,7 @@ Data flow along the arrows; each package imports only from those before it.  ``d
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .engine.hook import WINGS
@@ -96,8 +97,6 @@ def _from_wing(module: str, name: str) -> Callable[..., Any]:
 WINGS["trace"], WINGS["receipts"] = _from_wing("tuning.trace", "Trace"), _from_wing("receipts", "Receipts")
 BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("remote.mpi", "MPI")
 
-_DOORS = ("chainer", "chainer_compat", "device", "echo", "images", "remote", "staging", "torch")
-
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
@@ -109,6 +108,6 @@ if not TYPE_CHECKING:  # with it, type checkers would accept any name
         if name in _WHEN_ASKED:
             found = getattr(import_module(f"mpiter.{_WHEN_ASKED[name]}"), name)
             return globals().setdefault(name, found)
-        remedy = f"; `import mpiter.{name}` makes it known" if name in _DOORS else ""
+        remedy = f"; `import mpiter.{name}` makes it known" if find_spec(f"mpiter.{name}") else ""
         told = f"module 'mpiter' has no attribute {name!r}{remedy}"
         raise AttributeError(told, name=name, obj=sys.modules[__name__])  # Python adds which name may be meant

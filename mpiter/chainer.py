@@ -71,11 +71,11 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
             self._go_to(found, seed, indices)
 
     def _go_to(self, found: Cursor, seed: int, indices: Indices | None) -> None:
-        if not (0 <= found.position < max(len(found.order), 1) and found.epoch >= 0):
-            raise StateError(
-                f"the snapshot is of position {found.position} in epoch {found.epoch}; this iterator's epochs have "
-                f"{len(found.order)} samples."
-            )
+        length = len(found.order)
+        fits = indices is None or (len(indices) == length and indices.max(initial=-1) < len(self.dataset))
+        if not (fits and 0 <= found.position < max(length, 1) and found.epoch >= 0):
+            where = f"epoch {found.epoch}" if fits else "an order that does not fit the dataset"
+            raise StateError(f"snapshot of position {found.position} in {where}; epochs here have {length} samples.")
         if not isfinite(found.previous_epoch_detail) or not SEEDS[0] <= seed <= SEEDS[1]:
             raise StateError("the snapshot is damaged: its previous_epoch_detail or mpiter_seed is no such number.")
         self._refuse_if_closed("load a snapshot")
@@ -102,15 +102,15 @@ def _exchange_order(serializer: Any, order: Indices | None) -> Indices | None:
         with suppress(KeyError):
             serializer("_order", None)  # Chainer's MultithreadIterator can't load a snapshot without this key
         return None
-    found, answers = order.copy(), []  # loading overwrites ``found`` in place
+    is_loading = isinstance(serializer, chainer.serializer.Deserializer)
     for key in ("order", "_order"):
         with suppress(KeyError):
-            answers.append(serializer(key, found))
-        if not _equal(found, order):
-            return found
-    if all(answer is None for answer in answers) and isinstance(serializer, chainer.serializer.Deserializer):
+            found = serializer(key, None if is_loading else order.copy())
+            if is_loading and found is not None:
+                return np.array(found, order.dtype)
+    if is_loading:
         raise KeyError("order: the snapshot has none, so it is of an iterator that does not shuffle; this one does")
-    return found
+    return order
 
 
 def _exchange_seed(serializer: Any, seed: int) -> int:

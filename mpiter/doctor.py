@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from . import machine
 
-_PACKAGES = ("numpy", "msgpack", "cloudpickle", "threadpoolctl", "torch", "jax", "chainer", "Pillow", "simplejpeg")
+_PACKAGES = "numpy msgpack cloudpickle threadpoolctl torch jax chainer Pillow simplejpeg ray mpi4py fsspec"
 _GB = 1 << 30
 _LIMIT_S = 60.0  # for a start method
 GOOD = "good"  # nothing to do
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 def software() -> Finding:
     found = [f"Python {sys.version} on {platform.platform()}"]
-    for name in _PACKAGES:
+    for name in _PACKAGES.split():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found.append(f"{name} {importlib.metadata.version(name)}")
     return Finding(GOOD, ", ".join(found))

@@ -28,7 +28,7 @@ MODULES = sorted(str(path.relative_to(MPITER).with_suffix("")) for path in MPITE
 def package_of(module):
     """Which package a module lies in: the module as a path below `mpiter/`."""
     first, _, rest = module.partition("/")
-    if first in {"chainer", "chainer_compat", "device", "torch"}:
+    if first in {"chainer", "chainer_compat", "torch"}:
         return "doors"
     return first if rest or first in PACKAGES else "ground" if first in GROUND else "face"
 
@@ -55,9 +55,8 @@ CORE = [module for module in CORE if module not in WINGS]
 # the door modules, and what each opens; those of Ray are behind the door that Ray.launch() opens
 OPEN = {
     "chainer": {"chainer"},
-    "device": {"torch"},
     "remote/actors": {"ray"},
-    **{f"torch/{name}": {"torch"} for name in ("loader", "tensors")},
+    **{f"torch/{name}": {"torch"} for name in ("device", "loader", "tensors")},
 }
 DOORS = {"chainer", "chainermn", "torch", "jax", "ray", "mpi4py"}
 EXTRAS = {"PIL", "h5py", "lmdb", "cupy"}

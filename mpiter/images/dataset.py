@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex, TypedDict, Unpack
 
 import numpy as np
 
@@ -25,35 +25,34 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 Path = str | os.PathLike[str]
 
 
+class Form(TypedDict, total=False):  # how files are decoded, and the form of the resulting arrays
+    decoder: Literal["auto", "pillow", "simplejpeg"]
+    mode: Literal["RGB", "RGBA", "L", "I;16"]
+    dtype: Any
+    layout: Literal["HWC", "CHW"]
+
+
 class Pictures:
     """The files ``names`` below ``root``; a sample is ``(picture, label)``, or the picture if ``labels`` is None."""
 
-    def __init__(
-        self,
-        root: Path,
-        names: Iterable[str],
-        labels: Any,
-        transform: Any,
-        *,
-        decoder: str = "auto",
-        mode: Literal["RGB", "RGBA", "L", "I;16"] = "RGB",
-        dtype: Any = None,
-        layout: Literal["HWC", "CHW"] = "HWC",
-    ) -> None:
-        check_is_one("layout", layout, ("HWC", "CHW"))
+    def __init__(self, root: Path, names: Iterable[str], labels: Any, transform: Any, form: Form) -> None:
+        for name in form.keys() - Form.__annotations__.keys():
+            raise TypeError(f"{type(self).__name__} has no option {name!r}; it has {', '.join(Form.__annotations__)}.")
+        check_is_one("layout", form.get("layout", "HWC"), ("HWC", "CHW"))
         self.root, self.labels = os.fspath(root), labels
         self.paths: Sequence[str] = Packed(names)  # in memory that all workers share: there may be millions
-        self._decoding = Decoding(decoder, mode)
+        self._decoding = Decoding(form.get("decoder", "auto"), form.get("mode", "RGB"))
         self._augment: Any = plain if transform is None else adapted(transform)
-        self._dtype = None if dtype is None else np.dtype(dtype)
-        self._turns = layout == "CHW"
+        self._dtype = None if form.get("dtype") is None else np.dtype(form["dtype"])
+        self._turns = form.get("layout") == "CHW"
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def source(self, index: int) -> str:
         """Return the path or the URL of the file."""
-        return os.path.join(self.root, self.paths[index])
+        path = self.paths[index]
+        return path if "://" in path else os.path.join(self.root, path)
 
     def fetch(self, index: int) -> bytes:
         """Read the bytes of the file."""
@@ -107,16 +106,16 @@ class ImageFolder(Pictures):
     ((6, 8, 3), 0)
     """
 
-    def __init__(self, root: Path, transform: Any = None, **options: Any) -> None:
+    def __init__(self, root: Path, transform: Any = None, **options: Unpack[Form]) -> None:
         classes, names = self._found(os.fspath(root))
         self.classes = sorted(classes)
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         parts = ((name.partition("/")[0], *name.rpartition("/")) for name in names if name.lower().endswith(EXTENSIONS))
         in_order = sorted(each for each in parts if each[0] in self.class_to_idx)
         if not in_order:
-            raise OptionError(f"{root} has no pictures in folders of its own, that end with {' or '.join(EXTENSIONS)}.")
+            raise OptionError(f"{root} has no subfolder with pictures ({', '.join(EXTENSIONS)}).")
         labels = np.array([self.class_to_idx[name] for name, *_ in in_order], np.int32)
-        super().__init__(root, ("".join(name) for _, *name in in_order), labels, transform, **options)
+        super().__init__(root, ("".join(name) for _, *name in in_order), labels, transform, options)
 
     def _found(self, root: str) -> tuple[Iterable[str], Iterable[str]]:
         """Return the names of the classes, and of all files."""
@@ -153,7 +152,7 @@ class ImageList(Pictures):
     """
 
     def __init__(
-        self, pairs: Path | Iterable[tuple[Path, Any] | Path], transform: Any = None, root: Path = ".", **options: Any
+        self, pairs: Path | Iterable[Any], transform: Any = None, root: Path = ".", **options: Unpack[Form]
     ) -> None:
         if isinstance(pairs, Mapping):
             raise OptionError("a dict's labels would be lost, as it is a list of its keys; pass its items().")
@@ -163,13 +162,15 @@ class ImageList(Pictures):
             raise OptionError("the list has paths and pairs; give each picture a label, or none.")
         labels = np.array([label for _, label in items]) if True in labelled else None
         names = (os.fspath(item if labels is None else item[0]) for item in items)
-        super().__init__(root, names, labels, transform, **options)
+        super().__init__(root, names, labels, transform, options)
 
 
 def _lines(path: Path) -> list[Any]:
     """Return the lines of a text file: as pairs of path and label if each ends with a whole number, else as paths."""
     with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:  # names may be any bytes
         lines = [line.strip() for line in file if line.strip()]
+    if any("\0" in line for line in lines):
+        raise OptionError(f"{os.fspath(path)} is no text file of paths; for a single picture pass a list, [path].")
     bare = [line for line in lines if not re.search(r"\s[+-]?[0-9]+$", line)]
     if 0 < len(bare) < len(lines):
         raise OptionError(f"line {bare[0]!r:.80} of {os.fspath(path)} has no label, while others have one.")
@@ -186,5 +187,4 @@ def bytes_at(source: str) -> bytes:
     import fsspec  # of mpiter[staging]
 
     system, path = fsspec.core.url_to_fs(source)
-    data: bytes = system.cat_file(path)
-    return data
+    return bytes(system.cat_file(path))

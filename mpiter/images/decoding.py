@@ -73,7 +73,7 @@ class Decoding:
         except Exception as error:
             name, reason = type(error).__name__, f"{type(error).__name__}: {error}".rstrip(".")
             if name == "UnidentifiedImageError":
-                reason = f"it is no picture that Pillow knows, and begins with {data[:8]!r}"
+                reason = f"Pillow can't identify it (damaged, or no picture); it begins with {data[:8]!r}"
             elif name.startswith("DecompressionBomb"):
                 reason += "; PIL.Image.MAX_IMAGE_PIXELS may be raised"
             raise BrokenImage(path, reason) from error

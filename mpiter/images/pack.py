@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import os
 import sys
 import time
@@ -16,14 +17,14 @@ import weakref
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from .. import machine
 from ..errors import OptionError
 from ..transport.memory import write_all
-from .dataset import ImageFolder, Path, bytes_at, walk
+from .dataset import Form, ImageFolder, Path, bytes_at, walk
 from .decoding import BrokenImage
 
 _LOCAL_BYTES = 30  # of the fixed part of a member's record; its name, an extra field and the data follow
@@ -45,7 +46,7 @@ class PackedFolder(ImageFolder):
     (['cat'], b'...')
     """
 
-    def __init__(self, root: Path, transform: Any = None, **options: Any) -> None:
+    def __init__(self, root: Path, transform: Any = None, **options: Unpack[Form]) -> None:
         self.root = os.fspath(root)
         self._fd = self._opened()
         self._members = self._index()
@@ -65,9 +66,11 @@ class PackedFolder(ImageFolder):
                 differs = archive.comment.startswith(_INDEX_OF) and archive.comment != _index_comment(members)
                 if differs or any(each.header_offset < 0 for each in members):
                     raise zipfile.BadZipFile("its index is damaged")
+                if not {each.compress_type for each in members} <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                    raise zipfile.BadZipFile("it has members that are neither stored nor deflated")
                 return archive.NameToInfo
         except Exception as error:  # zipfile raises many types for damaged bytes
-            reason = f"it is no whole ZIP archive: {error}; copy it again, or `mpiter pack FOLDER OUT.zip`"
+            reason = f"it cannot be read as a ZIP archive: {error}; copy it again, or `mpiter pack FOLDER OUT.zip`"
             raise BrokenImage(self.root, reason) from error
 
     def fetch(self, index: int) -> bytes:
@@ -135,6 +138,10 @@ def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
     if all(name.endswith("/") for name in names):
         raise OptionError(f"{root} has no files to pack.")
     with open(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise OptionError(f"{part} is locked, most likely by another `mpiter pack`: {error.strerror}.") from error
         members, at = list[zipfile.ZipInfo](), 0
         for done, name in enumerate(names):
             if tell and done % 1000 == 0:
@@ -198,7 +205,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _run(options: argparse.Namespace) -> int:
-    report = pack(options.folder, options.out, tell=True)
+    try:
+        report = pack(options.folder, options.out, tell=True)
+    except OSError as error:
+        error.filename = error.filename or options.out  # writing names no file
+        raise
     for name, why in report.left_out:
         print(f"left out: {name}: {why}", file=sys.stderr)
     print(f"{options.out}: {report.files:,} files, {report.resumed:,} packed before; {len(report.left_out):,} not")

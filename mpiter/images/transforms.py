@@ -10,10 +10,11 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from ..engine.options import whole
 from ..errors import OptionError
 from ..worker.seeding import get_rng
 
@@ -33,6 +34,7 @@ class Resize:
     """
 
     def __init__(self, size: Size, filter: Filter = "bilinear") -> None:
+        check_is_one("filter", filter, get_args(Filter))
         self.size: Any = _size(size) if isinstance(size, Iterable) else _size(size)[0]
         self._filter = filter
 
@@ -57,6 +59,9 @@ class RandomResizedCrop:
     def __init__(
         self, size: Size, scale: Pair = (0.08, 1.0), ratio: Pair = (3 / 4, 4 / 3), filter: Filter = "bilinear"
     ) -> None:
+        check_is_one("filter", filter, get_args(Filter))
+        if not (0 <= scale[0] <= scale[1] and 0 < ratio[0] <= ratio[1]):
+            raise OptionError(f"scale={scale} and ratio={ratio} need two numbers each, the lower first, ratio above 0.")
         self.size, self.scale, self.ratio, self._filter = _size(size), scale, ratio, filter
 
     def __call__(self, image: Any) -> Any:
@@ -64,8 +69,7 @@ class RandomResizedCrop:
 
     def part(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Draw a part of a picture; return its top, left, height and width."""
-        rng = get_rng()
-        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        rng, (low, high) = get_rng(), map(math.log, self.ratio)
         for _ in range(_TRIES):
             area = height * width * rng.uniform(*self.scale)
             ratio = math.exp(rng.uniform(low, high))
@@ -86,6 +90,7 @@ class Crop:
 
     def __init__(self, size: Size, at: Literal["center", "random"] = "center", padding: int = 0) -> None:
         check_is_one("at", at, ("center", "random"))
+        whole("padding", padding, least=0)
         self.size, self.at, self.padding = _size(size), at, padding
 
     def __call__(self, image: Any) -> Any:
@@ -131,14 +136,14 @@ class Normalize:
 
     def __init__(self, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> None:
         means, stds = (np.asarray(given, np.float64).reshape(-1, 1, 1) for given in (mean, std))
+        if means.size != stds.size or not (stds > 0).all():
+            raise OptionError("Normalize: mean and std need equal lengths, and each std must be above 0.")
         self._scale, self._shift = (1 / (255 * stds)).astype(np.float32), (-means / stds).astype(np.float32)
 
     def __call__(self, image: Any) -> Any:
-        pixels = plain(image)
-        if pixels.dtype != np.uint8 or pixels.shape[2] != self._scale.size:
-            raise TypeError(
-                f"Normalize takes uint8 of {self._scale.size} channels, not {pixels.dtype} of {pixels.shape[2]}."
-            )
+        pixels, wanted = plain(image), self._scale.size
+        if pixels.dtype != np.uint8 or pixels.shape[2] != wanted:
+            raise TypeError(f"Normalize takes uint8 of {wanted} channels, not {pixels.dtype} of {pixels.shape[2]}.")
         out = np.multiply(pixels.transpose(2, 0, 1), self._scale, dtype=np.float32, order="C")  # as "CHW" wants it
         out += self._shift
         return out.transpose(1, 2, 0)

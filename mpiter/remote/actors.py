@@ -81,14 +81,7 @@ class Actors(Workers):
     """
 
     def __init__(
-        self,
-        options: dict[str, Any],
-        patience: float,
-        workers: int,
-        initializer: Any,
-        initargs: tuple[Setup],
-        *,
-        bell: Bell,
+        self, options: dict[str, Any], patience: float, workers: int, _: Any, initargs: tuple[Setup], *, bell: Bell
     ) -> None:
         super().__init__(bell)
         (setup,) = initargs
@@ -179,10 +172,8 @@ class Actors(Workers):
         if not others and time.monotonic() - member.since >= self._patience:
             member.since = time.monotonic()  # the next attempt waits as long again
             has, free = ray.cluster_resources(), ray.available_resources()
-            wanted = {"CPU": self._options["num_cpus"], **(self._options["resources"] or {})}
-            told = ", ".join(
-                f"{n:g} {one} ({free.get(one, 0):g} of {has.get(one, 0):g} free)" for one, n in wanted.items()
-            )
+            asks = {"CPU": self._options["num_cpus"], **(self._options["resources"] or {})}
+            told = ", ".join(f"{asks[one]:g} {one} ({free.get(one, 0):g} of {has.get(one, 0):g} free)" for one in asks)
             raise WorkerStartError(
                 f"Ray has found no place for a worker in {self._patience:g} s; each wants {told}. Free some of it, add "
                 f"nodes, or lower cpus_per_worker or resources of mpiter.remote.Ray. Where there is room, no process "

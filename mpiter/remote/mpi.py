@@ -127,8 +127,8 @@ class _RankPool(AnyPool):
     def kill(self, number: int) -> None:
         """Raise the error that ends the run: a rank has not answered for too long, and can't be replaced."""
         _ending.lost = (
-            f"no MPI rank has answered for {self._patience:g} s (sample_timeout), with {self.out(0)} blocks to do: one "
-            f"is lost, stopped or stuck in a sample. {_RESUME}"
+            f"no MPI rank has answered for {self._patience:g} s (sample_timeout), with unfinished blocks: "
+            f"{self.out(0)}; one is lost, stopped or stuck in a sample. {_RESUME}"
         )
         _ending.raise_if_lost()
 

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
+from ..engine.options import seconds
 from ..errors import OptionError
 from ..pool.backends import Launch, packed
 
@@ -45,6 +46,7 @@ class Ray:
     def __post_init__(self) -> None:
         if importlib.util.find_spec("ray") is None:
             raise OptionError("backend='ray' needs Ray, which is not installed: pip install 'mpiter[ray]'.")
+        seconds("start_timeout", self.start_timeout)
         if str(self.address).startswith("ray://"):
             raise OptionError(
                 f"address={self.address!r:.60} is for Ray's client, whose object store is elsewhere; run the program "

@@ -96,10 +96,16 @@ class Folder:
             if _totals(ledger)[0] + size > self.capacity:
                 return False
             _add(ledger, size, 1)
-            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.ftruncate(fd, size)
+            try:
+                os.close(os.open(part, os.O_WRONLY | os.O_CREAT, 0o600))
+                os.truncate(part, size)
+            except OSError:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(part)
+                _add(ledger, -size, -1)
+                raise
         try:
-            with open(fd, "wb") as file:
+            with open(part, "r+b") as file:
                 file.writelines((data, tail))
             with self._changing():
                 os.replace(part, path)

@@ -50,7 +50,7 @@ class ResidentFirst:
         whole("seed", seed)
         fetch = offered(dataset, "fetch")
         if not isinstance(fetch, StagedFetch):
-            raise OptionError("resident first needs a dataset that is staged; pass what Staging(…).of(dataset) gives.")
+            raise OptionError("ResidentFirst needs a staged dataset; pass what Staging(…).of(dataset) returns.")
         self._fetch, self._length, self._seed = fetch, len(dataset), int(seed)
         self._window = max(1, self._length) if window is None else int(window)
         self.entropy: float | None = None
@@ -58,7 +58,7 @@ class ResidentFirst:
     def __call__(self, order: Indices, position: int) -> Indices:
         """Return the order that follows the order ``order``."""
         if len(order) != self._length:
-            raise OptionError(f"resident first is for {self._length} samples, and the dataset has {len(order)}.")
+            raise OptionError(f"ResidentFirst was made for {self._length} samples; this order has {len(order)}.")
         key = hashlib.blake2b(np.asarray(order, np.int64).tobytes(), digest_size=12).digest()
         drawn = Shuffled(self._length, self._seed, int.from_bytes(key, "little")).array()
         here = self._fetch.held()[drawn]
@@ -71,8 +71,7 @@ def entropy(here: NDArray[np.bool_], window: int) -> float:
 
     ``here`` says which are local.  In a window of n samples, k of them local, n over k shuffles give the same order.
     """
-    total = lgamma(len(here) + 1)
-    lost = 0.0
+    total, lost = lgamma(len(here) + 1), 0.0
     for start in range(0, len(here), window):
         part = here[start : start + window]
         n, k = len(part), int(part.sum())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import os
 import queue
 import re
@@ -25,13 +26,14 @@ from numpy.typing import NDArray
 from ..datasets.columns import offered
 from ..engine.hook import Hook
 from ..engine.options import whole
-from ..errors import OptionError, warn
+from ..errors import OptionError
 from ..order.cursor import Cursor, Plan, Plans
 from ..pool.starting import never_interrupted
 from ..transport.memory import SharedFile
 from ..typevars import T
 from .folder import Folder
 
+_log = logging.getLogger("mpiter")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGTP]?)(i?)B?\s*", re.IGNORECASE)
 _AHEAD = 1 << 14  # samples that may be copied beyond those that are planned, enough for any store
 _PATIENCE_S = 5.0  # for another process to finish a copy, which may hang or be stopped: far below sample_timeout
@@ -48,7 +50,7 @@ class Staging:
     Args:
         tier: the folder of the copies, "~/…" too; one of a tmpfs, such as "/dev/shm/copies", keeps them in memory.
         capacity: the limit for all copies, of all datasets and processes: "200GB", "1.5TB", "64GiB", or a number.
-        workers: threads of this process that copy ahead; with 0, only samples that a worker has read are kept.
+        threads: how many of this process copy ahead; with 0, only samples that a worker has read are kept.
 
     >>> import tempfile
     >>> from mpiter.staging import Staging
@@ -63,29 +65,28 @@ class Staging:
     3 3
     """
 
-    def __init__(self, tier: str | os.PathLike[str], capacity: Any, *, workers: int = 4) -> None:
-        whole("workers", workers, least=0)
+    def __init__(self, tier: str | os.PathLike[str], capacity: Any, *, threads: int = 4) -> None:
+        whole("threads", threads, least=0)
         name = os.path.expanduser(os.fspath(tier))
         if "://" in name:
             raise OptionError(f"tier={name!r:.60} is no folder of this machine; name one.")
-        self._counts, self._workers = Counts(), int(workers)
+        self._counts, self._threads = Counts(), int(threads)
         try:
-            self._folder = Folder(name, size_of(capacity))
+            self._folder = Folder(name, bytes_of(capacity))
         except OSError as error:
             raise OptionError(f"copies cannot be kept in {name}: {error.strerror}; take another tier.") from error
 
     def of(self, dataset: T) -> T:
         """Return a dataset like ``dataset`` whose ``fetch`` reads from the folder, and copies missing samples there."""
-        if any(offered(dataset, name) is None for name in ("source", "fetch")):
+        if not hasattr(dataset, "__dict__") or any(offered(dataset, name) is None for name in ("source", "fetch")):
             raise OptionError(
-                f"{type(dataset).__name__} cannot be staged without the methods source(i), which says where a sample's "
-                f"bytes lie, and fetch(i), which brings them; dataset[i] makes the sample of them."
+                f"{type(dataset).__name__} cannot be staged: it needs source(i), which returns sample i's path or URL, "
+                f"and fetch(i), which returns its bytes, of which dataset[i] makes the sample; and no __slots__."
             )
         staged: Any = copy.copy(dataset)
         fetch = StagedFetch(dataset, self._folder, self._counts)
-        hook = partial(Stager, fetch, min(_AHEAD, len(staged)), self._workers)
-        for name, value in (("fetch", fetch), ("mpiter_hook", hook)):
-            object.__setattr__(staged, name, value)  # works for frozen dataclasses too
+        hook = partial(Stager, fetch, min(_AHEAD, len(staged)), self._threads)
+        vars(staged).update(fetch=fetch, mpiter_hook=hook)  # works for frozen dataclasses too
         return staged  # type: ignore[no-any-return]
 
     def stats(self) -> StagingStats:
@@ -97,7 +98,7 @@ class Staging:
         return StagingStats(**total, held=held, held_bytes=held_bytes, capacity=capacity)
 
 
-def size_of(capacity: Any) -> int:
+def bytes_of(capacity: Any) -> int:
     """Return ``capacity``, such as "200GB", as a number of bytes."""
     if isinstance(capacity, str) and (found := _SIZE.fullmatch(capacity)):
         number, prefix, binary = found.groups("")
@@ -149,8 +150,8 @@ class StagedFetch:
 
     def _end(self, error: OSError) -> None:
         if not self._has_ended:
-            self._has_ended = True
-            warn(f"nothing more is staged: {error.strerror}. What is there is used; the rest comes from the store.")
+            self._has_ended, text = True, str(error)  # the error would keep its traceback's frames
+            _log.warning("nothing more is staged: %s. What is there is used; the rest comes from the store.", text)
 
     def _from_store(self, index: int) -> bytes:
         return bytes(memoryview(self._dataset.fetch(index)))  # takes any buffer, but no number and no list

@@ -15,9 +15,8 @@ import torch.utils.data
 from torch.utils.data import _utils
 
 from ..datasets.columns import as_dataset
-from ..device import can_pin
 from ..engine.arguments import OfLoaders, defaults, takes
-from ..errors import OptionError
+from ..errors import OptionError, warn
 from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
 from ..loaders.loading import Loading, workers_of
@@ -26,11 +25,9 @@ from ..samples.batch import Stacker, samples_of
 from ..samples.tree import Aside, Contents
 from ..typevars import B_co as T_co  # torch's name for the type of a dataset's samples
 from ..worker.here import WorkerInfo
-from .tensors import tensors_of
+from .tensors import default_collate, tensors_of
 
 starting.preloaded.append(__package__)
-_default_collate = _utils.collate.default_collate
-_TORCHS_OWN = "torch."
 _TorchsLoader = torch.utils.data.DataLoader  # kept, since some programs put our class in its place in torch's module
 
 
@@ -41,7 +38,7 @@ class OfTorch(OfLoaders, total=False):
 
 
 class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
-    """A ``DataLoader`` with torch's arguments and batches; in a program for torch's, change only the import.
+    """A ``DataLoader`` with torch's arguments and batches.  To replace torch's loader, change only the import.
 
     ``persistent_workers=None``, the default, keeps the workers between epochs and replaces them at ``iter()`` if the
     dataset has changed.  Workers read a fresh copy of an ``IterableDataset`` in each epoch, even if they persist; with
@@ -88,32 +85,21 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             raise OptionError("seed= goes with shard=; without it pass generator=torch.Generator().manual_seed(…).")
         batches = dataset, batch_size, shuffle, sampler, batch_sampler
         work = workers_of(num_workers), collate_fn, pin_memory, drop_last, timeout, worker_init_fn
-        _TorchsLoader.__init__(
-            self,
-            *batches,
-            *work,
-            multiprocessing_context,
-            generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=bool(persistent_workers),
-            pin_memory_device=options.get("pin_memory_device", ""),
-            in_order=options.get("in_order", True),
-        )
+        more: dict[str, Any] = {"prefetch_factor": prefetch_factor, "persistent_workers": bool(persistent_workers)}
+        more |= {"pin_memory_device": options.get("pin_memory_device", ""), "in_order": options.get("in_order", True)}
+        _TorchsLoader.__init__(self, *batches, *work, multiprocessing_context, generator, **more)
         # Attributes as they were passed: frameworks read them to make another loader, of this class or of torch's.
         self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfTorch) | options)
-        collates = self.collate_fn is not _default_collate or isinstance(dataset, Mapping) or is_torchs_stream(dataset)
+        collates = self.collate_fn is not default_collate or isinstance(dataset, Mapping) or is_torchs_stream(dataset)
         self._in_one = self._is_one_workers(collates)
-        self._opens = _Tensors(self._in_one, can_pin() if pin_memory else False)
+        self._opens = _Tensors(self._in_one, pin_memory and _can_pin())
         self._begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler
-        stacks, skips = self.collate_fn is _default_collate, self.__dict__["on_error"] != "raise"
+        stacks, skips = self.collate_fn is default_collate, self.__dict__["on_error"] != "raise"
         collate = _collated if stacks else self.collate_fn
         served = self._served(is_torchs_stream(dataset), collate, stacks, skips, True)
         self._begin(served, num_workers, partial(_at_home, worker_init_fn) if num_workers else None, options)
 
-    def __iter__(self) -> Any:
-        return Loading.__iter__(self)
-
-    _get_iterator = __iter__  # some frameworks call this name
+    _get_iterator = Loading.__iter__  # some frameworks call this name
 
     def __len__(self) -> int:
         return self._length_of(self._under_way) if self._is_shared else _TorchsLoader.__len__(self)
@@ -148,7 +134,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         if self._is_shared:
             return Generators()
         samplers = samplers_in(self._index_sampler)
-        known = all(type(one).__module__.startswith(_TORCHS_OWN) for one in samplers)
+        known = all(type(one).__module__.startswith("torch.") for one in samplers)
         return Generators([self.generator, *samplers], ("torch",) if known else ("torch", "numpy", "random"))
 
     def _agreed(self) -> dict[str, Any]:
@@ -180,10 +166,18 @@ def _at_home(worker_init_fn: Callable[[int], Any] | None, info: WorkerInfo) -> N
         worker_init_fn(info.id)
 
 
+def _can_pin() -> bool:
+    if torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps":
+        return True
+    text = "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used."
+    warn(text, UserWarning)
+    return False
+
+
 def _collated(samples: Any) -> Any:
     """Collate as torch, but not in torch's shared memory, which it uses in workers: mpiter copies into its own."""
     here, _utils.worker._worker_info = _utils.worker._worker_info, None
     try:
-        return _default_collate(samples)
+        return default_collate(samples)
     finally:
         _utils.worker._worker_info = here

@@ -153,5 +153,6 @@ class Bracket:
         if self._is_short:
             parts.append("more do not fit into the memory allowed")
         if self._is_over:
-            parts.append("the budget ended the search")
+            untried = "nothing else was tried: raise budget_s, or lower batch_size"
+            parts.append(untried if len(self.of) == 1 <= self._most else "the budget ended the search")
         return "; ".join(parts)

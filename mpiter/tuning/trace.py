@@ -28,13 +28,10 @@ _EVERY_S = 1.0
 _log = logging.getLogger("mpiter")
 
 _HEAD = '"pid":%d,"tid":%d,"ts":%d,"dur":%d,"cat":"mpiter"'
+_ARGS = {"open": '"samples":%d', "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g'}
 _WAIT, _STEP, _ORDER, _OPEN, _FETCH = (
-    f'{{"ph":"X",{_HEAD},"name":"{name}","args":{{{args}}}}}'
-    for name, args in {
-        **dict.fromkeys(("wait", "step", "order"), ""),
-        "open": '"samples":%d',
-        "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g',
-    }.items()
+    f'{{"ph":"X",{_HEAD},"name":"{name}","args":{{{_ARGS.get(name, "")}}}}}'
+    for name in ("wait", "step", "order", "open", "fetch")
 )
 _BATCHES = f'{{"ph":"C",{_HEAD},"name":"batches","args":{{"ready":%d,"on their way":%d}}}}'
 _NAME = f'{{"ph":"M",{_HEAD},"name":"%s_name","args":{{"name":"%s"}}}}'

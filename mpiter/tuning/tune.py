@@ -6,13 +6,14 @@ Runs in the consumer process.  Each trial loads batches as a program would; ``br
 from __future__ import annotations
 
 import argparse
+import inspect
 import logging
 import math
 import os
 import pkgutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any, NamedTuple
 
 from .. import machine
@@ -52,7 +53,7 @@ def tune(
     batch_size: int,
     *,
     max_workers: int | None = None,
-    budget_s: float = BUDGET_S,
+    budget_s: float | None = BUDGET_S,
     step: Callable[[Any], object] | None = None,
     **loading: Any,
 ) -> Tuned:
@@ -62,9 +63,9 @@ def tune(
         dataset: as for ``batches()``.
         batch_size: as for ``batches()``.
         max_workers: the most workers to try; None: twice the number of cores, and at least 8.
-        budget_s: seconds that all trials together may take.
+        budget_s: seconds that all trials together may take; None sets no limit.
         step: a function that does with a batch what your program does; None measures loading alone.
-        loading: the other arguments of ``batches()``.
+        loading: the other arguments of ``batches()``, but for ``n_processes`` and ``epochs``.
 
     >>> from mpiter import batches
     >>> found = tune(range(100_000), 64, max_workers=1, budget_s=5)
@@ -74,8 +75,11 @@ def tune(
     """
     whole("max_workers", max_workers, least=0, optional=True)
     seconds("budget_s", budget_s)
-    if not len(as_dataset(dataset)):
-        raise OptionError("the dataset is empty: there is nothing to try.")
+    budget_s = math.inf if budget_s is None else budget_s
+    for name in {"n_processes", "epochs"} & loading.keys():
+        raise OptionError(f"{name} is set by tune() for each trial: leave it out.")
+    if not isinstance(found := as_dataset(dataset), Sized) or not len(found):
+        raise OptionError("the dataset is empty or has no len(): there is nothing to try.")
     each_s = min(_TRIAL_S, budget_s / _PART)
     most = max(8, 2 * machine.cores()) if max_workers is None else max_workers  # workers may wait for a disk
     memory = machine.own_bytes(os.getpid()) + int(_MEMORY * machine.memory_available())
@@ -104,14 +108,14 @@ def measure(
 
     def consume(seconds: float, least: int, ends: float) -> float:
         """Take ``least`` batches for ``seconds`` or more, but not after ``ends``; return the seconds of one."""
-        since = now = time.perf_counter()
-        count = 0
-        while (now - since < seconds or count < least) and (now < ends or not count):
-            batch = next(stream)
+        count, since = 0, time.perf_counter()
+        for batch in stream:
             if step is not None:
                 step(batch)
             count, now = count + 1, time.perf_counter()
-        return (now - since) / count
+            if (now - since >= seconds and count >= least) or now >= ends:
+                return (now - since) / count
+        raise OptionError("no batch comes: drop_last needs as many samples as batch_size says.")
 
     began = time.perf_counter()
     with batches(dataset, batch_size, n_processes=workers, epochs=None, **loading) as stream:
@@ -157,8 +161,10 @@ def _named(name: str) -> Any:
         made = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(f"{name} cannot be found ({error}); write module:name, of a dataset or its class.") from error
+    if hasattr(type(made), "__getitem__"):
+        return made
     try:
-        return made if hasattr(type(made), "__getitem__") else made()
-    except TypeError as error:
-        remedy = "write a function without arguments that returns the dataset, and name that"
-        raise OptionError(f"{name} is no dataset, and cannot be called to get one ({error}): {remedy}.") from error
+        inspect.signature(made).bind()
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{name} is no dataset ({error}); name a function of no arguments that makes it.") from error
+    return made()

@@ -242,6 +242,15 @@ def test_a_snapshot_that_cannot_be_is_refused(make):
 
 
 @serially
+def test_a_snapshot_whose_order_does_not_fit_the_dataset_is_refused(make):
+    it = make([1, 2, 3])
+    for order in ([0, 1, 2, 3], [0, 1, 3], [0]):
+        with pytest.raises(ValueError, match=r"snapshot of .* order that does not fit the dataset"):
+            restored(it, {**saved(it), "order": np.array(order)})
+    assert sorted(flat(taken(it, 3))) == [1, 1, 2, 2, 3, 3]
+
+
+@serially
 def test_a_snapshot_without_an_order_is_refused_by_an_iterator_that_shuffles(make):
     with pytest.raises(KeyError, match="order"):
         restored(make([1, 2, 3]), {k: v for k, v in saved(make([1, 2, 3])).items() if "order" not in k})

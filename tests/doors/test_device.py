@@ -22,9 +22,8 @@ pytest.importorskip("torch", reason="torch is not installed: run `python3 tests 
 
 import torch
 
-from mpiter import device
-from mpiter.device import PageLocks
-from mpiter.torch import DataLoader, DevicePrefetcher
+from mpiter.torch import DataLoader, DevicePrefetcher, device
+from mpiter.torch.device import PageLocks
 from mpiter.transport.memory import arena_at
 
 pytestmark = pytest.mark.torch
@@ -80,6 +79,9 @@ def test_dtypes():
     ):
         (found,) = DevicePrefetcher([batch], "cpu", **options)
         assert (found["image"].dtype, found["numbers"].dtype, found["labels"].dtype) == (image, numbers, torch.int64)
+    for dtype in ("float16", np.float32):
+        with pytest.raises(mpiter.OptionError, match="is no dtype of torch's"):
+            DevicePrefetcher([batch], "cpu", dtype=dtype)
 
 
 def test_containers_stay_what_they_are():
@@ -112,6 +114,9 @@ def test_dicts_of_other_classes_and_batches_of_iterators_are_known():
 
 def test_its_state_is_the_loaders():
     with DataLoader(Images(), 4, shuffle=True, num_workers=1) as loader, DataLoader(Images(), 4, shuffle=True) as other:
+        assert DevicePrefetcher(loader, "cpu").stats() == loader.stats()
+        with pytest.raises(AttributeError, match="'DevicePrefetcher' object has no attribute 'state'"):
+            DevicePrefetcher(loader, "cpu").state  # noqa: B018
         ahead, goes_on = DevicePrefetcher(loader, "cpu"), DevicePrefetcher(other, "cpu")
         epoch = iter(ahead)
         next(epoch)

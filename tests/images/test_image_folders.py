@@ -57,7 +57,7 @@ def test_indices_are_those_of_a_list(root):
 
 
 def test_a_folder_without_pictures_is_refused(root):
-    with pytest.raises(mpiter.OptionError, match="has no pictures in folders of its own"):
+    with pytest.raises(mpiter.OptionError, match="has no subfolder with pictures"):
         ImageFolder(root / "ant")
 
 
@@ -150,6 +150,8 @@ def test_a_list_has_labels_or_none(root):
         ImageList(["cat/2.jpg", ("cat/10.jpg", 1)], root=root)
     with pytest.raises(mpiter.OptionError, match=r"a dict's labels would be lost, .*; pass its items\(\)"):
         ImageList({"cat/2.jpg": 3}, root=root)
+    with pytest.raises(TypeError, match="ImageList has no option 'nope'; it has decoder, mode"):
+        ImageList([], nope=1)
     with pytest.raises(TypeError, match="not int"):
         ImageList([(3, "cat/2.jpg")], root=root)
 
@@ -166,6 +168,13 @@ def test_a_text_file_has_a_pair_or_a_path_a_line(root):
     (root / "both.txt").write_text("cat/2.jpg 3\ncat/10.jpg\n")
     with pytest.raises(mpiter.OptionError, match=r"line 'cat/10\.jpg' of .*both\.txt has no label"):
         ImageList(root / "both.txt", root=root)
+    with pytest.raises(mpiter.OptionError, match=r"2\.jpg is no text file of paths; .* pass a list"):
+        ImageList(root / "cat" / "2.jpg")
+
+
+def test_a_path_may_be_a_url_whatever_the_root():
+    for root in (".", "/pets"):
+        assert ImageList(["s3://bucket/1.jpg"], root=root).source(0) == "s3://bucket/1.jpg"
 
 
 def test_text_files_of_other_systems_are_read(root):

@@ -171,6 +171,12 @@ def test_what_makes_no_sense_is_refused_at_construction():
         lambda: ImageList([], RandomResizedCrop),
         lambda: ImageList([], [Flip()]),
         lambda: Crop(8, "corner"),
+        lambda: Crop(8, padding=-1),
+        lambda: Resize(8, "cubic"),
+        lambda: RandomResizedCrop(8, scale=(1, 0.5)),
+        lambda: RandomResizedCrop(8, ratio=(0, 0.5)),
+        lambda: Normalize(std=(1, 1, 0)),
+        lambda: Normalize((0.5,) * 3, (0.5,)),
     ):
         with pytest.raises(mpiter.OptionError):
             make()

@@ -104,6 +104,18 @@ def test_an_archive_that_is_there_stays(folder, tmp_path):
     assert (tmp_path / "out.zip").read_bytes() == b"mine"
 
 
+def test_of_two_that_pack_into_one_archive_the_second_is_refused(folder, tmp_path, monkeypatch):
+    def refused(path):
+        with pytest.raises(OptionError, match=r"out\.zip\.packing is locked, most likely by another `mpiter pack`"):
+            pack(folder, tmp_path / "out.zip")
+        return genuine(path)
+
+    genuine = packing.bytes_at
+    monkeypatch.setattr(packing, "bytes_at", refused)
+    pack(folder, tmp_path / "out.zip")
+    assert content(tmp_path / "out.zip") == files_of(folder)
+
+
 def test_the_archive_may_lie_in_the_folder_that_it_packs(folder):
     pack(folder, folder / "out.zip")
     assert set(content(folder / "out.zip")) == set(NAMES)
@@ -188,7 +200,8 @@ def test_a_command_that_is_ended_leaves_no_archive_and_goes_on(folder, tmp_path,
     with monkeypatch.context() as patch:
         patch.setattr(packing, "write_all", write)
         assert main(["pack", str(folder), str(tmp_path / "out.zip")]) == (1 if isinstance(how, OSError) else 130)
-    assert ("No space left" in capsys.readouterr().err) == isinstance(how, OSError)
+    told = f"No space left on device: '{tmp_path / 'out.zip'}'"
+    assert (told in capsys.readouterr().err) == isinstance(how, OSError)
     assert not (tmp_path / "out.zip").exists()
     assert pack(folder, tmp_path / "out.zip").resumed > 0
     assert (tmp_path / "out.zip").read_bytes() == (tmp_path / "whole.zip").read_bytes()

@@ -267,7 +267,9 @@ def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         mpiter.batches(Squares(), 4, backend="ray")
 
 
-def test_the_address_of_rays_client_is_refused() -> None:
+def test_the_address_of_rays_client_and_a_timeout_below_zero_are_refused() -> None:
     pytest.importorskip("ray", reason=ray_here.REASON)
     with pytest.raises(mpiter.OptionError, match="with address='auto'"):
         Ray("ray://here:1")
+    with pytest.raises(mpiter.OptionError, match="start_timeout=-3 must be a number of seconds"):
+        Ray(start_timeout=-3)

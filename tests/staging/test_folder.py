@@ -6,6 +6,7 @@ import errno
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -41,6 +42,18 @@ def test_what_does_not_fit_is_not_kept_and_something_smaller_is(folder):
     assert folder.keep(folder.key("/3"), bytes(500))
     assert len(folder.held()) == 2
     assert folder.used()[0] == 9_500 + 2 * TAIL
+
+
+def test_a_copy_that_cannot_be_made_leaves_no_descriptor_and_no_count(folder):
+    before, limits = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            folder.keep(folder.key("/1"), bytes(9_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (folder.used(), len(os.listdir("/proc/self/fd"))) == ((0, 0), before)
+    assert folder.keep(folder.key("/1"), bytes(9_000))
 
 
 def test_a_process_that_was_forked_meanwhile_holds_no_claim_on(folder):

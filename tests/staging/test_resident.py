@@ -19,7 +19,7 @@ from mpiter.staging.resident import entropy
 @pytest.fixture
 def staged(tmp_path):
     """Of 40 samples, the first 10 are local."""
-    found = Staging(tmp_path / "tier", "1MB", workers=0).of(Store(tmp_path))
+    found = Staging(tmp_path / "tier", "1MB", threads=0).of(Store(tmp_path))
     for index in range(10):
         found[index]
     return found
@@ -72,9 +72,9 @@ def test_an_empty_dataset_has_an_empty_order(tmp_path):
 
 
 def test_what_makes_no_sense_is_refused(staged, tmp_path):
-    with pytest.raises(mpiter.OptionError, match="resident first needs a dataset that is staged"):
+    with pytest.raises(mpiter.OptionError, match="ResidentFirst needs a staged dataset"):
         ResidentFirst(Store(tmp_path))
     with pytest.raises(mpiter.OptionError, match="window"):
         ResidentFirst(staged, 0)
-    with pytest.raises(mpiter.OptionError, match="for 40 samples, and the dataset has 50"):
+    with pytest.raises(mpiter.OptionError, match="made for 40 samples; this order has 50"):
         mpiter.batches(range(50), 4, order_sampler=ResidentFirst(staged), n_processes=0)

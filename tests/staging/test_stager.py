@@ -21,7 +21,7 @@ def test_samples_are_copied_in_the_order_in_which_they_will_be_wanted_and_no_mor
     with mpiter.batches(range(100), 4, n_processes=0, seed=7) as plain:
         wanted = [int(index) for batch in plain for index in batch]
     store = Watched(tmp_path, 100)
-    staged = Staging(tmp_path / "tier", "1MB", workers=1).of(store)
+    staged = Staging(tmp_path / "tier", "1MB", threads=1).of(store)
     with mpiter.batches(staged, 4, n_processes=0, seed=7) as stream:
         start = stream.state_dict()
         next(stream)

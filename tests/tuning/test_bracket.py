@@ -71,6 +71,7 @@ def test_a_budget_that_ends_the_search_is_told() -> None:
     choice, reason = searched(Fake(lambda workers: 1 / max(1, workers)), 16, budget_s=3.5 * TRIAL_S)
     assert reason.endswith("the budget ended the search")
     assert choice == 2
+    assert "raise budget_s" in searched(Fake(lambda workers: 1.0), 16, budget_s=TRIAL_S)[1], "nothing was compared"
 
 
 def test_where_a_load_saturates_the_fewest_workers_are_taken() -> None:

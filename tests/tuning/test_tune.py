@@ -36,6 +36,7 @@ def test_each_batch_goes_through_the_users_step() -> None:
     found = mpiter.tune(DATA, 8, step=lambda batch: seen.append(batch.shape), max_workers=0, budget_s=0.2)
     assert set(seen) == {(8, 8)}
     assert found.n_processes == 0
+    assert [*mpiter.tune(DATA, 8, max_workers=0, budget_s=None).table] == [0]
 
 
 def test_other_arguments_are_those_of_batches() -> None:
@@ -50,7 +51,14 @@ def test_other_arguments_are_those_of_batches() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    for options, says in (({"batch_size": 0}, "batch_size=0 must be at least 1"), ({"dataset": []}, "is empty")):
+    for options, says in (
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"dataset": []}, "is empty or has no len"),
+        ({"dataset": iter(DATA)}, "is empty or has no len"),
+        ({"batch_size": 65, "drop_last": True}, "no batch comes: drop_last"),
+        ({"n_processes": 3}, "n_processes is set by tune"),
+        ({"epochs": 3}, "epochs is set by tune"),
+    ):
         with pytest.raises(mpiter.OptionError, match=says):
             mpiter.tune(**{"dataset": DATA, "batch_size": 8} | options)
 
@@ -72,6 +80,12 @@ class BadInWorkers(Own):
             raise ValueError("no such image")
         return index
 
+class Broken:
+    def __init__(self, root=""):
+        len(3)
+
+class Needs(Own):
+    def __init__(self, root): ...
 """
 
 
@@ -104,13 +118,16 @@ def test_what_is_asked_wrongly_is_told_with_status_2(capsys: pytest.CaptureFixtu
         ("elephants", "write module:name"),
         ("nowhere:Own", "No module named 'nowhere'"),
         ("mine_to_tune:Onw", "has no attribute 'Onw'"),
+        ("mine_to_tune:Needs", "name a function of no arguments"),
     ):
         assert tuned_by_command(name) == 2
         assert says in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("mine")
-def test_what_the_dataset_raises_in_a_worker_is_told_with_its_line() -> None:
+def test_what_the_dataset_raises_is_told_with_its_line() -> None:
+    with pytest.raises(TypeError, match="object of type 'int' has no len"):
+        tuned_by_command("mine_to_tune:Broken")
     with pytest.raises(ValueError, match="no such image") as raised:
         tuned_by_command("mine_to_tune:BadInWorkers")
     assert re.search(r"mine_to_tune.py\W+line 13, in __getitem__", "".join(traceback.format_exception(raised.value)))

@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from .errors import OptionError, warn
-from .samples.batch import Batch
-from .transport.memory import arena_at
+from ..errors import OptionError
+from ..samples.batch import Batch
+from ..transport.memory import arena_at
+
+_Scaling = tuple[Sequence[float], Sequence[float]] | None  # means and standard deviations
 
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
@@ -51,8 +53,7 @@ class PageLocks:
     def cover(self, address: int) -> bool:
         """Lock the range that ``address`` lies in, unless it is; False if that fails, or if no arena has it."""
         arena = arena_at(address)
-        found = None if arena is None else arena.range_at(address)
-        if arena is None or found is None:
+        if arena is None or (found := arena.range_at(address)) is None:
             return False
         start, size = found
         with self._one_at_a_time:
@@ -92,7 +93,7 @@ class DevicePrefetcher:
         dtype: of images and of floating-point tensors; None keeps it (float32 for images that are normalised).
 
     Values that are no tensor or array are left unchanged.  ``state_dict()`` is the state after the last batch handed
-    out, not after the one that is being copied.
+    out, not after the one that is being copied; ``stats()`` and ``close()`` are the loader's.
 
     >>> import numpy as np
     >>> for x, y in DevicePrefetcher([(np.zeros((2, 1, 2, 2), np.uint8), [1, 2])], "cpu", normalize=([128], [64])):
@@ -100,24 +101,18 @@ class DevicePrefetcher:
     torch.float32 -2.0 [1, 2]
     """
 
-    def __init__(
-        self,
-        loader: Any,
-        device: Any = None,
-        *,
-        normalize: tuple[Sequence[float], Sequence[float]] | None = None,
-        dtype: Any = None,
-    ) -> None:
+    def __init__(self, loader: Any, device: Any = None, *, normalize: _Scaling = None, dtype: Any = None) -> None:
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise OptionError(f"dtype={dtype!r:.60} is no dtype of torch's; use one such as torch.float16.")
         self.loader = loader
-        if device is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(device)
+        usual = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(usual if device is None else device)
         self.dtype = dtype
         self._scale: tuple[Any, Any] | None = None
         if normalize is not None:
             mean, std = (torch.as_tensor(part, dtype=torch.float32).reshape(-1) for part in normalize)
             if len(mean) != len(std) or not bool((std > 0).all()):
-                raise OptionError("normalize=(mean, std) takes as many of the one as of the other, and std above 0.")
+                raise OptionError("normalize: mean and std need equal lengths, and each std must be above 0.")
             self._scale = tuple(part.to(self.device).reshape(1, -1, 1, 1) for part in (mean, std))
         self._state: Any = None  # the loader's after the last batch handed out, if it is a batch ahead; else None
         self._was_new_epoch = False
@@ -135,6 +130,10 @@ class DevicePrefetcher:
     def is_new_epoch(self) -> bool:
         """True if the last batch handed out completed an epoch."""
         return bool(self.loader.is_new_epoch) if self._state is None else self._was_new_epoch
+
+    def __getattr__(self, name: str) -> Any:
+        """Return ``stats`` or ``close``, which are the loader's."""
+        return getattr(self.loader, name) if name in ("stats", "close") else object.__getattribute__(self, name)
 
     def state_dict(self) -> Any:
         """Return the loader's state after the last batch handed out."""
@@ -224,24 +223,11 @@ class _Ahead:
 
 
 def _counts(value: Any) -> bool:
-    """True for what is copied to the device: tensors and numeric arrays."""
-    return is_numeric(value) or isinstance(value, torch.Tensor)
-
-
-def is_numeric(value: Any) -> bool:
-    """True for an array whose memory a tensor can share: of numbers or bools, in native byte order."""
-    return isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and value.dtype.isnative
+    """True for what is copied to the device: tensors, and arrays whose memory a tensor can share."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biufc" and value.dtype.isnative
+    return isinstance(value, torch.Tensor)
 
 
 def _tensor(value: Any) -> Any:
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-def can_pin() -> bool:
-    if torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps":
-        return True
-    warn(
-        "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
-        UserWarning,
-    )
-    return False
