@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ import numpy as np
 from . import tensors
 
 _LOOKED_AT = 1024  # most elements of an array that are compared
-_HELD = 3  # references to an unshared value: its container's, the variable's, and getrefcount's
 _CONSTANT = {int, float, complex, bool, str, bytes, type(None), np.float32, np.float64, np.int64}
 
 
@@ -88,37 +86,15 @@ def parts_of(sample: Any) -> Iterable[Any] | None:
     return None if fields is None else [getattr(sample, name) for name in fields]
 
 
-def is_its_own(rows: list[Any]) -> bool:
-    """True if only ``rows`` refers to the first sample, so that the dataset can't overwrite its arrays."""
-    sample = rows[0]
-    kind = type(sample)
-    if getrefcount(sample) > _HELD:
-        return False
-    if kind is np.ndarray:
-        return sample.base is None
-    if kind is not tuple:
-        return kind in _CONSTANT
-    for part in sample:
-        if type(part) is np.ndarray:
-            if part.base is not None or getrefcount(part) > _HELD:
-                return False
-        elif type(part) not in _CONSTANT:
-            return False
-    return True
-
-
 def glimpse(sample: Any) -> list[bytes]:
     """Return some bytes of each array in a sample, to notice when the dataset overwrites it."""
     if (parts := parts_of(sample)) is not None:
         return [some for part in parts if type(part) not in _CONSTANT for some in glimpse(part)]
     if type(sample) is np.void:  # a record of a structured array
         return [sample.tobytes()]
-    if isinstance(sample, np.ndarray):
-        array = np.asarray(sample)
-    elif isinstance(sample, np.generic) or (raw := tensors.as_bytes(sample)) is None:
+    array = np.asarray(sample) if isinstance(sample, np.ndarray) else (tensors.as_bytes(sample) or (None,))[0]
+    if array is None:
         return []
-    else:
-        array = raw[0]
     if array.size <= _LOOKED_AT:
         return [array.tobytes()]
     elements = array.ravel("K") if array.flags.forc else array.flat  # without copying the whole array

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import WorkerStartError
 from ..rules import Rules
-from ..samples.copying import Held, glimpse, is_its_own
+from ..samples.copying import Held, glimpse
 from . import seeding
 from .block import Block, Done
 from .board import LINE_BYTES
@@ -79,7 +79,7 @@ class CallersWorker:
         here.now = frame
         try:
             add(dataset[next(rest)])
-            first = None if is_its_own(rows) else glimpse(rows[0])
+            first = glimpse(rows[0])
             for key in rest:
                 add(dataset[key])
         except BaseException as error:
