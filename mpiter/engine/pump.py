@@ -8,7 +8,6 @@ times, and ends in bounded time, as do dropping the pump and leaving the interpr
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,6 +32,7 @@ from .recovery import doings
 from .tally import Skipped
 from .team import Team
 
+NOTHING = object()  # in place of a batch whose samples were all left out
 Late = Callable[[float, float, str], Exception]  # takes the limit, the seconds waited, and what the workers do
 
 
@@ -66,7 +66,7 @@ class Pumping:
     ) -> None:
         self.options, self._opens, self._late, self._counts = options, opens, late, counts
         self._all_skipped = skipped or Skipped()
-        self._one_at_a_time = threading.RLock()  # next() may be called by several threads
+        self._one_at_a_time = home.new_lock()  # next() may be called by several threads
         self._last_stats = Stats()
 
     def go(self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None) -> None:
@@ -91,18 +91,32 @@ class Pumping:
 
     def next(self, passed: Callable[[], object] | None = None) -> Any:
         """Return the next batch that has samples left; ``passed`` is called for each that has none and is skipped."""
-        with self._one_at_a_time:
-            while True:
-                if self._has_ended:
-                    raise StopIteration
-                loop = self._ready()
-                delivery = self._take(loop)
-                if not delivery.is_empty:
-                    return self._hand_out(loop, delivery)
-                self._before = self._before or self.cursor
-                self._advance(delivery)
-                if passed is not None:
-                    passed()
+        here = None
+        try:
+            with self._one_at_a_time:
+                while True:
+                    here = self.cursor, self._before
+                    if (batch := self._next()) is not NOTHING:
+                        return batch
+                    here = None
+                    if passed is not None:
+                        passed()
+        except BaseException as error:
+            if here is not None and not isinstance(error, Exception):  # Ctrl-C: what was about to come comes again
+                (self.cursor, self._before), self._has_stopped = here, True
+            raise
+
+    def _next(self) -> Any:
+        """Return the next batch, or NOTHING if all its samples were left out."""
+        if self._has_ended:
+            raise StopIteration
+        loop = self._ready()
+        delivery = self._take(loop)
+        if not delivery.is_empty:
+            return self._hand_out(loop, delivery)
+        self._before = self._before or self.cursor
+        self._advance(delivery)
+        return NOTHING
 
     def start(self) -> None:
         """Start fetching ahead now instead of when the first batch is asked for."""
@@ -177,12 +191,8 @@ class Pumping:
         return batch
 
     def _advance(self, delivery: Delivery, samples: int | None = None, began: float = 0.0, ended: float = 0.0) -> None:
-        """Move the cursor behind a delivery.  Hooks come first: if Ctrl-C interrupts them, the batch comes again."""
-        try:
-            self._hooks.tell(Hook.handed_out, delivery, samples, began, ended)
-        except BaseException:
-            self._has_stopped = True  # the next run tells the hooks where it begins
-            raise
+        """Move the cursor behind a delivery."""
+        self._hooks.tell(Hook.handed_out, delivery, samples, began, ended)
         if not delivery.is_end:
             after, before = delivery.plan.after, self._before
             if before is not None:  # the user sees one step: an epoch that ended among the batches passed by must show
@@ -248,7 +258,6 @@ class Pump(Pumping):
 
     def go(self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None) -> None:
         super().go(cursor, plans, seed)
-        self._in_hand = None
         if self.loop is not None and self.loop.pid == os.getpid():
             self._begin(self.loop)
             self._has_stopped = False
@@ -258,7 +267,7 @@ class Pump(Pumping):
 
     def _run(self) -> Run:
         self._runs += 1
-        self._taken = 0
+        self._taken, self._in_hand = 0, None
         return Run(self._runs, self.cursor, self.seed, self._course())
 
     def _take(self, loop: _PrefetchLoop) -> Delivery:

@@ -39,7 +39,9 @@ class Recovery:
 
     def recover(self, end: End, ledger: Ledger) -> None:
         """Have the ledger send the worker's rows again; raise an error if continuing is pointless."""
-        suspect = ledger.in_hand(end.line) if end.line.active == 1 else None  # of several in hand it may be any
+        line, held = end.line, ledger.out.get(end.line.block)
+        is_single = line.ready and held is not None and held[0].rows == 1  # if it isn't active, it was being sent
+        suspect = ledger.in_hand(line) if line.active == 1 or is_single else None  # of several it may be any
         rows = ledger.recall(end.blocks, is_lost=not end.is_gone)
         self.restarts += 1
         text = f"{end} while fetching sample {suspect[1]!r:.60}" if suspect else str(end)
@@ -48,7 +50,8 @@ class Recovery:
             ledger.count_as_failed(fault)
             rows, without = rows - 1, f", without sample {fault.index!r:.60}"
         stack = end.stack if fault is None or self._skips else ""  # which the error has
-        _log.warning("%s; replacing it and fetching %d samples again%s", text, rows, without, exc_info=_trace(stack))
+        again = f" and fetching {rows} sample{'s' * (rows != 1)} again{without}" * (rows > 0)
+        _log.warning("%s; replacing it%s", text, again or without, exc_info=_trace(stack))
 
     def _judged(self, end: End, suspect: tuple[Place, Any] | None, text: str) -> Fault | None:
         """Return the fault of a sample that has ended two workers, or None for any other death."""

@@ -117,7 +117,8 @@ class Crew:
 
     def board(self) -> list[Line]:
         """Return the lines on the board (shared integers: what each worker fetches), with process ids filled in."""
-        return [] if self._pool is None else self._board.lines(self._pool.pids)
+        pool = self._pool
+        return [] if pool is None else self._board.lines(pool.pids)
 
     def _look(self, pool: Any) -> None:
         """Find workers that are stuck, and take the next step in ending each."""

@@ -73,7 +73,6 @@ class Board:
     def close(self) -> None:
         for place in [*self._places, *self._left] if self._arena is not None else ():
             self._arena.free(place, LINE_BYTES)
-        self._places.clear()
 
 
 _LONGEST = 20_000  # characters of a stack

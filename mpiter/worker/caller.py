@@ -1,8 +1,8 @@
 """Fetching without workers: the caller's own thread acts as the worker.
 
 An ordinary batch is fetched by a bare loop over its keys, any other by the code that all workers run.  Guarantees that
-the caller's random generators are left as they were, even after an error; that Ctrl-C is raised; and that samples
-fetched before one raised an error aren't fetched again.
+the caller's random generators are left as they were, even after an error; that Ctrl-C and SystemExit are raised; and
+that samples fetched before one raised an error aren't fetched again.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class CallersWorker:
         is_refilled = first is not None and glimpse(rows[0]) != first
         if problem is None and not (drawn or is_refilled):
             return rows
-        if isinstance(problem, KeyboardInterrupt):
+        if problem is not None and not isinstance(problem, Exception):
             raise problem
         worker.copies = is_refilled
         if problem is not None and not (drawn or is_refilled):

@@ -43,7 +43,7 @@ def _fetch_run(fields: tuple[Any, ...]) -> tuple[Any, ...]:
         done = _watched(block, worker)
     except BaseException as error:  # a bug of ours, most likely; still it must not be raised into the Pool
         rows = [block.sample(at) for at in range(block.rows)]
-        faults = tuple(take_down(error, *found, worker.info) for found in rows if found is not None)
+        faults = tuple(take_down(error, *found, worker) for found in rows if found is not None)
         done = Done(block.number, worker.info.id, block.rows, faults=faults)
     finally:
         here.now = outer
@@ -155,7 +155,7 @@ class _Fetching:
             last = max(at for at, fault in enumerate(self.faults) if fault.row == place[1])
             self.faults[last] = replace(self.faults[last], ends_row=True)
         else:
-            self.faults.append(take_down(error, place, index, self._worker.info))
+            self.faults.append(take_down(error, place, index, self._worker))
         self.sheet.fail(row)
 
     def _found(self, row: int) -> tuple[Place, Any]:
@@ -191,10 +191,10 @@ class _Fetching:
         self.let_pass(error)
         batch, row, epoch, position = self._found(self._cells[Cell.ROW])[0]
         if (row, position + at) not in ((known.row, known.position) for known in self.faults):  # else it is a retry
-            fault = take_down(error, (batch, row, epoch, position + at), key, self._worker.info)
+            fault = take_down(error, (batch, row, epoch, position + at), key, self._worker)
             self.faults.append(replace(fault, ends_row=False))
 
     def let_pass(self, error: BaseException) -> None:
-        """Raise Ctrl-C again if this is the caller's own thread; in a worker every exception is the dataset's."""
-        if isinstance(error, KeyboardInterrupt) and self._worker.info.backend == "serial":
+        """Raise Ctrl-C or SystemExit again in the caller's own thread; in a worker every exception is the dataset's."""
+        if not isinstance(error, Exception) and self._worker.info.backend == "serial":
             raise error
