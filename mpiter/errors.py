@@ -118,8 +118,7 @@ class WorkerStartError(MpiterError, RuntimeError):
 
 def could_not_start(error: Exception) -> WorkerStartError:
     """Return the error for workers that the operating system refuses to start."""
-    limits = "Look at the limits (ulimit -u, -n, -v), or use fewer workers."
-    remedy = "The working directory must exist." if isinstance(error, FileNotFoundError) else limits
+    remedy = "Look at the limits (ulimit -u, -n, -v) and the working directory, or use fewer workers."
     return WorkerStartError(f"the workers cannot be started: {error}. {remedy}")
 
 

@@ -175,8 +175,7 @@ def _compare(here: list[Any], there: list[Any], when: str) -> None:
     for index, (one, other) in enumerate(zip(here, there, strict=True)):
         assert _same(one, other), (
             f"dataset[{index}] is another sample {when}. It must depend on the index alone: draw randomness from "
-            f"mpiter.get_rng() or the global generators, which are seeded for each sample, not from a generator of the "
-            f"dataset's own."
+            f"mpiter.get_rng() or the global generators, seeded for each sample, not from one of the dataset's own."
         )
 
 

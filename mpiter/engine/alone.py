@@ -1,8 +1,8 @@
 """Loading without workers: the consumer's thread fetches each batch when it is asked for.
 
 This process acts as the worker: a batch is one block, and a list holds the very objects that the dataset has returned.
-Guarantees what the pump guarantees; that the caller's random generators are left as they were; and that a dataset which
-reuses the memory of its samples is noticed: from then on each sample is copied before the next is fetched.
+Guarantees what the pump guarantees, and that the caller's random generators are left as they were.  A dataset that uses
+the memory of a sample again is noticed sooner or later, and samples are then copied; batches before may be wrong.
 """
 
 from __future__ import annotations

@@ -92,6 +92,8 @@ class Options:
             raise OptionError("receipts need in_order=True: else no audit could tell lost batches from coming ones.")
         for name in ("trace", "receipts"):
             if (given := getattr(self, name)) is not None and not hasattr(given, "hook"):
+                if not given or not isinstance(given, (str, bytes, os.PathLike)):
+                    raise OptionError(f"{name}={given!r:.60} must be a path.")
                 self._set(**{name: BY_OPTION[name](os.fsdecode(given))})
         if (check := getattr(self.backend, "check", None)) is not None:
             check(self)

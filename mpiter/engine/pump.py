@@ -8,6 +8,7 @@ times, and ends in bounded time, as do dropping the pump and leaving the interpr
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -66,7 +67,8 @@ class Pumping:
     ) -> None:
         self.options, self._opens, self._late, self._counts = options, opens, late, counts
         self._all_skipped = skipped or Skipped()
-        self._one_at_a_time = home.new_lock()  # next() may be called by several threads
+        self._one_at_a_time = threading.RLock()  # next() may be called by several threads
+        home.locks.add(self._one_at_a_time)
         self._last_stats = Stats()
 
     def go(self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None) -> None:
@@ -89,7 +91,7 @@ class Pumping:
         if self.loop is not None and not self.loop.carries(self.options.cargo):
             self.change(self.options)
 
-    def next(self, passed: Callable[[], object] | None = None) -> Any:
+    def next(self, passed: Callable[[], object] = lambda: None) -> Any:
         """Return the next batch that has samples left; ``passed`` is called for each that has none and is skipped."""
         here = None
         try:
@@ -99,8 +101,7 @@ class Pumping:
                     if (batch := self._next()) is not NOTHING:
                         return batch
                     here = None
-                    if passed is not None:
-                        passed()
+                    passed()
         except BaseException as error:
             if here is not None and not isinstance(error, Exception):  # Ctrl-C: what was about to come comes again
                 (self.cursor, self._before), self._has_stopped = here, True

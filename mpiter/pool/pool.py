@@ -219,7 +219,6 @@ class Pool(Workers):
                 left.append(worker.process)
         starting.forget(left)
         self._workers.clear()
-        self._places.clear()
         return not left
 
 
@@ -252,7 +251,6 @@ def _work(tasks: Any, answers: Any, others: list[Any], initializer: Any, initarg
     end.send(READY, None)
     while (task := end.receive()) is not None:
         block: Any = None
-        answer: Any = None
         try:
             func, block = pickle.loads(task[1])
             answer = func(block)

@@ -226,10 +226,7 @@ def _map_as_much_as_possible(file: SharedFile, size: int) -> tuple[int, mmap.mma
                 size = aligned(max(_SMALLEST, size // 2), PAGE)
                 continue
             file.close()
-            raise SharedMemoryFull(
-                f"cannot map {size / 1e6:.0f} MB of shared memory ({error}); raise the limit on address space or file "
-                f"size (ulimit -v, ulimit -f)."
-            ) from error
+            raise SharedMemoryFull(f"cannot map {size / 1e6:.0f} MB ({error}); raise ulimit -v or -f.") from error
 
 
 def _full(size: int, available: int, reserve: int) -> SharedMemoryFull:

@@ -31,11 +31,8 @@ class Line(NamedTuple):
     active: int  # 1 while a block is fetched, 2 while several of its rows are read at once, 0 when idle
 
 
-class Cell:
-    PID, READY, BLOCK, ROW, SINCE, ACTIVE = range(len(Line._fields))
-
-
 _CELLS = len(Line._fields)
+CELL = Line(*range(_CELLS))  # the place of each integer in its line
 LINE_BYTES = 64  # one cache line
 
 

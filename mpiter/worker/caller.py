@@ -82,18 +82,16 @@ class CallersWorker:
             first = None if is_its_own(rows) else glimpse(rows[0])
             for key in rest:
                 add(dataset[key])
-        except BaseException as error:
+        except Exception as error:
             problem = error
         finally:
             here.now, frame.at = outer, None
-        if drawn := callers.drawn():
-            callers.restore()
-            worker.seeds |= drawn
+            if drawn := callers.drawn():
+                callers.restore()
+                worker.seeds |= drawn
         is_refilled = first is not None and glimpse(rows[0]) != first
         if problem is None and not (drawn or is_refilled):
             return rows
-        if problem is not None and not isinstance(problem, Exception):
-            raise problem
         worker.copies = is_refilled
         if problem is not None and not (drawn or is_refilled):
             self.give_again(rows, problem)

@@ -71,19 +71,13 @@ def _end_with(pipe: Any, timeout: float | None) -> None:
 
 
 generation = 0  # counts the forks between this process and the first: asking for the process's number takes longer
-_locks: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def new_lock() -> Any:
-    """Return a re-entrant lock; in a forked child it is free even if another thread of the parent held it."""
-    _locks.add(lock := threading.RLock())
-    return lock
+locks: weakref.WeakSet[Any] = weakref.WeakSet()  # that a forked child gets free, though a thread of the parent has one
 
 
 def _is_child() -> None:
     global generation
     generation += 1
-    for lock in _locks:
+    for lock in locks:
         if not lock._is_owned():
             lock._at_fork_reinit()
 
