@@ -40,8 +40,8 @@ class Recovery:
     def recover(self, end: End, ledger: Ledger) -> None:
         """Have the ledger send the worker's rows again; raise an error if continuing is pointless."""
         line, held = end.line, ledger.out.get(end.line.block)
-        is_single = line.ready and held is not None and held[0].rows == 1  # if it isn't active, it was being sent
-        suspect = ledger.in_hand(line) if line.active == 1 or is_single else None  # of several it may be any
+        was_sent = not line.active and line.block in end.blocks and held is not None and held[0].rows == 1
+        suspect = ledger.in_hand(line) if line.active == 1 or was_sent else None  # of several rows it may be any
         rows = ledger.recall(end.blocks, is_lost=not end.is_gone)
         self.restarts += 1
         text = f"{end} while fetching sample {suspect[1]!r:.60}" if suspect else str(end)

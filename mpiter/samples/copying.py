@@ -18,7 +18,7 @@ import numpy as np
 from . import tensors
 
 _FEW, _LOOKED_AT = 16, 1024  # most parts of a sample, and elements of an array, that are compared
-_HELD = next(getrefcount(value) for value in [object()])  # of a value that only its container and a variable refer to
+_HELD = next(getrefcount(value) for value in [object()])  # references to a value in a container and a variable
 _CONSTANT = {int, float, complex, bool, str, bytes, type(None), np.float32, np.float64, np.int64}
 
 

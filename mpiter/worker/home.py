@@ -71,7 +71,7 @@ def _end_with(pipe: Any, timeout: float | None) -> None:
 
 
 generation = 0  # counts the forks between this process and the first: asking for the process's number takes longer
-locks: weakref.WeakSet[Any] = weakref.WeakSet()  # that a forked child gets free, though a thread of the parent has one
+locks: weakref.WeakSet[Any] = weakref.WeakSet()  # free in a forked child, even if another thread of the parent held one
 
 
 def _is_child() -> None:

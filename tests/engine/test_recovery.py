@@ -125,6 +125,16 @@ def test_a_line_that_does_not_fit_its_block_blames_no_sample(ledger: Ledger, lin
     assert faults_in(ledger) == []
 
 
+def test_a_worker_that_dies_without_a_block_blames_no_row_that_another_has_to_itself() -> None:
+    ledger, recovery = empty(), Recovery()
+    entered(ledger, 0)
+    cut(ledger, 0, rows=1)
+    for _ in range(2):
+        recovery.recover(died(row=0, active=0, blocks=()), ledger)
+        recovery.setbacks.clear()
+    assert faults_in(ledger) == []
+
+
 def bury(recovery: Recovery, times: int, workers: int = 1) -> None:
     for _ in range(times):
         for worker in range(workers):
