@@ -50,8 +50,8 @@ class Recovery:
             ledger.count_as_failed(fault)
             rows, without = rows - 1, f", without sample {fault.index!r:.60}"
         stack = end.stack if fault is None or self._skips else ""  # which the error has
-        again = f" and fetching {rows} sample{'s' * (rows != 1)} again{without}" * (rows > 0)
-        _log.warning("%s; replacing it%s", text, again or without, exc_info=_trace(stack))
+        again = f" and fetching {'1 sample' if rows == 1 else f'{rows} samples'} again" if rows else ""
+        _log.warning("%s; replacing it%s%s", text, again, without, exc_info=_trace(stack))
 
     def _judged(self, end: End, suspect: tuple[Place, Any] | None, text: str) -> Fault | None:
         """Return the fault of a sample that has ended two workers, or None for any other death."""
