@@ -33,7 +33,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .engine.hook import WINGS
+from .engine.hook import BY_OPTION
 from .errors import BatchTimeout, MpiterError, OptionError, SampleError, StateError, WorkerCrashed
 from .pool.backends import BY_NAME, Process
 from .rules import Skip
@@ -89,13 +89,13 @@ __all__ = [
 ]
 
 
-def _from_wing(module: str, name: str) -> Callable[..., Any]:
+def _from_module(module: str, name: str) -> Callable[..., Any]:
     """Return a function that imports ``module`` when it is called, and calls ``name`` in it."""
     return lambda *given: getattr(import_module(f"mpiter.{module}"), name)(*given)
 
 
-WINGS["trace"], WINGS["receipts"] = _from_wing("tuning.trace", "Trace"), _from_wing("receipts", "Receipts")
-BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("remote.mpi", "MPI")
+BY_OPTION["trace"], BY_OPTION["receipts"] = _from_module("tuning.trace", "Trace"), _from_module("receipts", "Receipts")
+BY_NAME["ray"], BY_NAME["mpi"] = _from_module("remote.ray", "Ray"), _from_module("remote.mpi", "MPI")
 
 
 def __dir__() -> list[str]:

@@ -127,7 +127,8 @@ def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
                 at, now = (int(record["epoch"]), int(record.get("place", _LARGEST))), float(record["time"])
                 if number == 1 or "receipts" in record:
                     who, length = (int(record["rank"]), int(record["size"])), record.get("length")
-                    runs.append(_Run(path.name, who, at, length, record.get("step", 0), now, now))
+                    length = None if length is None else int(length)
+                    runs.append(_Run(path.name, who, at, length, int(record.get("step") or 0), now, now))
                     continue
                 runs[-1].until, keys = max(runs[-1].until, now), record.get("keys", [])
                 kinds = np.full(len(keys), _FAILED if record.get("failed") else _HANDED, np.uint8)
@@ -136,7 +137,7 @@ def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
                 keys = np.array(keys, np.int64) if {*map(type, keys)} <= {int} else np.array([*map(str, keys)])
                 name = f"rank {runs[-1].who[0]} of {runs[-1].who[1]} at place {at[1]}, line {number} of {path.name}"
                 lines.append(_Line(runs[-1], at, name, record.get("at", -1), keys, kinds))
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise OptionError(f"{path}: line {number} is damaged, or no receipt ({error!r:.90}).") from error
 
 

@@ -262,7 +262,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    machine.write_names(path.parent)
+    machine.sync_folder(path.parent)
 
 
 def _say(text: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
-__all__ = [  # those that `mpiter` itself does not name
+__all__ = [  # reached as mpiter.errors.NAME only
     "DatasetNotPicklable",
     "IteratorClosed",
     "SampleNotSendable",
@@ -118,14 +118,14 @@ class WorkerStartError(MpiterError, RuntimeError):
 
 def could_not_start(error: Exception) -> WorkerStartError:
     """Return the error for workers that the operating system refuses to start."""
-    remedy = "Look at the limits (ulimit -u, -n, -v), or use fewer; the working directory must exist."
+    remedy = "Look at the limits (ulimit -u, -n, -v) and the working directory, or use fewer workers."
     return WorkerStartError(f"the workers cannot be started: {error}. {remedy}")
 
 
 class WorkerCrashed(MpiterError, RuntimeError):
     """A sample has ended its worker twice, or the workers keep dying; the text says how, and why if that is known.
 
-    The following ``next()`` continues after the sample.  ``on_error="skip"`` leaves such samples out and counts them.
+    If a sample is named, the following ``next()`` continues after its batch, and ``on_error="skip"`` leaves it out.
 
     >>> import os
     >>> from mpiter import DataLoader
@@ -159,7 +159,7 @@ class SharedMemoryFull(MpiterError, MemoryError):
 
 
 class IteratorClosed(MpiterError, NotImplementedError):
-    """The iterator was closed; make a new one.
+    """The iterator was closed; make a new one.  Chainer raises NotImplementedError if a closed one is reset.
 
     >>> from mpiter import batches
     >>> with batches([1, 2], 1, n_processes=0) as it:

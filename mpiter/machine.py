@@ -77,7 +77,7 @@ def control_groups() -> Iterator[Path]:
             yield base
 
 
-def write_names(folder: str | os.PathLike[str]) -> None:
+def sync_folder(folder: str | os.PathLike[str]) -> None:
     """Have the system write a folder's entries to disk, as ``os.fsync`` does with a file's contents."""
     number = os.open(folder, os.O_RDONLY)
     try:

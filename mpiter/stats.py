@@ -12,7 +12,7 @@ from . import machine
 _WORTH_TELLING = 0.05  # of the time
 _TOO_SHORT_S = 0.2  # to tell anything
 _HAND_OVER_S = 0.0003  # of the consumer's time, for each small batch that comes from a worker
-_TO_SPARE, _MOST_TOLD = 1.02, 64  # of loading that is hidden; workers: beyond, the step takes no time to speak of
+_TO_SPARE, _MOST_TOLD = 1.02, 64  # times the workers that hide loading; the most workers that are told of
 _RARE = ("skipped", "restarts", "odd_rows", "copies")
 
 

@@ -1,8 +1,8 @@
 """Loading without workers: the consumer's thread fetches each batch when it is asked for.
 
 This process acts as the worker: a batch is one block, and a list holds the very objects that the dataset has returned.
-Guarantees what the pump guarantees; that the caller's random generators are left as they were; and that a dataset which
-reuses the memory of its samples is noticed: from then on each sample is copied before the next is fetched.
+Guarantees what the pump guarantees, and that the caller's random generators are left as they were.  A dataset that uses
+the memory of a sample again is noticed sooner or later, and samples are then copied; batches before may be wrong.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from operator import is_
 from typing import Any
@@ -48,11 +48,10 @@ class Alone(Pumping):
         with contextlib.suppress(WorkerStartError):  # the first batch raises it
             super().start()
 
-    def next(self, passed: Callable[[], object] | None = None) -> Any:
-        with self._one_at_a_time:
-            if self._is_usual and not self._has_stopped and (batch := self._usual()) is not None:
-                return batch
-            return super().next(passed)
+    def _next(self) -> Any:
+        if self._is_usual and not self._has_stopped and (batch := self._usual()) is not None:
+            return batch
+        return super()._next()
 
     def _usual(self) -> Any:
         """Return the next batch if it is a whole one within an epoch; None if it must be planned first.
@@ -70,9 +69,6 @@ class Alone(Pumping):
                 return None
             keys, position, after = found
             rows = reading.worker.read(keys, self.seed, cursor.epoch, position)
-        except BaseException:
-            self._has_stopped = True
-            raise
         finally:
             fetched = _now()
             tally.waits = tally.waits[0] + fetched - began, None

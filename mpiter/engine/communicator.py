@@ -1,7 +1,7 @@
 """The bounded queue between the prefetch thread, which calls ``put``, and the consumer, which calls ``get``.
 
 Guarantees that after ``reset`` nothing of an earlier run (the batches from one position on) is handed out, and that
-both sides return at once after ``terminate``.
+both sides raise Terminated at once after ``terminate``.
 """
 
 from __future__ import annotations
@@ -40,21 +40,24 @@ class _Communicator:
                 if run != self._run:
                     return
                 self.queue.append(delivery)
-                self._not_empty.notify()
+                self._not_empty.notify_all()  # a thread that Ctrl-C woke may still be listed
 
     def get(self, stalled: Callable[[float], None], glance_s: float = 1.0) -> Delivery:
         """Wait for the next delivery; every ``glance_s`` seconds ``stalled`` gets the time waited so far."""
         stopwatch, waited = Stopwatch(glance_s), 0.0
         while True:
-            with self._lock:
-                self._not_empty.wait_for(lambda: self.queue or self._terminated, glance_s)
-                if self.queue:
-                    delivery = self.queue.popleft()
-                    self._not_full.notify()
-                    self._taken(delivery)
-                    return delivery
-                if self._terminated:
-                    raise Terminated
+            try:
+                with self._lock:
+                    self._not_empty.wait_for(lambda: self.queue or self._terminated, glance_s)
+                    if self.queue:
+                        delivery = self.queue.popleft()
+                        self._not_full.notify()
+                        self._taken(delivery)
+                        return delivery
+                    if self._terminated:
+                        raise Terminated
+            except RuntimeError as error:  # the lock was free: Ctrl-C came just as ``wait_for`` had released it
+                raise error.__context__ or error from None
             waited += stopwatch.lap()
             stalled(waited)
 

@@ -52,7 +52,7 @@ class Delivery:
     error: BaseException | None = None  # of the batch as a whole
     out: int = 0  # blocks with workers, which may write into its room
     is_abandoned: bool = False
-    is_suspect: bool = False  # a worker died while it had rows of it: they are fetched one by one
+    deaths: int = 0  # of workers that had rows of it: these are then fetched, and in the end sent, one by one
     is_lost: bool = False  # a worker that could not be ended may write into its room
     is_end: bool = False  # the end of the run, not a batch
     number: int = 0  # among the deliveries of its run

@@ -55,7 +55,7 @@ class Hook:
         """The loop has ended, or its iterator was collected; may be called several times, later, from any thread."""
 
 
-WINGS: dict[str, Callable[[str], Any]] = {}  # make "trace" and "receipts", which the core doesn't import, from a path
+BY_OPTION: dict[str, Callable[[str], Any]] = {}  # makes the object for trace= or receipts= from a path
 
 
 class Hooks:

@@ -39,14 +39,14 @@ class Ledger:
     def cut(self, number: int, parts: int, dataset: int, seed: int, sent: float) -> Block:
         """Cut the next block from the first batch with unsent rows: one of ``parts`` equal ones, or one row if 0."""
         batch, first, stop = self.uncut.popleft()
-        is_blind = not self._rules.shares_memory  # the board doesn't show which row a worker fetches
-        rows = -(-batch.plan.rows // parts) if parts and not (is_blind and batch.is_suspect) else 1
+        whole = batch.deaths <= self._rules.shares_memory  # else it isn't known which row was being fetched, or sent
+        rows = -(-batch.plan.rows // parts) if parts and whole else 1
         if first + rows < stop:
             self.uncut.appendleft((batch, first + rows, stop))
             stop = first + rows
         room, plan = batch.room, batch.plan
         place = plan.number, first, stop - first, tuple(_part(plan.stretches, first, stop))
-        block = make_block((number, dataset, seed, *place, room.brief, room.address, batch.is_suspect, sent))
+        block = make_block((number, dataset, seed, *place, room.brief, room.address, batch.deaths > 0, sent))
         batch.out += 1
         self.out[number] = block, batch
         return block
@@ -63,7 +63,7 @@ class Ledger:
                 continue
             block, batch = found
             batch.out -= 1
-            batch.is_suspect = True
+            batch.deaths += 1
             batch.is_lost |= is_lost
             if batch.is_abandoned:
                 self._give_up(batch)

@@ -23,7 +23,7 @@ from ..pool.backends import backend_for
 from ..pool.starting import interrupts_later
 from ..rules import DEAR_S, Rules, Skip
 from ..samples.batch import settle_as
-from .hook import WINGS, Hook
+from .hook import BY_OPTION, Hook
 
 
 class _NoWorkers:
@@ -52,9 +52,9 @@ class Options:
     worker_init: Callable[[Any], Any] | None = None
     in_order: bool = True
     ragged: str = "list"
-    trace: Any = None  # the name of a file, or a Trace; the name is made one
-    shard: Any = None  # this rank's part; it is made a Shard
-    receipts: Any = None  # a folder; it is made a Receipts
+    trace: Any = None  # a Trace, or a path, which is replaced by one
+    shard: Any = None  # this rank's part; it is replaced by a Shard
+    receipts: Any = None  # a Receipts, or a folder, which is replaced by one
     is_settled: bool = False  # take the dataset as it is, not as columns
     workers_name: str = "n_processes"  # the argument's name, for messages
     workers: int = field(init=False, default=0)
@@ -79,6 +79,7 @@ class Options:
         seconds("sample_timeout", self.sample_timeout)
         if not isinstance(self.on_error, Skip) and self.on_error not in ("raise", "skip"):
             raise OptionError(f"on_error={self.on_error!r} is unknown; use 'raise', 'skip' or Skip(most=…).")
+        whole("most", getattr(self.on_error, "most", None), least=0, optional=True)
         settle_as(self.ragged)
         shard = shard_for(self.shard)
         seed = 0 if self.seed is None and shard is not None else self.seed  # all ranks need the same
@@ -91,7 +92,9 @@ class Options:
             raise OptionError("receipts need in_order=True: else no audit could tell lost batches from coming ones.")
         for name in ("trace", "receipts"):
             if (given := getattr(self, name)) is not None and not hasattr(given, "hook"):
-                self._set(**{name: WINGS[name](os.fsdecode(given))})
+                if not given or not isinstance(given, (str, bytes, os.PathLike)):
+                    raise OptionError(f"{name}={given!r:.60} must be a path.")
+                self._set(**{name: BY_OPTION[name](os.fsdecode(given))})
         if (check := getattr(self.backend, "check", None)) is not None:
             check(self)
         if isinstance(self.serializer, str) and self.serializer not in ("slots", "packed"):

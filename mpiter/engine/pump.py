@@ -33,6 +33,7 @@ from .recovery import doings
 from .tally import Skipped
 from .team import Team
 
+NOTHING = object()  # in place of a batch whose samples were all left out
 Late = Callable[[float, float, str], Exception]  # takes the limit, the seconds waited, and what the workers do
 
 
@@ -67,6 +68,7 @@ class Pumping:
         self.options, self._opens, self._late, self._counts = options, opens, late, counts
         self._all_skipped = skipped or Skipped()
         self._one_at_a_time = threading.RLock()  # next() may be called by several threads
+        home.locks.add(self._one_at_a_time)
         self._last_stats = Stats()
 
     def go(self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None) -> None:
@@ -89,20 +91,33 @@ class Pumping:
         if self.loop is not None and not self.loop.carries(self.options.cargo):
             self.change(self.options)
 
-    def next(self, passed: Callable[[], object] | None = None) -> Any:
+    def next(self, passed: Callable[[], object] = lambda: None) -> Any:
         """Return the next batch that has samples left; ``passed`` is called for each that has none and is skipped."""
-        with self._one_at_a_time:
-            while True:
-                if self._has_ended:
-                    raise StopIteration
-                loop = self._ready()
-                delivery = self._take(loop)
-                if not delivery.is_empty:
-                    return self._hand_out(loop, delivery)
-                self._before = self._before or self.cursor
-                self._advance(delivery)
-                if passed is not None:
+        here = None
+        try:
+            with self._one_at_a_time:
+                while True:
+                    here = self.cursor, self._before
+                    if (batch := self._next()) is not NOTHING:
+                        return batch
+                    here = None
                     passed()
+        except BaseException as error:
+            if here is not None and not isinstance(error, Exception):  # Ctrl-C: what was about to come comes again
+                (self.cursor, self._before), self._has_stopped = here, True
+            raise
+
+    def _next(self) -> Any:
+        """Return the next batch, or NOTHING if all its samples were left out."""
+        if self._has_ended:
+            raise StopIteration
+        loop = self._ready()
+        delivery = self._take(loop)
+        if not delivery.is_empty:
+            return self._hand_out(loop, delivery)
+        self._before = self._before or self.cursor
+        self._advance(delivery)
+        return NOTHING
 
     def start(self) -> None:
         """Start fetching ahead now instead of when the first batch is asked for."""
@@ -177,12 +192,8 @@ class Pumping:
         return batch
 
     def _advance(self, delivery: Delivery, samples: int | None = None, began: float = 0.0, ended: float = 0.0) -> None:
-        """Move the cursor behind a delivery.  Hooks come first: if Ctrl-C interrupts them, the batch comes again."""
-        try:
-            self._hooks.tell(Hook.handed_out, delivery, samples, began, ended)
-        except BaseException:
-            self._has_stopped = True  # the next run tells the hooks where it begins
-            raise
+        """Move the cursor behind a delivery."""
+        self._hooks.tell(Hook.handed_out, delivery, samples, began, ended)
         if not delivery.is_end:
             after, before = delivery.plan.after, self._before
             if before is not None:  # the user sees one step: an epoch that ended among the batches passed by must show
@@ -248,7 +259,6 @@ class Pump(Pumping):
 
     def go(self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None) -> None:
         super().go(cursor, plans, seed)
-        self._in_hand = None
         if self.loop is not None and self.loop.pid == os.getpid():
             self._begin(self.loop)
             self._has_stopped = False
@@ -258,7 +268,7 @@ class Pump(Pumping):
 
     def _run(self) -> Run:
         self._runs += 1
-        self._taken = 0
+        self._taken, self._in_hand = 0, None
         return Run(self._runs, self.cursor, self.seed, self._course())
 
     def _take(self, loop: _PrefetchLoop) -> Delivery:

@@ -39,7 +39,9 @@ class Recovery:
 
     def recover(self, end: End, ledger: Ledger) -> None:
         """Have the ledger send the worker's rows again; raise an error if continuing is pointless."""
-        suspect = ledger.in_hand(end.line) if end.line.active == 1 else None  # of several in hand it may be any
+        line, held = end.line, ledger.out.get(end.line.block)
+        was_sent = not line.active and line.block in end.blocks and held is not None and held[0].rows == 1
+        suspect = ledger.in_hand(line) if line.active == 1 or was_sent else None  # of several rows it may be any
         rows = ledger.recall(end.blocks, is_lost=not end.is_gone)
         self.restarts += 1
         text = f"{end} while fetching sample {suspect[1]!r:.60}" if suspect else str(end)
@@ -48,7 +50,8 @@ class Recovery:
             ledger.count_as_failed(fault)
             rows, without = rows - 1, f", without sample {fault.index!r:.60}"
         stack = end.stack if fault is None or self._skips else ""  # which the error has
-        _log.warning("%s; replacing it and fetching %d samples again%s", text, rows, without, exc_info=_trace(stack))
+        again = f" and fetching {'1 sample' if rows == 1 else f'{rows} samples'} again" if rows else ""
+        _log.warning("%s; replacing it%s%s", text, again, without, exc_info=_trace(stack))
 
     def _judged(self, end: End, suspect: tuple[Place, Any] | None, text: str) -> Fault | None:
         """Return the fault of a sample that has ended two workers, or None for any other death."""

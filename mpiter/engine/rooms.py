@@ -106,13 +106,13 @@ class Rooms:
         layout, slot, rows, odd = batch.room.layout, batch.room.slot, batch.plan.rows, batch.odd
         if layout is None or slot is None:
             return Contents(_ASIDE, rows, objects=[*map(odd.get, range(rows))], failed=failed)
-        copied = batch.is_lost or self._copy or self._runs_short()
-        columns = layout.columns(self.slots.view(slot) if copied else self.slots.lease(slot), rows)
-        contents = Contents(layout.tree, rows, columns, odd=odd, failed=failed, copied=copied)
+        copies = batch.is_lost or self._copy or self._runs_short()
+        columns = layout.columns(self.slots.view(slot) if copies else self.slots.lease(slot), rows)
+        contents = Contents(layout.tree, rows, columns, odd=odd, failed=failed, copied=copies)
         if layout.asides:
             nothing = (None,) * layout.asides
             contents.asides = [batch.asides.get(row, nothing) for row in range(rows)]
-        if copied:
+        if copies:
             contents.columns = [column.copy() for column in columns]
             self.give_back(batch)
         if odd and len(odd) * _COMMON >= rows and layout is self._layout:

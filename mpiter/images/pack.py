@@ -162,7 +162,7 @@ def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
         file.truncate()
         os.fsync(file.fileno())
         os.replace(part, path)
-    machine.write_names(os.path.dirname(os.path.abspath(path)))
+    machine.sync_folder(os.path.dirname(os.path.abspath(path)))
     return Report(sum(not info.is_dir() for info in members), resumed, left_out)
 
 

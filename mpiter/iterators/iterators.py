@@ -69,7 +69,8 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
 class MultithreadIterator(DatasetIterator[Batch[T]]):
     """Batches fetched ahead by threads: for datasets that wait or release the GIL.
 
-    The arguments are those of ``MultiprocessIterator``, with ``n_threads`` for ``n_processes``.
+    The arguments are those of ``MultiprocessIterator``, with ``n_threads`` for ``n_processes``.  A dataset that uses a
+    sample's memory again, even for a later batch, must return copies.
 
     >>> it = MultithreadIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_threads=2)
     >>> [list(batch) for batch in it]

@@ -24,6 +24,7 @@ from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
 from ..stats import Stats
 from ..typevars import B_co
+from ..worker import home
 from .batched import Batched
 from .drawing import Drawn, Generators, InOne, Place, load, samplers_in, save
 from .shards import Streamed
@@ -111,6 +112,7 @@ class Epoch(Generic[B_co]):
     def __init__(self, loader: Loading[B_co], current: Pass) -> None:
         self._loader, self._current = loader, current
         self._one_at_a_time = threading.RLock()
+        home.locks.add(self._one_at_a_time)
 
     def __iter__(self) -> Self:
         return self

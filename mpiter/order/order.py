@@ -244,8 +244,8 @@ class Sampled(Listed):
         return order
 
     def instead(self, array: Any) -> Sampled:
-        """Return ``array`` as the order of this epoch; the later epochs keep the orders that they have here."""
-        return Sampled(array, self._sampling, self._later)
+        """Return ``array`` as an epoch's order; if it is this one, the orders drawn ahead come after it."""
+        return Sampled(array, self._sampling, self._later if np.array_equal(array, self._array) else None)
 
     def over_again(self, length: int) -> Sampled:
         """Return the first order after a reset, for which Chainer calls the sampler with a range."""

@@ -95,8 +95,7 @@ class Process:
         if multiprocessing.current_process().daemon:
             raise WorkerStartError(
                 "this is a daemonic process (a worker of multiprocessing.Pool, say, or of another loader), which may "
-                "not have children. Pass n_processes=0 (num_workers=0) or backend='thread', or make the process with "
-                "daemon=False."
+                "not have children. Pass n_processes=0 (num_workers=0) or backend='thread', or make it not a daemon."
             )
         if self.start_method != "fork":
             pool = partial(Pool, context=multiprocessing.get_context(self.start_method))

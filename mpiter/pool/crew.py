@@ -18,7 +18,7 @@ from ..errors import MpiterError, could_not_start
 from ..rules import Rules
 from ..transport.memory import Arena
 from ..worker.block import Block, Done, make_done
-from ..worker.board import BlackBox, Board, Cell, Line
+from ..worker.board import CELL, BlackBox, Board, Line
 from ..worker.fetch import _fetch_run
 from ..worker.sheets import Writer
 from ..worker.worker import Setup, begin, forget, new_key
@@ -104,7 +104,7 @@ class Crew:
         self._drawn |= done.drawn
         if not self._is_here:  # such workers can't write to the board themselves
             cells = self._board.cells(worker)
-            cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
+            cells[CELL.ready], cells[CELL.since] = 1, time.monotonic_ns()
         if (most := self._rules.max_samples) is not None:
             self._samples[worker] += done.rows
             if self._samples[worker] >= most:
@@ -112,12 +112,11 @@ class Crew:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        pool = self._pool
-        return () if pool is None or not self._are_ours else tuple(pool.pids.values())
+        return tuple(pool.pids.values()) if self._are_ours and (pool := self._pool) is not None else ()
 
     def board(self) -> list[Line]:
         """Return the lines on the board (shared integers: what each worker fetches), with process ids filled in."""
-        return [] if self._pool is None else self._board.lines(self._pool.pids)
+        return self._board.lines(pool.pids) if (pool := self._pool) is not None else []
 
     def _look(self, pool: Any) -> None:
         """Find workers that are stuck, and take the next step in ending each."""

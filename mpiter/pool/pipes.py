@@ -53,8 +53,6 @@ def _packed(number: int, value: Any) -> list[Any]:
     buffers: list[memoryview] = []
     pickled = pickle.dumps(value, protocol=5, buffer_callback=partial(stays_in_line, buffers))
     head = _ANSWER.pack(number, len(pickled), len(buffers))
-    if not buffers:
-        return [head + pickled]
     return [head + struct.pack(f"={len(buffers)}Q", *(raw.nbytes for raw in buffers)) + pickled, *buffers]
 
 

@@ -87,7 +87,6 @@ class Pool(Workers):
     ) -> None:
         super().__init__(bell)
         self._context, self._begin = context, (initializer, initargs)
-        self._numbers = 0
         self._poll = select.poll()
         self._poll.register(bell, select.POLLIN)
         self._places: dict[int, Member] = {}  # workers by the descriptors that ``wait`` polls
@@ -99,13 +98,12 @@ class Pool(Workers):
             self.close()
             raise
 
-    def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Any]) -> None:
+    def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
         for block in blocks:
             chosen: Member = self._least_busy()
-            self._numbers += 1
-            task = pickle.dumps((func, block[:] if type(block) is Block else block), 5)  # plain tuples take less time
-            chosen.out[self._numbers] = block
-            if not chosen.end.send(self._numbers, task):
+            task = pickle.dumps((func, block[:]), 5)  # plain tuples take less time
+            chosen.out[block.number] = block
+            if not chosen.end.send(block.number, task):
                 self._look_at(chosen.end.down, chosen, select.POLLOUT)
 
     def _look_at(self, place: int, worker: Member, what: int = select.POLLIN) -> None:
@@ -221,7 +219,6 @@ class Pool(Workers):
                 left.append(worker.process)
         starting.forget(left)
         self._workers.clear()
-        self._places.clear()
         return not left
 
 
@@ -254,7 +251,6 @@ def _work(tasks: Any, answers: Any, others: list[Any], initializer: Any, initarg
     end.send(READY, None)
     while (task := end.receive()) is not None:
         block: Any = None
-        answer: Any = None
         try:
             func, block = pickle.loads(task[1])
             answer = func(block)

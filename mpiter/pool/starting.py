@@ -127,9 +127,8 @@ def start(process: Any) -> None:
                 process.start()
             except (EOFError, ConnectionError) as error:
                 raise WorkerStartError(
-                    "the fork server, from which workers are started, has died twice over one of them: it is killed, "
-                    "or cannot import what it is to. See standard error; backend=mpiter.Process('spawn') does without "
-                    "it."
+                    "the fork server, which starts workers, has died twice over one of them: it was killed, or could "
+                    "not import a module. See standard error; backend=mpiter.Process('spawn') does without it."
                 ) from error
     ours.add(process)
 

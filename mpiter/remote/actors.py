@@ -26,7 +26,7 @@ from ..errors import SharedMemoryFull, WorkerCrashed, WorkerStartError
 from ..pool.anypool import comes_back
 from ..pool.workers import State, Worker, Workers
 from ..worker.block import Block, Lost
-from ..worker.board import Cell
+from ..worker.board import CELL
 from ..worker.worker import Setup, begin
 
 _MOST_OUT = 2  # blocks that an actor may have
@@ -167,7 +167,7 @@ class Actors(Workers):
 
     def _wait_for_a_place(self, member: _Member) -> None:
         """Raise an error if no actor has found a place for too long; else let this one wait."""
-        self._board.cells(member.number)[Cell.SINCE] = time.monotonic_ns()  # so that it doesn't count as stuck
+        self._board.cells(member.number)[CELL.since] = time.monotonic_ns()  # so that it doesn't count as stuck
         others = any(other.pid for other in self._workers.values())
         if not others and time.monotonic() - member.since >= self._patience:
             member.since = time.monotonic()  # the next attempt waits as long again
@@ -197,7 +197,7 @@ class Actors(Workers):
 
     def _is_ready(self, member: _Member, future: Any) -> None:
         member.is_ready()
-        self._board.cells(member.number)[Cell.READY] = 1  # its own line is known only when it's asked for
+        self._board.cells(member.number)[CELL.ready] = 1  # its own line is known only when it's asked for
         self._assign()
 
     def retire(self, number: int) -> None:

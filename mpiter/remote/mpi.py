@@ -26,7 +26,7 @@ from ..errors import OptionError, WorkerCrashed
 from ..loaders.shards import Streamed
 from ..pool.anypool import AnyPool
 from ..pool.backends import Launch, packed
-from ..worker.board import Cell, Line
+from ..worker.board import CELL, Line
 from ..worker.worker import Setup, begin, forget
 
 _COMMAND = "python -m mpi4py.futures train.py"
@@ -116,7 +116,7 @@ class _RankPool(AnyPool):
     def _post(self, block: Any, value: Any) -> None:
         """Count an answer as progress of all ranks, because only mpi4py knows which rank has which block."""
         for cells in [cells for pool in list(self._open) for cells in pool._lines]:
-            cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
+            cells[CELL.ready], cells[CELL.since] = 1, time.monotonic_ns()
         super()._post(block, value)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:

@@ -379,8 +379,7 @@ def check_memory(tree: Node, rows: int) -> None:
     """Raise an error if ``rows`` samples like ``tree`` need more memory than the machine has."""
     if rows > MANY and (size := Layout(tree, rows).size) > memory_total():
         raise SharedMemoryFull(
-            f"a batch of {rows} samples like the first one takes {size / 1e9:.0f} GB, more than there is; lower "
-            f"batch_size."
+            f"a batch of {rows} samples like the first one takes {size / 1e9:.0f} GB, too much; lower batch_size."
         )
 
 

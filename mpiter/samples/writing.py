@@ -16,7 +16,7 @@ import numpy as np
 from . import tensors
 from .tree import Array, Group, Leaf, Node, Number, Tensor
 
-ROW = 3  # the board's cell (``worker.board.Cell``) for the row that is being fetched
+ROW = 3  # the board's cell (``worker.board.CELL``) for the row that is being fetched
 _ODD = "    odd(row, sample); row += 1; continue"
 _TOO_LARGE = "(OverflowError, ValueError)"  # raised by NumPy, and by a memoryview
 _MOST_ROWS = 256  # a list of row views is kept up to so many rows: each takes 100 bytes

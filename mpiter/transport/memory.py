@@ -55,9 +55,9 @@ def _opened_again(kind: type[SharedFile], handle: Any) -> SharedFile:
 class Arena:
     """Shared memory: address space for all of it is reserved at once, memory is committed range by range."""
 
-    def __init__(self, reserve: int | None = None) -> None:
+    def __init__(self, reserve: int) -> None:
         self._file = SharedFile()
-        self.size, self.map = _map_as_much_as_possible(self._file, aligned(reserve or machine.memory_total(), PAGE))
+        self.size, self.map = _map_as_much_as_possible(self._file, aligned(reserve, PAGE))
         self._free = [(0, self.size)]  # (start, stop), sorted; neighbours are joined
         self._taken: dict[int, int] = {}  # start -> size
         self._watchers: list[Callable[[int], None]] = []
@@ -226,10 +226,7 @@ def _map_as_much_as_possible(file: SharedFile, size: int) -> tuple[int, mmap.mma
                 size = aligned(max(_SMALLEST, size // 2), PAGE)
                 continue
             file.close()
-            raise SharedMemoryFull(
-                f"cannot map {size / 1e6:.0f} MB of shared memory ({error}); raise the limit on address space or file "
-                f"size (ulimit -v, ulimit -f), or use serializer='packed'."
-            ) from error
+            raise SharedMemoryFull(f"cannot map {size / 1e6:.0f} MB ({error}); raise ulimit -v or -f.") from error
 
 
 def _full(size: int, available: int, reserve: int) -> SharedMemoryFull:

@@ -3,7 +3,7 @@
 A *lease* is a ctypes object on the slot's memory, and every array on that memory keeps it alive through its ``base``.
 When the last array is dropped, in any thread, the callback of a weak reference to the lease returns the slot, in C
 only: callbacks in Python would lose a Ctrl-C.  All else runs in the prefetch thread.  Guarantees that a slot isn't
-written while an array refers to it, and that a user who keeps many batches doesn't take all slots from the engine.
+written while an array of this process refers to it, and that many kept batches don't take all slots from the engine.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from ..errors import RemoteTraceback, SampleError, SampleNotSendable
 from ..samples.byvalue import culprit
 from ..samples.envelope import dumps, loads
-from .here import NotOfASample, WorkerInfo
+from .here import NotOfASample
+from .worker import Worker
 
 _LONGEST = 20_000  # characters of a traceback
 Indices = NDArray[np.int64]
@@ -75,7 +76,7 @@ class Fault:
     pickled: bytes | None  # the exception itself, if it can be pickled and unpickled
     ends_row: bool = True  # False: the row keeps its other samples
     may_skip: bool = True  # False: not a sample failed, so it can't be left out
-    itself: BaseException | None = None  # the exception, if this process fetches
+    itself: BaseException | None = None  # the exception, if it was raised in this process
 
 
 class Done(NamedTuple):
@@ -107,13 +108,13 @@ make_block: Callable[[tuple[Any, ...]], Block] = partial(tuple.__new__, Block)
 make_done: Callable[[tuple[Any, ...]], Done] = partial(tuple.__new__, Done)
 
 
-def take_down(error: BaseException, place: Place, index: Any, worker: WorkerInfo) -> Fault:
+def take_down(error: BaseException, place: Place, index: Any, worker: Worker) -> Fault:
     """Return the fault for ``error``, which fetching ``index`` raised."""
     batch, row, epoch, position = place
     may_skip = not isinstance(error, NotOfASample)
     error = error if may_skip else error.__cause__ or error
-    where = batch, row, index, epoch, position, worker.name, f"{type(error).__name__}: {_text(error)}"[:500]
-    if worker.backend == "serial":
+    where = batch, row, index, epoch, position, worker.info.name, f"{type(error).__name__}: {_text(error)}"[:500]
+    if worker.rules.in_process:
         return Fault(*where, trace="", pickled=None, may_skip=may_skip, itself=error)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-_LONGEST:]
     return Fault(*where, trace, _pickled(error), may_skip=may_skip)

@@ -31,11 +31,7 @@ class Line(NamedTuple):
     active: int  # 1 while a block is fetched, 2 while several of its rows are read at once, 0 when idle
 
 
-class Cell:
-    PID, READY, BLOCK, ROW, SINCE, ACTIVE = range(len(Line._fields))
-
-
-_CELLS = len(Line._fields)
+CELL = Line(*range(len(Line._fields)))  # the place of each integer in its line
 LINE_BYTES = 64  # one cache line
 
 
@@ -53,7 +49,7 @@ class Board:
     def cells(self, worker: int) -> memoryview:
         """Return a worker's line as a memoryview of integers."""
         at = self._places[worker]
-        return memoryview(self._memory or self._arena.map)[at : at + 8 * _CELLS].cast("q")
+        return memoryview(self._memory or self._arena.map)[at : at + 8 * len(CELL)].cast("q")
 
     def lines(self, pids: Mapping[int, int] | None = None) -> list[Line]:
         """Return all lines as they are now, with the process ids in ``pids`` in place of the workers' own."""
@@ -61,7 +57,7 @@ class Board:
         return lines if pids is None else [line._replace(pid=pids.get(at, line.pid)) for at, line in enumerate(lines)]
 
     def clear(self, worker: int) -> None:
-        self.cells(worker)[:] = memoryview(bytes(8 * _CELLS)).cast("q")
+        self.cells(worker)[:] = memoryview(bytes(8 * len(CELL))).cast("q")
 
     def move(self, worker: int) -> None:
         """Use another line for ``worker`` from now on, because its predecessor may still write into the old one."""
@@ -73,7 +69,6 @@ class Board:
     def close(self) -> None:
         for place in [*self._places, *self._left] if self._arena is not None else ():
             self._arena.free(place, LINE_BYTES)
-        self._places.clear()
 
 
 _LONGEST = 20_000  # characters of a stack

@@ -1,8 +1,8 @@
 """Fetching without workers: the caller's own thread acts as the worker.
 
 An ordinary batch is fetched by a bare loop over its keys, any other by the code that all workers run.  Guarantees that
-the caller's random generators are left as they were, even after an error; that Ctrl-C is raised; and that samples
-fetched before one raised an error aren't fetched again.
+the caller's random generators are left as they were, even after an error; that Ctrl-C and SystemExit are raised; and
+that samples fetched before one raised an error aren't fetched again.
 """
 
 from __future__ import annotations
@@ -82,18 +82,16 @@ class CallersWorker:
             first = glimpse(rows[0])
             for key in rest:
                 add(dataset[key])
-        except BaseException as error:
+        except Exception as error:
             problem = error
         finally:
             here.now, frame.at = outer, None
-        if drawn := callers.drawn():
-            callers.restore()
-            worker.seeds |= drawn
+            if drawn := callers.drawn():
+                callers.restore()
+                worker.seeds |= drawn
         is_refilled = first is not None and glimpse(rows[0]) != first
         if problem is None and not (drawn or is_refilled):
             return rows
-        if isinstance(problem, KeyboardInterrupt):
-            raise problem
         worker.copies = is_refilled
         if problem is not None and not (drawn or is_refilled):
             self.give_again(rows, problem)

@@ -15,7 +15,7 @@ from typing import Any
 from ..samples.copying import Copies, Refilled
 from . import home, seeding
 from .block import Block, Done, Fault, Place, as_array, listed, make_block, take_down, unsendable
-from .board import Cell
+from .board import CELL
 from .here import NONE, AllLeftOut, here
 from .sheets import Unsendable
 from .worker import Worker, worker_for
@@ -37,17 +37,17 @@ def _fetch_run(fields: tuple[Any, ...]) -> tuple[Any, ...]:
     if is_first:  # not earlier, while all workers start: it takes some 20 ms of processor time
         home.limit_loaded_libraries()
     cells = worker.cells
-    cells[Cell.BLOCK], cells[Cell.SINCE], cells[Cell.ACTIVE] = block.number, time.monotonic_ns(), 1
+    cells[CELL.block], cells[CELL.since], cells[CELL.active] = block.number, time.monotonic_ns(), 1
     outer, here.now = here.now, worker.frame  # a dataset may have an iterator of its own
     try:
         done = _watched(block, worker)
     except BaseException as error:  # a bug of ours, most likely; still it must not be raised into the Pool
         rows = [block.sample(at) for at in range(block.rows)]
-        faults = tuple(take_down(error, *found, worker.info) for found in rows if found is not None)
+        faults = tuple(take_down(error, *found, worker) for found in rows if found is not None)
         done = Done(block.number, worker.info.id, block.rows, faults=faults)
     finally:
         here.now = outer
-        cells[Cell.ACTIVE] = 0
+        cells[CELL.active] = 0
     if worker.frame.notices or worker.seeds:
         done = done._replace(notices=worker.take_notices(), drawn=worker.seeds)
     worker.blocks += 1
@@ -124,7 +124,7 @@ class _Fetching:
         block, cells, frame = self._block, self._cells, self._worker.frame
         seed, first = block.seed, row - block.row
         offset, keys = position - first, listed(indices)
-        frame.at = lambda: (seed, epoch, offset + cells[Cell.ROW])
+        frame.at = lambda: (seed, epoch, offset + cells[CELL.row])
         frame.hearer = self
         self._first, self._epoch, self._position, self._keys = first, epoch, position, keys
         try:
@@ -142,7 +142,7 @@ class _Fetching:
                 sheet.fetch(dataset, rest, row, cells, seeded)
                 return
             except BaseException as error:
-                row = cells[Cell.ROW]
+                row = cells[CELL.row]
                 self._fail(error, row)
                 row += 1
 
@@ -155,7 +155,7 @@ class _Fetching:
             last = max(at for at, fault in enumerate(self.faults) if fault.row == place[1])
             self.faults[last] = replace(self.faults[last], ends_row=True)
         else:
-            self.faults.append(take_down(error, place, index, self._worker.info))
+            self.faults.append(take_down(error, place, index, self._worker))
         self.sheet.fail(row)
 
     def _found(self, row: int) -> tuple[Place, Any]:
@@ -167,14 +167,14 @@ class _Fetching:
         worker, cells, count = self._worker, self._cells, len(keys)
         if worker.reader is None or count < 2 or self._seeds or self._block.singly or isinstance(indices, tuple):
             return False
-        cells[Cell.ROW], cells[Cell.ACTIVE] = row, 2
+        cells[CELL.row], cells[CELL.active] = row, 2
         seeding.begin_anew()
         samples: Any = ()
         try:
             samples = worker.reader(as_array(indices))
         except BaseException as error:  # fetched again sample by sample, which shows the one that fails
             self.let_pass(error)
-        cells[Cell.ACTIVE] = 1
+        cells[CELL.active] = 1
         if seeding.begin_anew():
             worker.reader = None  # it draws: each sample needs the generator of its own position
             return False
@@ -189,12 +189,12 @@ class _Fetching:
     def part(self, error: BaseException, key: Any, at: int) -> None:
         """Record the failure of one sample: number ``at`` of the several that make up the row being fetched."""
         self.let_pass(error)
-        batch, row, epoch, position = self._found(self._cells[Cell.ROW])[0]
+        batch, row, epoch, position = self._found(self._cells[CELL.row])[0]
         if (row, position + at) not in ((known.row, known.position) for known in self.faults):  # else it is a retry
-            fault = take_down(error, (batch, row, epoch, position + at), key, self._worker.info)
+            fault = take_down(error, (batch, row, epoch, position + at), key, self._worker)
             self.faults.append(replace(fault, ends_row=False))
 
     def let_pass(self, error: BaseException) -> None:
-        """Raise Ctrl-C again if this is the caller's own thread; in a worker every exception is the dataset's."""
-        if isinstance(error, KeyboardInterrupt) and self._worker.info.backend == "serial":
+        """Raise Ctrl-C or SystemExit again in the caller's own thread; in a worker every exception is the dataset's."""
+        if not isinstance(error, Exception) and self._worker.info.backend == "serial":
             raise error

@@ -107,7 +107,7 @@ def leave_out(error: BaseException, key: Any, at: int) -> None:
 
 
 def let_pass(error: BaseException) -> None:
-    """Raise ``error`` again if it is Ctrl-C in the caller's own thread, so no failure of a sample."""
+    """Raise ``error`` again if it is Ctrl-C or the like in the caller's own thread, so no failure of a sample."""
     if here.now.hearer is None:
         raise error
     here.now.hearer.let_pass(error)

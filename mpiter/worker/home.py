@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,15 @@ def _end_with(pipe: Any, timeout: float | None) -> None:
 
 
 generation = 0  # counts the forks between this process and the first: asking for the process's number takes longer
+locks: weakref.WeakSet[Any] = weakref.WeakSet()  # free in a forked child, even if another thread of the parent held one
 
 
 def _is_child() -> None:
     global generation
     generation += 1
+    for lock in locks:
+        if not lock._is_owned():
+            lock._at_fork_reinit()
 
 
 if hasattr(os, "register_at_fork"):

@@ -160,18 +160,17 @@ def give_back(generator: Any, state: Any) -> None:
         generator.setstate(state)
     elif hasattr(generator, "set_rng_state"):
         generator.set_rng_state(state)
-    elif generator is np.random or isinstance(generator, (np.random.RandomState, np.random.Generator)):
-        # a larger position would have NumPy read behind a Mersenne twister's words, or Philox's buffer
-        places = (state["state"].get("pos", 0), _MERSENNE_WORDS), (state.get("buffer_pos", 0), _PHILOX_WORDS)
-        for position, most in places:
-            if not 0 <= position <= most:
-                raise ValueError(f"position {position} is not within 0 … {most}")
+    else:
+        if generator is np.random or isinstance(generator, (np.random.RandomState, np.random.Generator)):
+            # a larger position would have NumPy read behind a Mersenne twister's words, or Philox's buffer
+            places = (state["state"].get("pos", 0), _MERSENNE_WORDS), (state.get("buffer_pos", 0), _PHILOX_WORDS)
+            for position, most in places:
+                if not 0 <= position <= most:
+                    raise ValueError(f"position {position} is not within 0 … {most}")
         if isinstance(generator, np.random.Generator):
             generator.bit_generator.state = state
         else:
             generator.set_state(state)
-    else:
-        generator.set_state(state)
 
 
 class Kept:

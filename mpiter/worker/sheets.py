@@ -56,10 +56,8 @@ class Sheet:
 
     def keep(self, row: int, values: tuple[Any, ...], sample: Any) -> None:
         """Pickle a sample's values that have no column (the whole sample if there are no columns), for the answer."""
-        if self.layout is None:
-            self._seal(row, sample, sample)
-        else:
-            self._seal(~row, values, sample)
+        at, value = (row, sample) if self.layout is None else (~row, values)
+        self._seal(at, value, sample)
 
     def _seal(self, at: int, value: Any, sample: Any) -> None:
         if self.sealing is None:
@@ -158,7 +156,6 @@ class Writer:
 
 def _bind(tree: Any, columns: Sequence[Any]) -> Callable[[bool], Fetch]:
     """Return a function that returns the loop for ``columns``, with seeding for each sample or without."""
-
     step = functools.partial(seeding.step_to, 0)
     return functools.cache(lambda seeded: loop_for(tree, seeded)(*columns, step))
 

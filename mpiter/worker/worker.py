@@ -18,7 +18,7 @@ from typing import Any
 from ..datasets.columns import Reader, reader_of, users
 from ..rules import Rules
 from . import home, seeding
-from .board import BlackBox, Board, Cell
+from .board import CELL, BlackBox, Board
 from .here import NONE, Frame, WorkerInfo, here, was_asked
 from .sheets import Writer
 
@@ -90,7 +90,7 @@ def begin(setup: Setup, number: int) -> None:
     """Become worker ``number``; a failure is kept, never raised."""
     rules, is_ours = setup.rules, setup.environment is not None  # a process that we have started and will end
     cells = setup.board.cells(number)
-    cells[Cell.PID], cells[Cell.BLOCK] = threading.get_native_id(), -1
+    cells[CELL.pid], cells[CELL.block] = threading.get_native_id(), -1
     info = WorkerInfo(number, rules.workers, rules.seed, None, setup.backend)
     worker = Worker(info, rules, setup.writer, cells, seeds=frozenset(setup.drawn))
     _registry.setdefault(setup.dataset, {})[threading.get_ident()] = worker
@@ -109,7 +109,7 @@ def begin(setup: Setup, number: int) -> None:
             gc.freeze()
     except BaseException as error:
         worker.startup = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    cells[Cell.READY] = 1
+    cells[CELL.ready] = 1
 
 
 def settle_at(worker: Worker, dataset: Any, copies: bool) -> None:

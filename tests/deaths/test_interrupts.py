@@ -1,12 +1,15 @@
 """Ctrl-C, and close() from another thread, while next() waits: next() raises, and nothing is lost."""
 
+import contextlib
+import threading
 import time
 
 import pytest
-from scripts import Script, interrupt_once_waiting, once_waiting
+from scripts import Script, interrupt_once_waiting, once_waiting, run, wait_until
 from ways import iterator
 
 import mpiter
+from mpiter.engine.communicator import _Communicator
 
 BACKENDS = ("process", "thread", "serial")
 BATCH, LENGTH = 4, 24
@@ -67,6 +70,65 @@ def interrupt(it):
     waiter.join()
 
 
+@contextlib.contextmanager
+def released_by_ctrl_c():
+    """In place of the lock that is held in next()."""
+    yield
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("broken", [(), range(2 * BATCH)], ids=["all good", "two batches left out"])
+def test_ctrl_c_when_next_is_about_to_return_its_batch_loses_nothing(monkeypatch, backend, broken):
+    options = {"repeat": False, "shuffle": False, "n_processes": 1, "backend": backend, "on_error": "skip"}
+    with iterator(Failing(broken), BATCH, **options) as it, monkeypatch.context() as patch:
+        patch.setattr(it._pump, "_one_at_a_time", released_by_ctrl_c())
+        with pytest.raises(KeyboardInterrupt):
+            next(it)
+        patch.undo()
+        assert list(map(list, it)) == whole_epoch()[len(broken) // BATCH :]
+        assert it.stats().skipped == len(broken)
+
+
+class Failing:
+    """The samples in ``broken`` fail."""
+
+    def __init__(self, broken):
+        self.broken = broken
+
+    def __len__(self):
+        return LENGTH
+
+    def __getitem__(self, i):
+        if i in self.broken:
+            raise ValueError(i)
+        return i
+
+
+def test_ctrl_c_as_the_wait_for_a_batch_begins_is_raised_as_itself(monkeypatch):
+    communicator = _Communicator(1, lambda delivery: None)
+
+    def wait_for(*_):  # as threading.Condition does if it is interrupted before it has begun to wait
+        communicator._lock.release()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(communicator._not_empty, "wait_for", wait_for)
+    with pytest.raises(KeyboardInterrupt):
+        communicator.get(lambda waited: None)
+
+
+def test_a_wait_that_was_interrupted_keeps_no_other_thread_waiting():
+    communicator, left_behind = _Communicator(1, lambda delivery: None), threading.Lock()
+    left_behind.acquire()
+    communicator._not_empty._waiters.append(left_behind)  # as such an interrupt leaves it
+    taking = threading.Thread(target=communicator.get, args=(lambda waited: None, WAITS_S), daemon=True)
+    taking.start()
+    wait_until(lambda: len(communicator._not_empty._waiters) == 2, "the consumer waits")
+    communicator.put([object()], 0)
+    taking.join(WAITS_S / 2)
+    assert not taking.is_alive()
+
+
 def test_an_interrupted_iterator_closes(tmp_path):
     it = gated(tmp_path, "process")
     next(it)
@@ -91,6 +153,37 @@ def test_closing_within_the_loop_ends_it(backend):
     with pytest.raises(mpiter.errors.IteratorClosed):
         for _ in it:
             it.close()
+
+
+def test_a_forked_child_goes_on_though_another_thread_was_in_next(tmp_path):
+    script = """
+    import os, signal, sys, threading, time
+    import mpiter
+
+    class Gated:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            while not os.path.exists("open"):
+                time.sleep(0.002)
+            return index
+
+    it = mpiter.batches(Gated(), 4, n_processes=0, shuffle=False)
+    waiting = threading.Thread(target=next, args=(it,))
+    waiting.start()
+    while it.stats().wait_s == 0:
+        time.sleep(0.002)
+    child = os.fork()
+    open("open", "w").close()
+    if child == 0:
+        signal.alarm(30)
+        print(next(it), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    waiting.join()
+    """
+    assert run(tmp_path, script).ended_well().lines == ["[0 1 2 3]"]
 
 
 def test_ctrl_c_while_the_fork_server_imports_is_the_programs_alone(tmp_path):

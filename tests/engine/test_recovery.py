@@ -88,8 +88,21 @@ def test_a_row_in_hand_at_two_deaths_is_to_blame_and_is_not_asked_for_again(ledg
     recovery.recover(died(block=2), ledger)
     (fault,) = faults_in(ledger)
     assert (fault.batch, fault.row, fault.index, fault.position) == (0, 1, 1, 1)
-    assert [(block.row, block.rows) for block in (cut(ledger, 3), cut(ledger, 4))] == [(0, 1), (2, ROWS - 2)]
+    assert [cut(ledger, number).row for number in range(3, 2 + ROWS)] == [0, 2, 3]
     assert not ledger.uncut
+
+
+def test_a_sample_that_ends_its_worker_as_it_is_sent_is_to_blame_once_it_is_sent_alone() -> None:
+    ledger, recovery = empty(), Recovery()
+    entered(ledger, 0)
+    for number in range(2):
+        assert cut(ledger, number).rows == ROWS
+        recovery.recover(died(block=number, row=ROWS - 1, active=0), ledger)
+    assert [cut(ledger, number).row for number in range(2, 2 + ROWS)] == [0, 1, 2, 3]
+    recovery.recover(died(block=3, row=0, active=0), ledger)
+    assert cut(ledger, 6).row == 1
+    recovery.recover(died(block=6, row=0, active=0), ledger)
+    assert [(fault.row, fault.index) for fault in faults_in(ledger)] == [(1, 1)]
 
 
 def test_what_is_dropped_is_suspected_no_more(ledger: Ledger) -> None:
@@ -108,6 +121,16 @@ def test_a_line_that_does_not_fit_its_block_blames_no_sample(ledger: Ledger, lin
     for _ in range(3):
         recovery.recover(died(**{"blocks": (0,), **line}), ledger)
         assert cut(ledger, 0).batch == 0
+        recovery.setbacks.clear()
+    assert faults_in(ledger) == []
+
+
+def test_a_worker_that_dies_without_a_block_blames_no_row_that_another_has_to_itself() -> None:
+    ledger, recovery = empty(), Recovery()
+    entered(ledger, 0)
+    cut(ledger, 0, rows=1)
+    for _ in range(2):
+        recovery.recover(died(row=0, active=0, blocks=()), ledger)
         recovery.setbacks.clear()
     assert faults_in(ledger) == []
 

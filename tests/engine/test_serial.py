@@ -147,6 +147,15 @@ def test_the_callers_generators_are_found_as_they_were(
     assert run(True) == run(False)
 
 
+class Raising(Squares):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(4)
+        self.error = error
+
+    def __getitem__(self, index: int) -> Any:
+        raise self.error
+
+
 @any_loader
 def test_an_error_is_the_very_exception_with_its_traceback_and_its_samples_name(make: Callable[..., Any]) -> None:
     class Odd(Exception):
@@ -175,15 +184,21 @@ def test_an_error_is_the_very_exception_with_its_traceback_and_its_samples_name(
 
 
 @any_loader
-@pytest.mark.parametrize("error", [StopIteration("enough"), SystemExit(3), GeneratorExit()], ids=repr)
-def test_what_would_mean_something_else_to_a_loop_is_told(make: Callable[..., Any], error: BaseException) -> None:
-    class Fails(Squares):
-        def __getitem__(self, index: int) -> Any:
-            raise error
-
-    with make(Fails(4)) as it, pytest.raises(SampleError, match=type(error).__name__) as caught:
+def test_what_would_mean_something_else_to_a_loop_is_told(make: Callable[..., Any]) -> None:
+    error = StopIteration("enough")
+    with make(Raising(error)) as it, pytest.raises(SampleError, match="StopIteration") as caught:
         next(iter(it))
     assert caught.value.__cause__ is error
+
+
+@any_loader
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_the_programs_own_exit_is_no_failure_of_a_sample(make: Callable[..., Any], error: Any, on_error: str) -> None:
+    """A signal's handler may call sys.exit() while a sample is fetched."""
+    with make(Raising(error), on_error=on_error) as it, pytest.raises(type(error)) as caught:
+        next(iter(it))
+    assert caught.value is error
 
 
 @any_loader

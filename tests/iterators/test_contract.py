@@ -65,6 +65,11 @@ def is_serial(way: dict[str, Any]) -> bool:
     return way.get("n_processes") == 0
 
 
+def stays_here(way: dict[str, Any]) -> bool:
+    """True if samples are fetched in this process."""
+    return is_serial(way) or shares_generators(way)
+
+
 def epoch(dataset: Any, batch_size: int = 6, **options: Any) -> list[Any]:
     options = {"repeat": False, "seed": 3, **options}
     with iterator(dataset, batch_size, **options) as it:
@@ -390,7 +395,7 @@ def test_a_datasets_error_comes_in_its_batch_and_the_next_one_follows(any_start:
             next(it)
         with pytest.raises(StopIteration):
             next(it)
-    if is_serial(any_start):
+    if stays_here(any_start):
         assert "__getitem__" in "".join(traceback.format_exception(caught.value))
     else:
         assert isinstance(caught.value.__cause__, RemoteTraceback)
@@ -400,7 +405,7 @@ def test_a_datasets_error_comes_in_its_batch_and_the_next_one_follows(any_start:
 
 def test_errors_that_cannot_travel_are_described(default: dict[str, Any]) -> None:
     for error, text in [(Unpicklable(), "holds a lock"), (TwoArguments(1, 2), "1 and 2"), (StopIteration(), "Stop")]:
-        dataset, travels = Raiser(error), is_serial(default) and not isinstance(error, StopIteration)
+        dataset, travels = Raiser(error), stays_here(default) and not isinstance(error, StopIteration)
         with (
             iterator(dataset, 3, **default) as it,
             pytest.raises(type(error) if travels else RuntimeError, match=text),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from scripts import lives_still
 
 import mpiter
+from mpiter.pool.crew import Crew
+from mpiter.worker.board import Board
 
 
 def test_a_leaver_that_stays_is_killed_and_its_place_filled_when_it_is_gone(tmp_path: Path) -> None:
@@ -27,3 +30,18 @@ def test_a_leaver_that_stays_is_killed_and_its_place_filled_when_it_is_gone(tmp_
         assert not lives_still(before[1])
         assert it.stats().restarts == 0, "a worker that was asked to end has not died"
     assert marker.exists()
+
+
+def test_the_board_can_be_read_while_the_workers_are_dismissed() -> None:
+    class Dismissed(Crew):
+        pools = (one for one in [SimpleNamespace(pids={0: 7})])
+        _pool = property(lambda self: next(self.pools, None))  # type: ignore[assignment]
+
+    class Closing(Board):
+        def cells(self, worker: int) -> memoryview:
+            self.close()
+            return super().cells(worker)
+
+    crew = object.__new__(Dismissed)
+    crew._board = Closing(2)
+    assert [line.pid for line in crew.board()] == [7, 0]

@@ -247,7 +247,7 @@ def test_a_deleted_working_directory_is_named_as_the_cause(tmp_path):
         try:
             next(mpiter.MultiprocessIterator([1, 2], 2, n_processes=1, backend=mpiter.Process(method)))
         except mpiter.errors.WorkerStartError as error:
-            print("the working directory must exist" in str(error))
+            print("the working directory" in str(error))
     """
     assert run(tmp_path, script).ended_well().lines == ["True"] * 2
 

@@ -224,13 +224,22 @@ def test_what_no_line_may_be_is_refused_in_a_sentence(tmp_path, capfd):
         [BATCH],
         [START | {"time": None}],
         [START, BATCH | {"skipped": [2]}],
+        [START | {"length": "x"}],
+        ["[" * 100_000],
     ):
-        (tmp_path / "x.receipts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+        (tmp_path / "x.receipts.jsonl").write_text("".join(text + "\n" for text in texts))
         assert main(["audit", str(tmp_path)]) == 2
         said = capfd.readouterr().err
         assert said.startswith("mpiter: ")
         assert f": line {len(lines)} is damaged, or no receipt (" in said
         assert len(said.splitlines()) == 1
+
+
+def test_a_step_that_is_not_told_is_none(tmp_path):
+    lines = START | {"step": None}, BATCH, {"epoch": 0, "time": 1.0}
+    (tmp_path / "x.receipts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert audit(tmp_path).missing == 2
 
 
 def test_the_command_says_it_all_and_its_status_is_0_1_or_2(tmp_path, capfd):

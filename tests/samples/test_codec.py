@@ -24,7 +24,7 @@ from mpiter.samples.batch import Stacker, collate, columns_of, samples_of
 from mpiter.samples.envelope import Sealing, dumps
 from mpiter.samples.tree import Aside, Group, describe
 from mpiter.transport.slots import Slots
-from mpiter.worker.board import LINE_BYTES, Cell
+from mpiter.worker.board import CELL, LINE_BYTES
 from mpiter.worker.sheets import Unsendable, Writer
 
 CANARY = 0xA5
@@ -146,7 +146,7 @@ def test_a_sample_that_cannot_be_sent_leaves_no_trace(travels):
     with pytest.raises(Unsendable) as caught:
         sheet.fetch(batch, keys, 0, CELLS, False)
     assert "cannot pickle" in str(caught.value.__cause__)
-    assert CELLS[Cell.ROW] == 1
+    assert CELLS[CELL.row] == 1
     sheet.fetch(batch, keys, 2, CELLS, False)
     journey.arrive(0, 3, sheet)
     first, last = samples_of(journey.contents(frozenset({1})))

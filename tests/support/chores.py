@@ -21,9 +21,10 @@ class Chore(NamedTuple):
     args: tuple[Any, ...] = ()
 
 
-def do(chore: Chore) -> tuple[int, Any]:
-    """Do the chore, and return its result."""
-    return chore.number, chore.func(*chore.args)
+def do(chore: tuple[Any, ...]) -> tuple[int, Any]:
+    """Do the chore, and return its result; a Pool of processes sends the fields of a block as a plain tuple."""
+    number, func, args = chore
+    return number, func(*args)
 
 
 class Sore(Exception):

@@ -95,6 +95,16 @@ AT_CONSTRUCTION = {
         lambda: batches(DATA, 2, on_error="ignore"),
         "on_error='ignore' is unknown; use 'raise', 'skip' or Skip(most=…).",
     ),
+    "a negative number of samples to skip": (
+        lambda: batches(DATA, 2, on_error=mpiter.Skip(-1)),
+        "most=-1 must be at least 0.",
+    ),
+    "samples to skip in words": (
+        lambda: batches(DATA, 2, on_error=mpiter.Skip("3")),  # type: ignore[arg-type]
+        "most='3' must be a whole number or None.",
+    ),
+    "receipts without a folder": (lambda: batches(DATA, 2, receipts=""), "receipts='' must be a path."),
+    "a number of traces": (lambda: batches(DATA, 2, trace=5), "trace=5 must be a path."),
     "shuffle and an order sampler": (
         lambda: MultiprocessIterator(DATA, 2, shuffle=True, order_sampler=lambda order, at: order),
         "shuffle and order_sampler exclude each other; leave shuffle at None to use the sampler.",
