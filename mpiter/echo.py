@@ -197,7 +197,7 @@ class Echo(Generic[B]):
         uses = range(1, self._factor)
         if not self._mixes:
             return [_Repeat(use, [(number, np.arange(0))]) for use in uses for number in range(len(self._before))]
-        sizes = [_length(self._use(batch, 0), self._by_torch) for batch in self._before]
+        sizes = [_rows_in(self._use(batch, 0), self._by_torch) for batch in self._before]
         found = list[_Repeat]()
         ends = np.cumsum(sizes, dtype=int)
         for use in uses if sizes else ():
@@ -223,7 +223,7 @@ class Echo(Generic[B]):
         batches = [self._use(self._before[number], repeat.use) for number, _ in repeat.rows]
         if not self._mixes:
             return _copied(batches[0])
-        return _mixed(batches, [rows for _, rows in repeat.rows], _length(batches[0], self._by_torch), self._by_torch)
+        return _mixed(batches, [rows for _, rows in repeat.rows], _rows_in(batches[0], self._by_torch), self._by_torch)
 
     def _use(self, batch: Any, use: int) -> Any:
         """Return the batch with use number ``use`` of each sample."""
@@ -297,8 +297,7 @@ def _columns(value: Any, by_torch: bool) -> Iterator[Any]:
         yield from _columns(part, by_torch)
 
 
-def _length(batch: Any, by_torch: bool) -> int:
-    """Return the number of rows of a batch."""
+def _rows_in(batch: Any, by_torch: bool) -> int:
     for column in (batch,) if isinstance(batch, Batch) else _columns(batch, by_torch):
         return len(column)
     length = 0

@@ -89,8 +89,7 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 def own_bytes(pid: int) -> int:
     """Return the private memory that a process has in use; 0 if it isn't known.
 
-    Pages of files and of shared memory aren't counted, because all processes that map a dataset or a slot share one
-    copy.  (A page that was mapped privately and then written to is private.)
+    Pages of files and of shared memory, of which all processes share one copy, aren't counted until they are written.
     """
     resident, shared = (text_of(Path(f"/proc/{pid}/statm")) or "0 0 0").split()[1:3]
     return max(0, int(resident) - int(shared)) * mmap.PAGESIZE

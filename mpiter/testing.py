@@ -31,10 +31,7 @@ __all__ = ["DatasetReport", "check_dataset", "check_resume"]
 _SEED = 20
 _BATCH = 4
 _DESCRIPTORS = "/proc/self/fd"
-_SEEDED = (
-    "mpiter.get_rng() or the global generators, which are seeded for each sample, not from a generator of the "
-    "dataset's own"
-)
+_SEEDED = "mpiter.get_rng() or a global generator, seeded for each sample, not from a generator of the dataset's own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +100,7 @@ def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, unev
         "the samples differ in shape or type, so they can't be stacked; mpiter.batches(ragged='list') or 'pad' takes "
         "them. Pass uneven=True if that is meant."
     )
-    sample_bytes = int(np.median([*map(_size, here)]))
+    sample_bytes = int(np.median([*map(_array_bytes, here)]))
     return DatasetReport(count, float(np.median(seconds)), max(seconds), sample_bytes, is_even)
 
 
@@ -194,10 +191,9 @@ def _is_even(samples: list[Any]) -> bool:
     return True
 
 
-def _size(sample: Any) -> int:
-    """Return the bytes of the arrays in a sample."""
+def _array_bytes(sample: Any) -> int:
     if (parts := parts_of(sample)) is not None:
-        return sum(map(_size, parts))
+        return sum(map(_array_bytes, parts))
     return int(getattr(sample, "nbytes", 0))
 
 

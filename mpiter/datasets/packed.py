@@ -83,8 +83,6 @@ class Packed(Sequence[T]):
             at = self._places[index]
         except IndexError:
             raise IndexError(f"there is no item {index} among {len(self)}") from None
-        except TypeError:
-            raise TypeError(f"an index of a Packed is an int or a slice, not {type(index).__name__}") from None
         return self._open(at) if type(at) is int else _attached(self._memory, self._table, self._names, at)
 
     def __iter__(self) -> Iterator[T]:

@@ -106,14 +106,10 @@ def put(held: Held, dumps: Dumps) -> Iterator[str]:
 
 def _is_own(name: str) -> bool:
     """True if a module is the program's own: its file belongs neither to Python nor to an installed package."""
-    file = _space(name).get("__file__")
+    file = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")  # a lazy module mustn't load itself
     if not isinstance(file, str) or not file.endswith(".py") or file.startswith(_INSTALLED) or "-packages/" in file:
         return False
     return name.partition(".")[0] not in ("mpiter", *SCRIPT) and is_importable(name)
-
-
-def _space(name: str) -> dict[str, Any]:
-    return getattr(sys.modules.get(name), "__dict__", {})  # not by getattr, which may load a lazy module
 
 
 def _variables(holder: Any, module: str, outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -271,17 +271,14 @@ class Generators:
 
     @contextlib.contextmanager
     def aside(self, states: dict[str, Any]) -> Iterator[None]:
-        """Swap the global generators' states for ``states``, a sampler's, while a ``with`` block runs.
-
-        A state that has come to be the global one was restored by the user; from then on the sampler draws from that.
-        """
+        """Swap the global generators' states for ``states``, a sampler's, while a ``with`` block runs."""
         others = self.globals_now()
         self.put_back(states)
         try:
             yield
         finally:
             now = self.globals_now()
-            kept = {name: now[name] for name in states if now[name] != others[name]}
+            kept = {name: now[name] for name in states if now[name] != others[name]}  # equal: the user restored it
             self.put_back({name: others[name] for name in states})
             states.clear()
             states.update(kept)

@@ -67,9 +67,8 @@ class Sealing:
     def add(self, value: Any) -> None:
         """Seal a value; if it can't be pickled, raise the error, and the values sealed before are kept.
 
-        It is pickled by reference where that succeeds, else by value.  In a forked worker ``__main__`` is the caller's,
-        so plain pickle succeeds.  In other workers plain pickle fails, and cloudpickle sends the class by value under
-        the identity that it came with.
+        It is pickled by reference where that succeeds, as in a forked worker, whose ``__main__`` is the caller's; else
+        cloudpickle sends the class by value, under the identity that it came with.
         """
         start, count = self._out.tell(), len(self._buffers)
         try:

@@ -276,7 +276,7 @@ def _describe(value: Any, depth: int, left: Iterator[int]) -> Node:
         if len(value) > _WIDEST or not _PLAIN_KEYS.issuperset(key_types):
             return Aside()
         group = kind.__name__
-    elif isinstance(value, tuple) and _is_namedtuple(kind):
+    elif hasattr(kind, "_fields") and kind.__base__ is tuple and kind.__dict__.get("__slots__") == ():
         group, parts = "namedtuple", tuple.__iter__(value)
     else:
         return leaf_for(value)
@@ -286,10 +286,6 @@ def _describe(value: Any, depth: int, left: Iterator[int]) -> Node:
             raise RecursionError
         nodes.append(_describe(part, depth - 1, left))
     return Group(group, kind, names, tuple(nodes), key_types)
-
-
-def _is_namedtuple(cls: type) -> bool:
-    return hasattr(cls, "_fields") and cls.__base__ is tuple and cls.__dict__.get("__slots__") == ()
 
 
 def columns_of(node: Node) -> Iterator[Leaf]:
