@@ -129,8 +129,7 @@ class ImageFolder(Pictures):
 def walk(top: str, onerror: Callable[[OSError], None]) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield ``top`` and each folder below it: its path from ``top`` ("", "cat/", …), and its folders' and files' names.
 
-    Links are followed, except to a folder that contains them.  ``onerror`` is called with the error of a folder that
-    can't be listed.
+    Links are followed, except to a folder that contains them.  ``onerror`` gets the error of listing a folder.
     """
     around = {top: {os.path.realpath(top)}}
     for folder, folders, files in os.walk(top, onerror=onerror, followlinks=True):

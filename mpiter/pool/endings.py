@@ -99,8 +99,7 @@ class Watch:
     def look(self, lines: Mapping[int, Line], busy: Collection[int]) -> list[int]:
         """Return the workers that are stuck.
 
-        ``lines`` has the line on the board (the integers that a worker shares about itself) of each; ``busy`` has the
-        workers that have been sent rows to fetch.
+        ``lines`` has each one's line on the board (memory that all share); ``busy`` are those that were sent rows.
         """
         passed = self._stopwatch.lap()
         self._still = {

@@ -91,7 +91,10 @@ class _Preload(list[str]):
 
 
 # Modules that can be imported before a fork; if this program has one, its datasets probably use it.
-_USEFUL = ("PIL.Image", "cv2", "h5py", "datasets.arrow_dataset", "torch_geometric.data", "torchvision.transforms")
+_USEFUL = (
+    *("PIL.Image", "cv2", "h5py", "datasets.arrow_dataset", "torch_geometric.data", "torchvision.transforms"),
+    "transformers.data.data_collator",
+)
 preloaded: list[str] = []  # other modules that the fork server imports when it starts, so that workers needn't
 _server: _ForkServer | None = None
 

@@ -84,11 +84,11 @@ def test_albumentations_pipelines_are_taken_as_they_are_and_seeded_per_sample(ro
     import albumentations as A
 
     pipeline = A.Compose([A.RandomResizedCrop((24, 24)), A.HorizontalFlip(p=0.5), A.GaussNoise(p=1.0)])
-    for transform, workers in ((pipeline, 1), (Compose([Resize(50), pipeline]), 2)):
+    for transform in (pipeline, Compose([Resize(50), pipeline])):
         dataset = files(root, transform)
         alone = epochs(dataset, n_processes=0)
         assert alone[0][0].shape == (5, 24, 24, 3)
-        assert are_same(alone, epochs(dataset, n_processes=workers))
+        assert are_same(alone, epochs(dataset, n_processes=1))
         assert all(has_drawn_anew(alone)), "each epoch draws anew"
 
 
