@@ -108,6 +108,6 @@ if not TYPE_CHECKING:  # with it, type checkers would accept any name
         if name in _WHEN_ASKED:
             found = getattr(import_module(f"mpiter.{_WHEN_ASKED[name]}"), name)
             return globals().setdefault(name, found)
-        remedy = f"; `import mpiter.{name}` makes it known" if find_spec(f"mpiter.{name}") else ""
+        remedy = f"; `import mpiter.{name}` makes it known" if "." not in name and find_spec(f"mpiter.{name}") else ""
         told = f"module 'mpiter' has no attribute {name!r}{remedy}"
         raise AttributeError(told, name=name, obj=sys.modules[__name__])  # Python adds which name may be meant

@@ -309,7 +309,11 @@ def _rows_in(batch: Any, by_torch: bool) -> int:
 def _is_column(value: Any, length: int, by_torch: bool) -> bool:
     """True for what a batch has for a part of its samples, False for the value of one sample."""
     lengths = {len(column) for column in _columns(value, by_torch)}
-    return lengths == {length} or (not lengths and type(value) in (tuple, list) and len(value) == length)
+    if lengths:
+        return lengths == {length}
+    parts = _parts(value, by_torch)
+    is_list = type(value) in (tuple, list) and len(value) == length
+    return is_list or (bool(parts) and all(_is_column(part, length, by_torch) for part in parts))
 
 
 def _mixed(batches: list[Any], rows: list[_Rows], length: int, by_torch: bool) -> Any:

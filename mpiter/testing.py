@@ -24,7 +24,6 @@ from .errors import DatasetNotPicklable, UnevenSamples
 from .iterators.iterators import MultiprocessIterator, SerialIterator
 from .samples import tensors
 from .samples.batch import collate, settle_as
-from .samples.copying import parts_of
 
 __all__ = ["DatasetReport", "check_dataset", "check_resume"]
 
@@ -192,8 +191,8 @@ def _is_even(samples: list[Any]) -> bool:
 
 
 def _array_bytes(sample: Any) -> int:
-    if (parts := parts_of(sample)) is not None:
-        return sum(map(_array_bytes, parts))
+    if isinstance(sample, (tuple, list, dict)):
+        return sum(map(_array_bytes, sample.values() if isinstance(sample, dict) else sample))
     return int(getattr(sample, "nbytes", 0))
 
 
@@ -207,14 +206,22 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if hasattr(type(one), "__dataclass_fields__"):
-        return all(_same(getattr(one, name), getattr(other, name)) for name in one.__dataclass_fields__)
+        return all(_same(getattr(one, name, None), getattr(other, name, None)) for name in one.__dataclass_fields__)
     if hasattr(one, "requires_grad"):
         one, other = (tensor.detach().to_dense() for tensor in (one, other))
     if (mine := tensors.as_bytes(one)) is not None and (theirs := tensors.as_bytes(other)) is not None:
         return mine[1:] == theirs[1:] and mine[0].tobytes() == theirs[0].tobytes()
-    if type(one) in (np.ndarray, np.memmap) and not one.dtype.hasobject:
-        return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
-    return pickle.dumps(one) == pickle.dumps(other) or bool(np.all(one == other))
+    if isinstance(one, np.ndarray):
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            return False
+        if type(one) in (np.ndarray, np.memmap) and not one.dtype.hasobject:
+            return bool(one.tobytes() == other.tobytes())
+    with contextlib.suppress(Exception):  # some kinds can't be compared…
+        if np.all(one == other):
+            return True
+    with contextlib.suppress(Exception):  # …others not be pickled
+        return pickle.dumps(one) == pickle.dumps(other)
+    return False
 
 
 def _open_files() -> int:

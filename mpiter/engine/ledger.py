@@ -54,8 +54,7 @@ class Ledger:
     def recall(self, numbers: Collection[int], is_lost: bool = False) -> int:
         """Queue the rows of these blocks to be sent again, before any others; return the number of rows.
 
-        The worker that had the blocks is dead; or, with ``is_lost``, it could not be killed, and may still write into
-        the memory of their batches.
+        Their worker is dead; or, with ``is_lost``, it could not be killed and may still write into the batches' memory.
         """
         rows = 0
         for number in sorted(numbers, reverse=True):

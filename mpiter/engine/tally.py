@@ -76,8 +76,7 @@ class Tally:
     def look(self) -> dict[str, Any]:
         """Return the counters that ``Stats`` has under the same names, and its times since the last look.
 
-        A look within a second of the last one, or before another batch, continues the same period: a progress bar that
-        looks all the time must leave something to see for others.
+        A look within a second of the last one, or before another batch, continues its period: progress bars look often.
         """
         found = {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
         if self.began is None:

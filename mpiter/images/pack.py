@@ -140,8 +140,9 @@ def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
     with open(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise OptionError(f"{part} is locked, most likely by another `mpiter pack`: {error.strerror}.") from error
+        except OSError as error:  # any other: this file system has no locks
+            if isinstance(error, BlockingIOError):
+                raise OptionError(f"another `mpiter pack` is writing {part}.") from error
         members, at = list[zipfile.ZipInfo](), 0
         for done, name in enumerate(names):
             if tell and done % 1000 == 0:

@@ -20,8 +20,7 @@ from ..worker.here import AllLeftOut, NotOfASample, leave_out, let_pass
 class Batched(Wrapping):
     """A dataset of batches: ``batched[keys]`` fetches the samples of ``keys`` from ``dataset`` and collates them.
 
-    ``skips``: samples that fail are left out.  ``stacks``: ``collate`` needs samples of the same shapes and types, so
-    its error is about those that differ.  ``alone``: there are no batches, and ``collate`` gets a single sample.
+    ``skips``: failing samples are left out.  ``stacks``: ``collate`` needs like samples.  ``alone``: it gets only one.
     """
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], skips: bool, stacks: bool, alone: bool) -> None:

@@ -278,7 +278,8 @@ class Generators:
             yield
         finally:
             now = self.globals_now()
-            kept = {name: now[name] for name in states if now[name] != others[name]}  # equal: the user restored it
+            # a state that the sampler has brought to the caller's own, which was restored, is shared from here on
+            kept = {name: now[name] for name in states if now[name] != others[name]}
             self.put_back({name: others[name] for name in states})
             states.clear()
             states.update(kept)

@@ -212,8 +212,7 @@ class _Later:
 class Sampled(Listed):
     """An order that a Chainer ``order_sampler`` returned, linked to the one that it returned after that.
 
-    The sampler is called ahead of the user, by a varying number of epochs.  Its orders are kept, so that going back, or
-    starting over, gives the same orders as if it had not been called ahead.
+    The sampler is called ahead of the user.  Its orders are kept, so that going back or starting over gives the same.
     """
 
     def __init__(self, array: Any, sampling: SamplerOfTheMoment, later: _Later | None = None) -> None:

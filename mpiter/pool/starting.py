@@ -36,8 +36,7 @@ _Base: Any = mp_forkserver.ForkServer  # whose attributes aren't public
 class _ForkServer(_Base):  # type: ignore[misc]
     """A fork server for our workers only, which imports what they need.
 
-    Its socket is unlinked as soon as it listens, and reached through a descriptor; else it would stay when the program
-    is killed.  Where that can't be done it keeps its name.
+    Its socket is unlinked as soon as it listens, if possible, and reached through a descriptor: no name stays behind.
     """
 
     _forkserver_address: Any
@@ -91,10 +90,7 @@ class _Preload(list[str]):
 
 
 # Modules that can be imported before a fork; if this program has one, its datasets probably use it.
-_USEFUL = (
-    *("PIL.Image", "cv2", "h5py", "datasets.arrow_dataset", "torch_geometric.data", "torchvision.transforms"),
-    "transformers.data.data_collator",
-)
+_USEFUL = "PIL.Image cv2 h5py datasets.arrow_dataset torch_geometric.data torchvision.transforms transformers.data"
 preloaded: list[str] = []  # other modules that the fork server imports when it starts, so that workers needn't
 _server: _ForkServer | None = None
 
@@ -103,7 +99,7 @@ def _our_server() -> _ForkServer:
     global _server
     if _server is None:
         chosen = cast(Any, mp_forkserver)._forkserver._preload_modules  # by the user; __main__ unless he has chosen
-        others = (*preloaded, *(name for name in _USEFUL if name in sys.modules), *chosen)
+        others = (*preloaded, *(name for name in _USEFUL.split() if name in sys.modules), *chosen)
         needed = "multiprocessing.popen_forkserver", "mpiter.worker.worker"
         wanted = [*needed, *(name for name in others if name != "__main__"), "mpiter.worker.preloaded"]
         _server = _ForkServer()

@@ -2,22 +2,22 @@
 
 Pure.  Without processes a batch's samples are the objects that the dataset returned.  The first sample's bytes, or
 some of them, are compared with its bytes when the last sample has come.  From time to time this is done for all
-samples, since a single one may by chance have the same bytes again.  Arrays and tensors are looked at, also within
-tuples, lists, dicts and dataclasses.
+samples, since one may by chance have the same bytes again.  Looks at arrays and tensors, also in tuples, lists, dicts.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from . import tensors
 
-_LOOKED_AT = 1024  # most elements of an array that are compared
+_FEW, _LOOKED_AT = 32, 1024  # most parts of a sample, and elements of an array, that are compared
 _CONSTANT = {int, float, complex, bool, str, bytes, type(None), np.float32, np.float64, np.int64}
 
 
@@ -63,32 +63,26 @@ class Copies:
 
 
 def copied(sample: Any) -> Any:
-    """Return a copy of a sample: of its arrays, tensors and containers; other objects are shared."""
-    kind = type(sample)
+    """Return a copy of a sample: of its arrays, tensors, tuples, lists and dicts; other objects are shared."""
+    kind: Any = type(sample)
     if kind is tuple or kind is list:
         return kind([copied(part) for part in sample])
-    if kind is dict:
-        return {name: copied(value) for name, value in sample.items()}
+    if isinstance(sample, tuple) and hasattr(kind, "_fields"):
+        return tuple.__new__(kind, [copied(part) for part in sample])
+    if isinstance(sample, (dict, list)):
+        one: Any = copy.copy(sample)  # for a derived class
+        for at in list(one) if isinstance(one, dict) else range(len(one)):
+            one[at] = copied(one[at])
+        return one
     if isinstance(sample, np.ndarray) or kind is np.void:
         return sample.copy("K")
-    if tensors.as_bytes(sample) is not None:
-        return sample.clone()
-    return sample if parts_of(sample) is None else copy.deepcopy(sample)
-
-
-def parts_of(sample: Any) -> Iterable[Any] | None:
-    """Return the parts of a container; None for anything else."""
-    if isinstance(sample, (tuple, list)):
-        return sample
-    if isinstance(sample, dict):
-        return sample.values()
-    fields = getattr(type(sample), "__dataclass_fields__", None)
-    return None if fields is None else [getattr(sample, name) for name in fields]
+    return sample.clone() if tensors.as_bytes(sample) is not None else sample
 
 
 def glimpse(sample: Any) -> list[bytes]:
     """Return some bytes of each array in a sample, to notice when the dataset overwrites it."""
-    if (parts := parts_of(sample)) is not None:
+    if isinstance(sample, (tuple, list, dict)):
+        parts = islice(sample.values() if isinstance(sample, dict) else sample, _FEW)
         return [some for part in parts if type(part) not in _CONSTANT for some in glimpse(part)]
     if type(sample) is np.void:  # a record of a structured array
         return [sample.tobytes()]

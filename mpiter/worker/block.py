@@ -114,7 +114,7 @@ def take_down(error: BaseException, place: Place, index: Any, worker: Worker) ->
     may_skip = not isinstance(error, NotOfASample)
     error = error if may_skip else error.__cause__ or error
     where = batch, row, index, epoch, position, worker.info.name, f"{type(error).__name__}: {_text(error)}"[:500]
-    if worker.rules.in_process:
+    if worker.rules.in_process and not worker.rules.skips_errors:  # which keeps the frames, and so the samples
         return Fault(*where, trace="", pickled=None, may_skip=may_skip, itself=error)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-_LONGEST:]
     return Fault(*where, trace, _pickled(error), may_skip=may_skip)

@@ -82,13 +82,15 @@ class CallersWorker:
             first = glimpse(rows[0])
             for key in rest:
                 add(dataset[key])
-        except Exception as error:
+        except BaseException as error:
             problem = error
         finally:
             here.now, frame.at = outer, None
             if drawn := callers.drawn():
                 callers.restore()
                 worker.seeds |= drawn
+        if isinstance(problem, (KeyboardInterrupt, SystemExit)):
+            raise problem
         is_refilled = first is not None and glimpse(rows[0]) != first
         if problem is None and not (drawn or is_refilled):
             return rows

@@ -196,5 +196,5 @@ class _Fetching:
 
     def let_pass(self, error: BaseException) -> None:
         """Raise Ctrl-C or SystemExit again in the caller's own thread; in a worker every exception is the dataset's."""
-        if not isinstance(error, Exception) and self._worker.info.backend == "serial":
+        if isinstance(error, (KeyboardInterrupt, SystemExit)) and self._worker.info.backend == "serial":
             raise error

@@ -49,8 +49,7 @@ def settle_in(environment: dict[str, str]) -> None:
 def die_with_parent() -> None:
     """Have this process killed when the main process ends.
 
-    PR_SET_PDEATHSIG can't do it: it reports the end of the *thread* that started this process, and with a fork server
-    that of another process.
+    PR_SET_PDEATHSIG can't do it: it reports the end of the *thread* that started this process, or of the fork server.
     """
     pipe: Any = multiprocessing.parent_process().sentinel  # type: ignore[union-attr]
     try:

@@ -130,8 +130,7 @@ class Writer:
     def sheet(self, brief: bytes, address: int | None, row: int, rows: int, looks: bool = False) -> Sheet:
         """Return a sheet for ``rows`` rows from ``row`` on, in the slot at ``address``, or to be sent if that is None.
 
-        ``brief`` is the pickled layout, if there is one.  With ``looks``, every sample that is handed over within this
-        process is checked for having been overwritten, not only the first.
+        ``brief`` is the pickled layout, if any.  With ``looks``, every sample is checked for having been overwritten.
         """
         if not brief and self.seals is Held:
             return _ByReference(rows, looks)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections import OrderedDict, deque
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -25,11 +24,6 @@ THREAD: dict[str, Any] = {"n_processes": 1, "backend": "thread"}
 
 
 class Named(NamedTuple):
-    x: Any
-
-
-@dataclass
-class Record:
     x: Any
 
 
@@ -70,7 +64,6 @@ class Reusing(Squares):
             "a view in a tuple": (index, array.reshape(2, -1)),
             "a reversed view": array[::-1],
             "a named tuple": Named(array),
-            "a data class": Record(array),
             "an ordered dict": OrderedDict(x=array),
             "a masked array": np.ma.array(array, mask=[index % 2] * self.size, copy=False),
             "many parts": (*range(20), array),
@@ -104,7 +97,7 @@ class Fresh(Reusing):
 ARRAYS = (
     *("an array", "in a tuple", "in a dict", "a view", "a view in a tuple", "a reversed view"),
     *("ragged views", "ragged views behind others"),
-    *("a named tuple", "a data class", "an ordered dict", "a masked array", "many parts"),
+    *("a named tuple", "an ordered dict", "a masked array", "many parts"),
 )
 
 
