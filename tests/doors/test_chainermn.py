@@ -29,7 +29,7 @@ if not MPIEXEC or find_spec("mpi4py") is None:
         allow_module_level=True,
     )
 
-pytestmark = [pytest.mark.chainer, pytest.mark.mpi]
+pytestmark = [pytest.mark.chainer, pytest.mark.mpi, pytest.mark.xdist_group("ranks")]  # which spin as they wait
 
 PRELUDE = """
     import json, os, sys, time
