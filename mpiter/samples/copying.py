@@ -65,12 +65,10 @@ class Copies:
 def copied(sample: Any) -> Any:
     """Return a copy of a sample: of its arrays, tensors, tuples, lists and dicts; other objects are shared."""
     kind: Any = type(sample)
-    if kind is tuple or kind is list:
-        return kind([copied(part) for part in sample])
-    if isinstance(sample, tuple) and hasattr(kind, "_fields"):
+    if kind is tuple or (isinstance(sample, tuple) and hasattr(kind, "_fields")):
         return tuple.__new__(kind, [copied(part) for part in sample])
     if isinstance(sample, (dict, list)):
-        one: Any = copy.copy(sample)  # for a derived class
+        one: Any = copy.copy(sample)  # of the same class
         for at in list(one) if isinstance(one, dict) else range(len(one)):
             one[at] = copied(one[at])
         return one
