@@ -179,6 +179,10 @@ class Columns:
     def __call__(self, contents: Contents) -> Any:
         return columns_of(contents, self._settle, self._stacks)
 
+    def of_columns(self, columns: Any) -> Any:
+        """Return columns that this process has gathered itself."""
+        return columns
+
     def of_rows(self, samples: list[Any]) -> Any:
         """Return the columns of samples that this process has fetched itself."""
         found = self._stacks.columns(samples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -30,9 +30,15 @@ def by_id(function: Callable[[int], Any], info: WorkerInfo) -> None:
     function(info.id)
 
 
-def only_one(contents: Contents) -> Any:
-    """Return the only row of ``contents``: a batch that one worker has made."""
-    return samples_of(contents)[0]
+class OnlyOne:
+    """Hands out the only row of a batch's contents: a batch that one worker has made."""
+
+    def __call__(self, contents: Contents) -> Any:
+        return samples_of(contents)[0]
+
+    def of_rows(self, rows: Sequence[Any]) -> Any:
+        """Return the only row that this process has fetched."""
+        return rows[0]
 
 
 class DataLoader(Loading[B_co]):
@@ -120,7 +126,7 @@ class DataLoader(Loading[B_co]):
         self._sampled, self._goes_through_all = sampler if batch_sampler is None else batch_sampler, not is_drawn
         self._cut = int(batch_size or 1) if batch_sampler is None else None, self.drop_last
         self._in_one = is_stream or self._is_one_workers(collates=collate_fn is not None)
-        self._opens = only_one if self._in_one else Columns(settle_as(ragged))
+        self._opens = OnlyOne() if self._in_one else Columns(settle_as(ragged))
         skips, stacks = options.get("on_error", "raise") != "raise", not alone and collate_fn is None
         served = self._served(is_stream, collates, stacks, skips)
         worker_init = functools.partial(by_id, worker_init_fn) if worker_init_fn is not None and num_workers else None

@@ -100,10 +100,15 @@ class Pass:
     def _go_on(self) -> None:
         """Draw further keys from the sampler, in the consumer's thread."""
         self._note()
-        if isinstance(self.plans, Drawn):
+        plans = self.plans
+        if not isinstance(plans, Drawn) or plans.has_drawn(self.position, self._most):
+            return
+        if self.aside is contextlib.nullcontext:  # the usual case, and making a context takes a while
+            plans.draw(self.position, self._most)
+        else:
             with self.aside():
-                self.plans.draw(self.position, self._most)
-            self.pump.wake()
+                plans.draw(self.position, self._most)
+        self.pump.wake()
 
 
 class Epoch(Generic[B_co]):

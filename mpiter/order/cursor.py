@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -102,6 +102,11 @@ class Plan(NamedTuple):
     fills: int = 0  # the number of its last samples that come a second time, to fill up a step of all ranks
 
 
+# A whole batch within an epoch, which needs no plan: its rows' keys, the number of its samples, the position of the
+# first, and the cursor after it.  A plain tuple, since a batch of columns takes 3 µs in all.
+Whole = tuple[Sequence[Any] | Indices, int, int, Cursor]
+
+
 class Plans:
     """Plans the batches that come after a cursor; derived classes say how."""
 
@@ -120,8 +125,8 @@ class Plans:
         """True if ``step(cursor)`` needn't wait: it is known which keys come at ``cursor``, or that none come."""
         return True
 
-    def whole(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:
-        """Return the next batch's keys, the first one's position and the cursor after it; None if it needs a plan."""
+    def whole(self, cursor: Cursor) -> Whole | None:
+        """Return the next batch if it is a whole one within the epoch; None if it must be planned first."""
         return None
 
     def end_at(self, cursor: Cursor) -> bool:
@@ -178,14 +183,17 @@ class Pace(Plans):
             return Plan(number, each, (stretch,), cursor, Cursor(stop, epoch, False, order, epoch + position / length))
         return self._wrapped(cursor, number) if self.wrap else self._bounded(cursor, number)
 
-    def whole(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:
+    def whole(self, cursor: Cursor) -> Whole | None:
         position, epoch, _, order, _ = cursor
-        stop, length = position + self.batch_size, len(order)
-        is_last = stop >= length if self.wrap else stop + self.batch_size > length  # or may be followed by a short one
+        size = self.batch_size
+        stop = position + size
+        length = len(order)
+        # The last batch of an epoch, and one that a short one may follow, end the epoch: these are planned.
+        is_last = stop >= length if self.wrap else stop + size > length
         if is_last or self.share is not WHOLE or (self.epochs is not None and epoch >= self.epochs):
             return None
         after = make_cursor((stop, epoch, False, order, epoch + position / length))
-        return order.take(position, stop).tolist(), position, after
+        return order.keys(position, stop), size, position, after
 
     def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
         """Return the plans of several full batches within the epoch at once."""

@@ -93,6 +93,10 @@ class Order:
         """Return the indices at positions ``start`` to ``stop``; fewer at the epoch's end."""
         raise NotImplementedError
 
+    def keys(self, start: int, stop: int) -> range | Indices:
+        """Return what ``take`` does, as a range where the indices follow one another: a slice reads faster."""
+        return self.take(start, stop)
+
     def later(self, epochs: int) -> Order:
         """Return the order ``epochs`` epochs later."""
         raise NotImplementedError
@@ -117,6 +121,9 @@ class Sequential(Order):
 
     def take(self, start: int, stop: int) -> Indices:
         return np.arange(start, min(stop, self._length), dtype=np.int64)
+
+    def keys(self, start: int, stop: int) -> range:
+        return range(start, min(stop, self._length))
 
     def later(self, epochs: int) -> Sequential:
         return self

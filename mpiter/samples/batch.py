@@ -17,7 +17,23 @@ import numpy as np
 from ..errors import OptionError, UnevenSamples
 from ..typevars import T
 from . import tensors
-from .tree import Array, Aside, Contents, Group, Leaf, Node, asides_of, describe, gather, leaf_for, merge, scatter
+from .tree import (
+    Array,
+    Aside,
+    Contents,
+    Group,
+    Leaf,
+    Node,
+    Rows,
+    Scalar,
+    Tensor,
+    asides_of,
+    describe,
+    gather,
+    leaf_for,
+    merge,
+    scatter,
+)
 from .tree import columns_of as leaves_of
 
 Place = tuple[tuple[Any, int], ...]  # the containers around a value, and its number in each
@@ -224,10 +240,29 @@ def collate(samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | 
 def stacked(samples: Sequence[Any], tree: Node | None = None) -> Contents | None:
     """Return the samples in columns as ``tree`` (by default the first sample's) says; None if one doesn't fit."""
     tree = describe(samples[0]) if tree is None else tree
+    if type(samples) is Rows and (found := _in_place(samples, tree)) is not None:
+        return found
     columns, asides = [np.empty((len(samples), *leaf.shape), leaf.dtype) for leaf in leaves_of(tree)], list[Any]()
     if not scatter(tree, samples, iter(columns), 0, asides):
         return None
     return Contents(tree, len(samples), columns, [*zip(*asides, strict=True)] if asides else None, copied=True)
+
+
+def _in_place(samples: Rows, tree: Node) -> Contents | None:
+    """Return samples that lie in columns already, in memory of their own, without another copy; None if they don't."""
+    parts = [*samples.columns.values()] if isinstance(samples.columns, dict) else [*samples.columns]
+    leaves = tree.parts if isinstance(tree, Group) else ()
+    if len(parts) != len(leaves):
+        return None
+    columns = []
+    for part, leaf in zip(parts, leaves, strict=True):
+        column = tensors.as_array(part) if isinstance(leaf, Tensor) else part
+        if not isinstance(leaf, (Array, Scalar)) or type(column) is not np.ndarray:
+            return None
+        if column.dtype != leaf.dtype or column.shape[1:] != leaf.shape or not column.flags.c_contiguous:
+            return None
+        columns.append(column)
+    return Contents(tree, len(samples), columns, copied=True)
 
 
 class Stacker:

@@ -17,7 +17,9 @@ import numpy as np
 
 from . import tensors
 
-_FEW, _LOOKED_AT = 32, 1024  # most parts of a sample, and elements of an array, that are compared
+_FEW = 32  # parts of a container that are compared, at the most
+_PARTS = 1024  # of all containers in a sample, or a little more
+_LOOKED_AT = 1024  # elements of an array
 _CONSTANT = {int, float, complex, bool, str, bytes, type(None), np.float32, np.float64, np.int64}
 
 
@@ -30,21 +32,21 @@ class Held:
 
     def __init__(self, copies: bool = False) -> None:
         self._values: Any = []
-        self._looked: list[tuple[Any, list[bytes]]] = []  # samples and their bytes
+        self._looks: list[Look] = []
         append = self._values.append
         self.add: Callable[[Any], None] = (lambda value: append(copied(value))) if copies else append
 
     def look(self, value: Any) -> None:
         """Hold a sample, and remember its bytes to compare them later."""
         self._values.append(value)
-        self._looked.append((value, glimpse(value)))
+        self._looks.append(Look(value))
 
     def hold(self, values: Any) -> None:
         """Hold all samples at once; ``values`` has them in columns."""
         self._values = values
 
     def sealed(self) -> Held:
-        if any(glimpse(value) != looked for value, looked in self._looked):
+        if any(look.has_changed() for look in self._looks):
             raise Refilled
         return self
 
@@ -77,17 +79,49 @@ def copied(sample: Any) -> Any:
     return sample.clone() if tensors.as_bytes(sample) is not None else sample
 
 
-def glimpse(sample: Any) -> list[bytes]:
-    """Return some bytes of each array in a sample, to notice when the dataset overwrites it."""
-    if isinstance(sample, (tuple, list, dict)):
-        parts = islice(sample.values() if isinstance(sample, dict) else sample, _FEW)
-        return [some for part in parts if type(part) not in _CONSTANT for some in glimpse(part)]
-    if type(sample) is np.void:  # a record of a structured array
-        return [sample.tobytes()]
-    array = np.asarray(sample) if isinstance(sample, np.ndarray) else (tensors.as_bytes(sample) or (None,))[0]
-    if array is None:
-        return []
+class Look:
+    """Some bytes of each array in a sample, to notice when the dataset overwrites it."""
+
+    def __init__(self, sample: Any) -> None:
+        self._sample = sample
+        self._arrays, self._is_fixed = _arrays_in(sample)
+        self._bytes = [*map(_some_of, self._arrays)]
+
+    def has_changed(self) -> bool:
+        """Return True if the sample has other bytes now."""
+        # A list or a dict may have other arrays by now; those of a tuple are known.
+        arrays = self._arrays if self._is_fixed else _arrays_in(self._sample)[0]
+        return [*map(_some_of, arrays)] != self._bytes
+
+
+def _arrays_in(sample: Any) -> tuple[list[Any], bool]:
+    """Return the arrays in a sample, on its memory, and whether it will always have these."""
+    found = list[Any]()
+    is_fixed = True
+    rest = [sample]
+    for part in rest:  # which grows meanwhile
+        if type(part) in _CONSTANT:
+            continue
+        if isinstance(part, np.ndarray):
+            found.append(np.asarray(part))
+        elif type(part) is np.void:  # a record of a structured array
+            found.append(part)
+        elif isinstance(part, (tuple, list, dict)):
+            is_fixed = is_fixed and isinstance(part, tuple)
+            if len(rest) < _PARTS:  # a list may even hold itself
+                rest += islice(part.values() if isinstance(part, dict) else part, _FEW)
+        elif (array := tensors.as_array(part)) is not None:
+            found.append(array)
+        elif (raw := tensors.as_bytes(part)) is not None:
+            # A tensor of a dtype that NumPy lacks; these may be the bytes of a copy.
+            found.append(raw[0])
+            is_fixed = False
+    return found, is_fixed
+
+
+def _some_of(array: Any) -> bytes:
+    """Return the bytes of an array, or of a large one those of some elements."""
     if array.size <= _LOOKED_AT:
-        return [array.tobytes()]
+        return array.tobytes()  # type: ignore[no-any-return]
     elements = array.ravel("K") if array.flags.forc else array.flat  # without copying the whole array
-    return [elements[:: 1 + array.size // _LOOKED_AT].tobytes()]
+    return elements[:: 1 + array.size // _LOOKED_AT].tobytes()  # type: ignore[no-any-return]

@@ -19,20 +19,23 @@ def torch_with(name: str) -> Any:
     return torch if hasattr(torch, name) else None
 
 
+def is_tensor_dataset(dataset: Any) -> bool:
+    """Return True for torch's own TensorDataset, whose samples are the rows of tensors."""
+    torch = torch_with("utils")
+    return torch is not None and type(dataset) is torch.utils.data.TensorDataset
+
+
 def as_array(value: Any) -> np.ndarray[Any, Any] | None:
     """Return a dense CPU tensor without gradient as an ndarray on the same memory; None for anything else."""
     if type(value).__module__ != "torch":  # the usual case comes first: this runs for each value
         return None
-    torch = torch_with("Tensor")
-    if torch is None or type(value) is not torch.Tensor:
-        return None
-    if value.requires_grad or value.device.type != "cpu" or value.layout is not torch.strided:
-        return None
-    if value.is_conj() or value.is_neg() or value.dtype is torch.bfloat16:
+    if type(value) is not getattr(sys.modules.get("torch"), "Tensor", None):
         return None
     try:
         return value.numpy()  # type: ignore[no-any-return]
-    except (TypeError, RuntimeError):  # dtypes that numpy doesn't know
+    except (TypeError, RuntimeError):
+        # Other devices, other layouts, dtypes that NumPy doesn't know, values with a gradient, or whose sign or
+        # conjugation is yet to be applied: torch itself refuses to show these as an array.
         return None
 
 

@@ -6,7 +6,7 @@ same order as by torch (so that a seed gives torch's order of samples), and that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 
@@ -22,10 +22,10 @@ from ..loaders.loader import check_sharing, is_torchs_stream
 from ..loaders.loading import Loading, workers_of
 from ..pool import starting
 from ..samples.batch import Stacker, samples_of
-from ..samples.tree import Aside, Contents
+from ..samples.tree import Contents
 from ..typevars import B_co as T_co  # torch's name for the type of a dataset's samples
 from ..worker.here import WorkerInfo
-from .tensors import default_collate, tensors_of
+from .tensors import collated, collated_anywhere, default_collate, tensors_of, tensors_of_columns
 
 starting.preloaded.append(__package__)
 _TorchsLoader = torch.utils.data.DataLoader  # kept, since some programs put our class in its place in torch's module
@@ -95,7 +95,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         self._opens = _Tensors(self._in_one, pin_memory and _can_pin())
         self._begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler
         stacks, skips = self.collate_fn is default_collate, self.__dict__["on_error"] != "raise"
-        collate = _collated if stacks else self.collate_fn
+        collate = collated_anywhere if stacks else self.collate_fn
         served = self._served(is_torchs_stream(dataset), collate, stacks, skips, True)
         self._begin(served, num_workers, partial(_at_home, worker_init_fn) if num_workers else None, options)
 
@@ -151,9 +151,15 @@ class _Tensors:
         batch = samples_of(contents)[0] if self._in_one else tensors_of(contents, self._stacks)
         return _utils.pin_memory.pin_memory(batch) if self._pins else batch
 
-    def of_rows(self, samples: list[Any]) -> Any:
+    def of_rows(self, samples: Sequence[Any]) -> Any:
         """Make a batch of ``samples`` that were fetched in this process."""
-        return self(Contents(Aside(), len(samples), objects=samples))
+        batch = samples[0] if self._in_one else collated(samples, self._stacks)
+        return _utils.pin_memory.pin_memory(batch) if self._pins else batch
+
+    def of_columns(self, columns: Any) -> Any:
+        """Make a batch of columns that were gathered in this process."""
+        batch = tensors_of_columns(columns)
+        return _utils.pin_memory.pin_memory(batch) if self._pins else batch
 
 
 def _at_home(worker_init_fn: Callable[[int], Any] | None, info: WorkerInfo) -> None:
@@ -172,12 +178,3 @@ def _can_pin() -> bool:
     text = "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used."
     warn(text, UserWarning)
     return False
-
-
-def _collated(samples: Any) -> Any:
-    """Collate as torch, but not in torch's shared memory, which it uses in workers: mpiter copies into its own."""
-    here, _utils.worker._worker_info = _utils.worker._worker_info, None
-    try:
-        return default_collate(samples)
-    finally:
-        _utils.worker._worker_info = here

@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import _utils
 
 from ..samples.batch import Stacker, samples_of
 from ..samples.tensors import from_array
-from ..samples.tree import Contents, Group, Leaf, Node, Number
+from ..samples.tree import Aside, Contents, Group, Leaf, Node, Number
 
 default_collate = _utils.collate.default_collate
+_TORCHS_WAYS = {
+    kind: way
+    for kind, way in _utils.collate.default_collate_fn_map.items()
+    if way.__module__ == _utils.collate.__name__
+}
+_NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
 class _NotPlain(Exception):
     """Raised if the columns don't show what torch would make of the samples, so that torch must be asked."""
 
 
+def collated(samples: Sequence[Any], stacks: Stacker) -> Any:
+    """Return what torch's ``default_collate`` would make of samples that this process has fetched."""
+    if _all_ways_are_torchs():
+        try:
+            return _stacked(samples)
+        except _NotPlain:
+            pass
+    return tensors_of(Contents(Aside(), len(samples), objects=list(samples)), stacks)
+
+
+def collated_anywhere(samples: Any) -> Any:
+    """Collate as torch, but not in torch's shared memory, which it uses in workers: mpiter copies into its own."""
+    if type(samples) is list and _all_ways_are_torchs():
+        try:
+            return _stacked(samples)
+        except _NotPlain:
+            pass
+    here, _utils.worker._worker_info = _utils.worker._worker_info, None
+    try:
+        return default_collate(samples)
+    finally:
+        _utils.worker._worker_info = here
+
+
 def tensors_of(contents: Contents, stacks: Stacker) -> Any:
     """Return what torch's ``default_collate`` would make: of the columns if possible, else by calling it."""
-    ways = _utils.collate.default_collate_fn_map.values()
-    are_torchs = all(way.__module__ == _utils.collate.__name__ for way in ways)  # no program has registered another
-    if are_torchs and not (contents.odd or contents.failed or contents.asides):
+    if _all_ways_are_torchs() and not (contents.odd or contents.failed or contents.asides):
         objects = contents.objects
         # for samples of arrays ``stacks`` is faster than torch, for samples of tensors slower
         columns = contents if objects is None or _holds_tensors(objects[0]) else stacks(objects)
@@ -33,6 +62,47 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
         except _NotPlain:
             pass
     return default_collate(samples_of(contents))
+
+
+def tensors_of_columns(columns: Any) -> Any:
+    """Return what torch's ``default_collate`` would make of the rows of ``columns``, a container of arrays."""
+    if isinstance(columns, dict):
+        return {name: torch.as_tensor(column) for name, column in columns.items()}
+    found = [torch.as_tensor(column) for column in columns]
+    return found if type(columns) is tuple else tuple.__new__(type(columns), found)
+
+
+def _all_ways_are_torchs() -> bool:
+    """True if no program has registered its own way to collate a type."""
+    return bool(_utils.collate.default_collate_fn_map == _TORCHS_WAYS)
+
+
+def _stacked(samples: Sequence[Any]) -> Any:
+    """Stack samples of tensors, numbers and texts as torch does, without its questions about each value's type."""
+    kind, *others = set(map(type, samples))
+    if others:
+        raise _NotPlain
+    if kind is torch.Tensor:
+        return torch.stack(samples)
+    if kind in _NUMBERS:
+        try:
+            return torch.from_numpy(np.array(samples, _NUMBERS[kind]))
+        except OverflowError:
+            raise _NotPlain from None
+    if kind is str or kind is bytes:
+        return samples
+    if kind is dict:
+        names = [*samples[0]]
+        if any(list(sample) != names for sample in samples):
+            raise _NotPlain
+        return {name: _stacked([sample[name] for sample in samples]) for name in names}
+    if kind is not tuple and kind is not list:
+        raise _NotPlain
+    try:
+        parts = [*zip(*samples, strict=True)]
+    except ValueError:
+        raise _NotPlain from None
+    return [_stacked(part) for part in parts]
 
 
 def _holds_tensors(sample: Any) -> bool:

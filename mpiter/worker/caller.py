@@ -13,9 +13,12 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
+from ..datasets.gathering import gather_of
 from ..errors import WorkerStartError
 from ..rules import Rules
-from ..samples.copying import Held, glimpse
+from ..samples.copying import Held, Look
 from . import seeding
 from .block import Block, Done
 from .board import LINE_BYTES
@@ -40,10 +43,13 @@ class CallersWorker:
         self._worker, self._dataset = worker, dataset
         self._callers = seeding.Kept()
         self._is_list = type(dataset) in (list, tuple, range)  # reading it runs no code of the user's
+        self.gather = gather_of(dataset)
 
     @property
     def is_plain(self) -> bool:
-        """True if samples are fetched one by one, without seeding generators and without copies."""
+        """True if samples are fetched one by one or gathered, without seeding generators and without copies."""
+        if self.gather is not None:
+            return True
         worker = self._worker
         return worker.reader is None and not (worker.seeds or worker.copies)
 
@@ -61,25 +67,32 @@ class CallersWorker:
             callers.restore()
             here.now, worker.dataset = outer, self._dataset
 
-    def read(self, keys: list[Any], seed: int, epoch: int, position: int) -> Sequence[Any] | None:
+    def read(self, keys: Any, seed: int, epoch: int, position: int) -> Sequence[Any] | None:
         """Return the samples of a whole batch, or None if ``fetch`` must be called instead.
 
         After an error ``fetch`` continues with the samples that came before it; otherwise it fetches all of them again.
         """
+        if type(keys) is np.ndarray:
+            keys = keys.tolist()
         if self._is_list:
             with contextlib.suppress(Exception):  # an order sampler's keys may be missing in the list
                 return itemgetter(*keys)(self._dataset) if len(keys) > 1 else (self._dataset[keys[0]],)
             return None
         worker, callers, rows = self._worker, self._callers, list[Any]()
         dataset, frame, outer = worker.dataset, worker.frame, here.now
-        rest, first, problem, add = iter(keys), None, None, rows.append
+        rest = iter(keys)
+        add = rows.append
+        first: Look | None = None
+        problem: BaseException | None = None
         callers.keep()
         frame.at = lambda: (seed, epoch, position + len(rows))
         frame.seeds, frame.beyond, frame.drawn = NONE, 0, None
         here.now = frame
         try:
-            add(dataset[next(rest)])
-            first = glimpse(rows[0])
+            rows.append(dataset[next(rest)])
+            # A row that is a whole batch has no other beside it that could have been written over it.
+            if len(keys) > 1:
+                first = Look(rows[0])
             for key in rest:
                 add(dataset[key])
         except BaseException as error:
@@ -91,7 +104,7 @@ class CallersWorker:
                 worker.seeds |= drawn
         if isinstance(problem, (KeyboardInterrupt, SystemExit)):
             raise problem
-        is_refilled = first is not None and glimpse(rows[0]) != first
+        is_refilled = first is not None and first.has_changed()
         if problem is None and not (drawn or is_refilled):
             return rows
         worker.copies = is_refilled

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.random  # else NumPy loads it at the first draw, while workers start
 
 from ..samples.tensors import torch_with
+from . import twister
 from .here import NONE, here
 
 GLOBALS = frozenset({"random", "numpy", "torch"})  # generators that code uses which doesn't call ``get_rng``
@@ -105,11 +106,12 @@ def globals_mark() -> tuple[Any, ...]:
     that numpy may keep in reserve: ``seed_globals`` clears that, and ``Kept`` checks it separately.
     """
     torch = torch_with("default_generator") if "torch" in sys.modules else None
+    torchs = None if torch is None else twister.mark_of(torch.default_generator)
     mine = random.getstate() if _own_words is None else (_own_words[0], _own_words[1], _own.gauss_next)
     generator = np.random.mtrand._rand._bit_generator
     words = _numpys_words(generator)
     numpys = str(generator.state) if words is None else (words[_MERSENNE_WORDS], words[0])
-    return mine, numpys, torch and torch.get_rng_state().numpy().tobytes()
+    return mine, numpys, torchs
 
 
 def drawn_between(before: tuple[Any, ...], after: tuple[Any, ...]) -> frozenset[str]:

@@ -3,6 +3,7 @@
 import os
 import random
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from ways import iterator
 
 import mpiter
 from mpiter.pool.backends import Thread
+from mpiter.worker import twister
 
 LENGTH, BATCH = 24, 5
 
@@ -151,3 +153,27 @@ def test_threads_of_any_backend_seed_no_generator_of_the_caller():
             epochs(DrawsFromGlobals(), 2, Threads())
         drawn.append(np.random.random_sample())
     assert drawn[0] != drawn[1]
+
+
+@pytest.mark.torch
+def test_each_draw_from_torchs_generator_is_noticed():
+    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    generator = torch.default_generator
+    assert twister._views_of(generator) is not None, "torch keeps its generator elsewhere now: look for its new place"
+    torch.manual_seed(3)
+    marks = [twister.mark_of(generator)]
+    draws = [
+        partial(torch.randn, 1, dtype=torch.float64),  # the second is the first's reserve
+        partial(torch.randn, 1),
+        partial(torch.rand, 1),
+        partial(torch.randn, 64),
+        partial(torch.randperm, 7),
+        partial(torch.rand, 624),  # all words are used up: the index is where it was
+        partial(torch.manual_seed, 4),
+    ]
+    for draw in draws:
+        for _ in range(2 - (draw.func is torch.manual_seed)):
+            draw()
+            marks.append(twister.mark_of(generator))
+    assert len(set(marks)) == len(marks)
+    assert twister.mark_of(generator) == marks[-1]

@@ -1,0 +1,93 @@
+"""Rows of columns gathered in one copy, for batches that are fetched without workers.
+
+Columns of numbers need no look at their samples: reading them runs no code of the user's, draws no random numbers, and
+gives rows of one dtype and shape in new memory.  Pure; guarantees the columns that stacking the samples would give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..samples import tensors
+from ..samples.tree import container, is_raw
+from .columns import Table
+
+Keys = Sequence[int] | NDArray[np.int64]
+Gather = Callable[[Keys], Any]  # keys of rows -> the rows' columns; None: the samples must be looked at
+Column = NDArray[Any]
+
+
+def gather_of(dataset: Any) -> Gather | None:
+    """Return a function that gathers rows of the columns of ``dataset``; None if it has no columns of numbers."""
+    if tensors.is_tensor_dataset(dataset):
+        return partial(_of_tensor_dataset, dataset)
+    if type(dataset) is not Table:
+        return None
+    columns = dataset.columns
+    parts = [*columns.values()] if isinstance(columns, dict) else [*columns]
+    if not all(map(_has_numbers, parts)):
+        return None
+    if type(columns) is tuple and all(map(_is_block, parts)):
+        return partial(_of_blocks, [*map(np.asarray, parts)])
+    return partial(_of_columns, columns)
+
+
+def _has_numbers(part: Any) -> bool:
+    """True for an array or tensor whose rows, stacked, have its own dtype."""
+    array = _array_of(part)
+    if array is None or array.ndim == 0 or array.dtype.kind not in "biufcmM":
+        return False
+    return array.dtype.isnative and is_raw(array.dtype)
+
+
+def _is_block(part: Any) -> bool:
+    """True for an array that ``take`` reads where it lies; it would copy any other as a whole, for each batch."""
+    return isinstance(part, np.ndarray) and part.flags.c_contiguous and part.flags.aligned
+
+
+def _array_of(part: Any) -> Column | None:
+    """Return an array, or a tensor as an array, with the memory of ``part``; None for anything else."""
+    if type(part) is np.ndarray or type(part) is np.memmap:
+        return np.asarray(part)
+    return tensors.as_array(part)
+
+
+def _of_blocks(blocks: Sequence[Column], keys: Keys) -> tuple[Column, ...]:
+    """Gather rows of arrays that lie in one piece: the usual case, where each call counts."""
+    if type(keys) is range:
+        rows = slice(keys.start, keys.stop)
+        return tuple([block[rows].copy() for block in blocks])
+    return tuple([block.take(keys, 0) for block in blocks])
+
+
+def _of_columns(columns: Any, keys: Keys) -> Any:
+    return container(columns, lambda part: _rows_of(part, keys))
+
+
+def _of_tensor_dataset(dataset: Any, keys: Keys) -> tuple[Any, ...] | None:
+    """Gather rows of the tensors that ``dataset`` has now; None if one is no plain tensor on the CPU."""
+    found = []
+    for tensor in dataset.tensors:
+        array = tensors.as_array(tensor)
+        if array is None:
+            return None
+        found.append(tensors.from_array(_rows_of(array, keys)))
+    return tuple(found)
+
+
+def _rows_of(part: Any, keys: Keys) -> Any:
+    """Return the rows of a column in new memory, as the kind of array or tensor that the column is."""
+    if not isinstance(part, np.ndarray):
+        array = tensors.as_array(part)
+        return tensors.from_array(_rows_of(array, keys))
+    block = np.asarray(part)
+    if type(keys) is range:
+        return block[keys.start : keys.stop].copy()
+    if _is_block(block):
+        return block.take(keys, 0)
+    return np.ascontiguousarray(block[keys])

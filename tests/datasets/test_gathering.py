@@ -1,0 +1,135 @@
+"""Columns without workers: gathered in one copy, they are what stacking the samples gives."""
+
+from __future__ import annotations
+
+import gc
+from collections import namedtuple
+from functools import partial
+
+import numpy as np
+import pytest
+
+import mpiter
+
+LENGTH = 40
+RNG = np.random.default_rng(3)
+WIDE = RNG.random((LENGTH, 3, 4, 2))
+PAIR = namedtuple("PAIR", "x y")  # noqa: PYI024
+COLUMNS = {
+    "numbers": (RNG.random(LENGTH, np.float32), np.arange(LENGTH)),
+    "blocks": (WIDE, np.arange(LENGTH) % 2 == 0),
+    "transposed": (WIDE.transpose(0, 2, 3, 1), np.arange(LENGTH)[::-1]),
+    "columns first": (np.asfortranarray(RNG.random((LENGTH, 5))), np.arange(2 * LENGTH)[::2]),
+    "dates": (np.arange("2020-01", "2023-05", dtype="M8[M]"), np.arange(LENGTH).astype("m8[s]")),
+    "big-endian": (np.arange(LENGTH, dtype=">i4"), np.arange(LENGTH)),
+    "texts": (np.array([f"{i}" for i in range(LENGTH)]), np.arange(LENGTH)),
+    "a list": (np.arange(LENGTH), [f"{i}" for i in range(LENGTH)]),
+    "objects": (np.arange(LENGTH), np.array([None, "a"] * (LENGTH // 2), object)),
+    "a dict": {"x": WIDE, "y": np.arange(LENGTH)},
+    "named": PAIR(WIDE, np.arange(LENGTH)),
+    "frozen": (np.frombuffer(WIDE.tobytes()).reshape(LENGTH, -1), np.arange(LENGTH)),
+}
+
+
+class Rows:
+    """The same samples, which are looked at one by one."""
+
+    def __init__(self, columns):
+        self.columns = columns
+
+    def __len__(self):
+        return LENGTH
+
+    def __getitem__(self, index):
+        if isinstance(self.columns, dict):
+            return {name: column[index] for name, column in self.columns.items()}
+        return tuple.__new__(type(self.columns), [column[index] for column in self.columns])
+
+
+def _parts(batch):
+    return [*batch.values()] if isinstance(batch, dict) else [*batch]
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_are_what_stacking_their_rows_gives(name, shuffle):
+    taking = partial(mpiter.batches, batch_size=7, n_processes=0, shuffle=shuffle, seed=1, epochs=2)
+    for batch, wanted in zip(taking(COLUMNS[name]), taking(Rows(COLUMNS[name])), strict=True):
+        assert type(batch) is type(wanted)
+        for part, other in zip(_parts(batch), _parts(wanted), strict=True):
+            assert type(part) is type(other)
+            assert len(part) == len(other)
+            assert list(map(str, part)) == list(map(str, other))
+            if isinstance(part, np.ndarray):
+                assert part.dtype == other.dtype
+                assert part.flags.c_contiguous
+                assert part.flags.writeable
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_batch_is_the_users_own_memory(shuffle):
+    x, y = np.zeros((LENGTH, 3)), np.zeros(LENGTH)
+    for batch in mpiter.batches((x, y), 8, n_processes=0, shuffle=shuffle, epochs=2):
+        for part in batch:
+            part += 1
+            assert (part == 1).all()
+    assert not x.any()
+    assert not y.any()
+
+
+def test_what_is_written_to_a_column_is_in_the_next_batch():
+    x = np.zeros(LENGTH)
+    stream = mpiter.batches((x, x), 8, n_processes=0, shuffle=False)
+    for _ in range(3):
+        next(stream)
+    x[:] = 5
+    assert (next(stream)[0] == 5).all()
+
+
+def test_the_error_of_a_row_that_is_not_there_names_it():
+    def sampler(order, position):
+        return np.where(order == 20, LENGTH + 3, order)
+
+    stream = mpiter.batches((WIDE, np.arange(LENGTH)), 8, n_processes=0, order_sampler=sampler)
+    with pytest.raises(IndexError) as caught:
+        list(stream)
+    assert f"dataset[{LENGTH + 3}]" in "".join(caught.value.__notes__)
+    assert len(list(stream)) == 2  # the batches after it
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_tensors_are_gathered_as_torch_collates_them(shape):
+    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from mpiter.torch import DataLoader as Ours
+
+    strided = torch.rand(2 * LENGTH, *shape)[::2]
+    parts = torch.rand(LENGTH, *shape), torch.arange(LENGTH), strided, torch.rand(LENGTH, *shape).bfloat16()
+    for tensors in (parts, parts[:3]):
+        dataset = TensorDataset(*tensors)
+        torch.manual_seed(4)
+        wanted = list(DataLoader(dataset, 7, shuffle=True))
+        torch.manual_seed(4)
+        found = list(Ours(dataset, 7, shuffle=True))
+        for batch, other in zip(found, wanted, strict=True):
+            assert type(batch) is type(other)
+            for part, right in zip(batch, other, strict=True):
+                assert part.dtype == right.dtype
+                assert torch.equal(part, right)
+    dataset = TensorDataset(torch.rand(LENGTH, *shape, requires_grad=True))
+    assert all(batch.requires_grad for (batch,) in Ours(dataset, 7))
+
+
+@pytest.mark.torch
+def test_tensors_in_columns_come_as_tensors():
+    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    x, y = torch.arange(LENGTH), np.arange(LENGTH)
+    for xs, ys in mpiter.batches((x, y), 8, n_processes=0, seed=0, epochs=2):
+        assert isinstance(xs, torch.Tensor)
+        assert isinstance(ys, np.ndarray)
+        assert xs.tolist() == ys.tolist()
+        xs += 1
+    assert x.tolist() == y.tolist()
+    gc.collect()
