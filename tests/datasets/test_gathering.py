@@ -14,7 +14,7 @@ import mpiter
 LENGTH = 40
 RNG = np.random.default_rng(3)
 WIDE = RNG.random((LENGTH, 3, 4, 2))
-PAIR = namedtuple("PAIR", "x y")  # noqa: PYI024
+PAIR = namedtuple("PAIR", "x y")
 COLUMNS = {
     "numbers": (RNG.random(LENGTH, np.float32), np.arange(LENGTH)),
     "blocks": (WIDE, np.arange(LENGTH) % 2 == 0),
