@@ -1,8 +1,8 @@
 """Pickling by value: for classes and functions that other processes can't import, and objects that pickle gets wrong.
 
 Runs in the consumer process and in workers, on top of cloudpickle.  Guarantees that a class that comes back is the
-caller's own class, and keeps its ``__slots__`` until then; that code keeps its file name; that a memoryview stays one;
-that an open file or connection is refused, where cloudpickle would send its text or its descriptor's number.
+caller's own class, and is in workers what it was (``classes``); that code keeps its file name; that a memoryview stays
+one; that an open file or connection is refused, where cloudpickle would send its text or its descriptor's number.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from importlib.machinery import PathFinder
 from multiprocessing import process
 from multiprocessing.connection import Connection
 from operator import attrgetter
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import cloudpickle
 import numpy as np
 from cloudpickle import cloudpickle as identifiers  # in which both sides know a class; private, so bounded
 
-from . import tensors
+from . import classes, tensors
 
 SCRIPT = ("__main__", "__mp_main__")  # names of the caller's script, the second where multiprocessing has imported it
 _DEEPEST = 6  # parts within parts
@@ -41,7 +41,7 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._known = reducers()
+        self._known = _DECORATORS | reducers()
         main = sys.modules.get("__main__")
         if not self.knows_main and main is not None and main.__name__ != "__main__":  # cloudpickle would refer to it
             cloudpickle.register_pickle_by_value(main)
@@ -55,17 +55,24 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
             return _view, (value.tobytes() if value.readonly else bytearray(value), value.format, value.shape)
         if isinstance(value, io.TextIOWrapper) and value not in (sys.stdout, sys.stderr):
             raise TypeError("it is an open file")
-        if isinstance(value, (type, FunctionType)):
-            self._find_module(value.__module__)
-        reduced = super().reducer_override(value)
-        if reduced is NotImplemented or not isinstance(value, type) or value.__module__ == "builtins":
-            return reduced
+        if isinstance(value, FunctionType) and not self._goes_by_name(value):
+            registry = getattr(value, "registry", None)
+            if isinstance(registry, MappingProxyType):
+                return _single_dispatch, (value.__wrapped__, dict(registry))  # type: ignore[attr-defined]
+        is_class = isinstance(value, type) and value.__module__ != "builtins"
+        if not is_class or self._goes_by_name(value):
+            return super().reducer_override(value)
         is_there = self.knows_main or (value.__module__ not in SCRIPT and is_importable(value.__module__))
         if is_there and (path := path_to(value)) is not None:
             return _at, (value.__module__, path)
         if self.names_classes:
             return _class_of, (identifiers._get_or_create_tracker_id(value), _copy_of(value))
-        return _with_slots(value, reduced)
+        return classes.reduced(value, self._goes_by_name)
+
+    def _goes_by_name(self, value: Any) -> bool:
+        """True if the other side can import this class or function."""
+        self._find_module(value.__module__)
+        return bool(identifiers._should_pickle_by_reference(value))
 
     def _find_module(self, name: str) -> None:
         """Have cloudpickle send the module ``name`` by reference only if the other side can import it."""
@@ -86,12 +93,34 @@ def _view(data: Any, form: str, shape: tuple[int, ...]) -> memoryview:
     return memoryview(data).cast(form) if len(shape) == 1 else memoryview(data).cast(form, shape)  # type: ignore
 
 
-def _with_slots(cls: type, reduced: Any) -> Any:
-    """Return ``reduced``, cloudpickle's ``__reduce__`` value of a class, with the ``__slots__`` that it leaves out."""
-    make, (*head, namespace, tracker, extra), *rest = reduced
-    if "__slots__" in cls.__dict__ and isinstance(namespace, dict) and not issubclass(cls, tuple):
-        namespace = {**namespace, "__slots__": cls.__dict__["__slots__"]}
-    return make, (*head, namespace, tracker, extra), *rest
+# -- what decorators make, with what pickle can't carry left out ------------------------------------------------------
+
+
+def _with(made: Any, **attributes: Any) -> Any:
+    vars(made).update(attributes)
+    return made
+
+
+def _cached_property(function: Callable[[Any], Any], name: str | None) -> Any:
+    return _with(functools.cached_property(function), attrname=name)
+
+
+def _single_dispatch(function: Callable[..., Any], registry: dict[type, Any]) -> Any:
+    made = functools.singledispatch(function)
+    for kind, implementation in registry.items():
+        made.register(kind, implementation)
+    return made
+
+
+def _single_dispatch_method(function: Any, dispatcher: Any) -> Any:
+    return _with(functools.singledispatchmethod(function), dispatcher=dispatcher)
+
+
+# Before Python 3.12 a cached property has a lock; a dispatcher's cache is a table of weak references.
+_DECORATORS: dict[type, Any] = {
+    functools.cached_property: lambda it: (_cached_property, (it.func, it.attrname)),
+    functools.singledispatchmethod: lambda it: (_single_dispatch_method, (it.func, it.dispatcher)),
+}
 
 
 def reducers() -> dict[type, Any]:

@@ -3,7 +3,9 @@
 import dataclasses
 import pickle
 from collections import namedtuple
+from pathlib import Path
 
+import class_kinds
 import numpy as np
 import pytest
 from scripts import run
@@ -148,6 +150,40 @@ SCRIPT = """
 def test_what_a_script_defines_works_wherever_the_script_runs(tmp_path, outer, method):
     """Outer processes as ``torch.multiprocessing.spawn`` starts them: the script is ``__mp_main__`` there."""
     run(tmp_path, SCRIPT, outer, method).ended_well()
+
+
+def test_a_class_of_every_kind_is_in_workers_what_it_is_in_forked_ones(tmp_path):
+    """The table is ``class_kinds.ROWS``."""
+    table = Path(class_kinds.__file__).read_text()
+    assert run(tmp_path, table, "forkserver").ended_well().lines == []
+
+
+MIXED = """
+    import enum, mpiter
+
+    class Unit(bytes, enum.Enum):
+        KM = (1, "km")
+
+        def __new__(cls, value, label):
+            made = bytes.__new__(cls, [value])
+            made._value_, made.label = value, label
+            return made
+
+    class Units:
+        def __len__(self):
+            return 1
+        def __getitem__(self, index):
+            return bytes(Unit.KM), Unit.KM.label
+
+    with mpiter.MultiprocessIterator(Units(), 1, n_processes=1) as it:
+        print(next(it))
+"""
+
+
+def test_an_enum_that_cannot_be_made_again_from_its_values_has_the_workers_forked(tmp_path):
+    outcome = run(tmp_path, MIXED)
+    assert (outcome.code, outcome.lines) == (0, [r"[(b'\x01', 'km')]"])
+    assert "(Unit) cannot be pickled: the bytes that each of its members is" in outcome.err
 
 
 BY_HAND = """
