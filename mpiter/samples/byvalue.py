@@ -15,6 +15,7 @@ import io
 import os
 import pickle
 import sys
+import typing
 from collections.abc import Callable
 from importlib.machinery import PathFinder
 from multiprocessing import process
@@ -59,6 +60,8 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
             registry = getattr(value, "registry", None)
             if isinstance(registry, MappingProxyType):
                 return _single_dispatch, (value.__wrapped__, dict(registry))  # type: ignore[attr-defined]
+        elif not isinstance(value, type) and not self.knows_main:
+            return self._looked_up(value)
         is_class = isinstance(value, type) and value.__module__ != "builtins"
         if not is_class or self._goes_by_name(value):
             return super().reducer_override(value)
@@ -68,6 +71,24 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         if self.names_classes:
             return _class_of, (identifiers._get_or_create_tracker_id(value), _copy_of(value))
         return classes.reduced(value, self._goes_by_name)
+
+    def _looked_up(self, value: Any) -> Any:
+        """Reduce an object as pickle would; if that gives a name that the other side can't look up, in another way."""
+        kind: Any = type(value)
+        if kind is ModuleType and value.__name__ == "__main__" and value is sys.modules.get("__main__"):
+            raise pickle.PicklingError("it is the script, which workers do not import")
+        if not _may_give_a_name(kind):
+            return NotImplemented
+        reduce = self.dispatch_table.get(kind)
+        reduced = value.__reduce_ex__(5) if reduce is None else reduce(value)
+        if not isinstance(reduced, str):
+            return reduced
+        module = identifiers._whichmodule(value, reduced) or "__main__"
+        if module not in SCRIPT and is_importable(module):
+            return reduced
+        if kind in _NAMED:
+            return _NAMED[kind](value)
+        raise pickle.PicklingError(f"it is known as {reduced} of {module}, which workers do not import")
 
     def _goes_by_name(self, value: Any) -> bool:
         """True if the other side can import this class or function."""
@@ -84,6 +105,13 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
             cloudpickle.register_pickle_by_value(module)
 
 
+@functools.lru_cache(maxsize=4096)
+def _may_give_a_name(kind: Any) -> bool:
+    """True if objects of this class may be pickled as the name of a module's variable."""
+    own = kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__
+    return own or kind in cloudpickle.Pickler.dispatch_table
+
+
 def _code_of(file: str, arguments: tuple[Any, ...]) -> CodeType:
     """Return a code object with its file name, which cloudpickle 3.1.3 loses."""
     return CodeType(*arguments).replace(co_filename=file)
@@ -93,7 +121,7 @@ def _view(data: Any, form: str, shape: tuple[int, ...]) -> memoryview:
     return memoryview(data).cast(form) if len(shape) == 1 else memoryview(data).cast(form, shape)  # type: ignore
 
 
-# -- what decorators make, with what pickle can't carry left out ------------------------------------------------------
+# -- what a script makes of its functions and types, and pickle can't carry -------------------------------------------
 
 
 def _with(made: Any, **attributes: Any) -> Any:
@@ -120,6 +148,28 @@ def _single_dispatch_method(function: Any, dispatcher: Any) -> Any:
 _DECORATORS: dict[type, Any] = {
     functools.cached_property: lambda it: (_cached_property, (it.func, it.attrname)),
     functools.singledispatchmethod: lambda it: (_single_dispatch_method, (it.func, it.dispatcher)),
+}
+
+_CACHED: Any = type(functools.lru_cache(len))
+_OF_WRAPPING = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"}
+
+
+def _reduce_cached(value: Any) -> Any:
+    """Reduce a function with a cache to the function and the cache's parameters; the other side's is empty."""
+    attributes = {name: one for name, one in vars(value).items() if name not in _OF_WRAPPING}
+    return _cached, (value.__wrapped__, value.cache_parameters()), attributes or None
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+# What pickle stores as a name in a module, and how it is made where that module isn't.
+_NAMED: dict[type, Any] = {
+    _CACHED: _reduce_cached,
+    typing.NewType: lambda it: (typing.NewType, (it.__name__, it.__supertype__)),
+    typing.ParamSpec: lambda it: (typing.ParamSpec, (it.__name__,)),
+    typing.TypeVarTuple: lambda it: (typing.TypeVarTuple, (it.__name__,)),
 }
 
 
@@ -236,6 +286,8 @@ def culprit(
 
 
 def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
+    if isinstance(value, ModuleType) and value.__name__ in SCRIPT:
+        return []  # it is refused as a whole
     if isinstance(value, dict):
         return [(f"{path}[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, (list, tuple)):

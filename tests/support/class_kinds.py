@@ -1,7 +1,7 @@
 """A script with a class of every kind, and what each shows; run as a program, it prints what differs in its workers.
 
-``ROWS`` is the table: its functions use classes of this script, and what they return is compared.  So are the classes
-themselves: their own attributes, their order of look-up and their layout.
+``ROWS`` is the table: its functions use classes of this script, and what decorators make; what they return is compared.
+So are the classes themselves: their own attributes, their order of look-up and their layout.
 """
 
 from __future__ import annotations
@@ -393,6 +393,10 @@ class Decorated:
     def cached(self):
         return [2]
 
+    @functools.lru_cache(maxsize=2)  # noqa: B019
+    def remembered(self, value):
+        return [value]
+
     @classmethod
     def called(cls):
         return cls.__name__
@@ -526,7 +530,8 @@ def decorators():
     one, cached = Decorated(), Decorated().cached
     one.size = 1
     calls = one.dispatched(3), one.dispatched("a"), one.part(), Decorated[3], one.called(), one.still()
-    return one.size, cached, one.cached is one.cached, calls
+    again = one.cached is one.cached, one.remembered(1) is one.remembered(1)
+    return one.size, cached, again, Decorated.remembered.cache_parameters(), calls
 
 
 @functools.singledispatch
@@ -542,6 +547,29 @@ def _(value):
 @row
 def a_dispatching_function():
     return flat([1, [2, [3]]])
+
+
+@functools.cache
+def fibonacci(number):
+    return number if number < 2 else fibonacci(number - 1) + fibonacci(number - 2)
+
+
+fibonacci.title = "those of rabbits"
+Name = typing.NewType("Name", str)
+
+
+def named(name: Name) -> Name:
+    return name
+
+
+@row
+def a_cached_function():
+    return fibonacci(90), fibonacci.title, fibonacci.cache_parameters(), fibonacci.__name__
+
+
+@row
+def a_type_of_another_name():
+    return named(Name("a")), named.__annotations__
 
 
 @row
