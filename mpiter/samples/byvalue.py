@@ -1,8 +1,8 @@
 """Pickling by value: for classes and functions that other processes can't import, and objects that pickle gets wrong.
 
 Runs in the consumer process and in workers, on top of cloudpickle.  Guarantees that a class that comes back is the
-caller's own class, and keeps its ``__slots__`` until then; that code keeps its file name; that a memoryview stays one;
-that an open file or connection is refused, where cloudpickle would send its text or its descriptor's number.
+caller's own class, and is in workers what it was (``classes``); that code keeps its file name; that a memoryview stays
+one; that an open file or connection is refused, where cloudpickle would send its text or its descriptor's number.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import io
 import os
 import pickle
 import sys
+import typing
 from collections.abc import Callable
 from importlib.machinery import PathFinder
 from multiprocessing import process
 from multiprocessing.connection import Connection
 from operator import attrgetter
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import cloudpickle
 import numpy as np
 from cloudpickle import cloudpickle as identifiers  # in which both sides know a class; private, so bounded
 
-from . import tensors
+from . import classes, tensors
 
 SCRIPT = ("__main__", "__mp_main__")  # names of the caller's script, the second where multiprocessing has imported it
 _DEEPEST = 6  # parts within parts
@@ -41,7 +42,7 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._known = reducers()
+        self._known = _DECORATORS | reducers()
         main = sys.modules.get("__main__")
         if not self.knows_main and main is not None and main.__name__ != "__main__":  # cloudpickle would refer to it
             cloudpickle.register_pickle_by_value(main)
@@ -55,17 +56,44 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
             return _view, (value.tobytes() if value.readonly else bytearray(value), value.format, value.shape)
         if isinstance(value, io.TextIOWrapper) and value not in (sys.stdout, sys.stderr):
             raise TypeError("it is an open file")
-        if isinstance(value, (type, FunctionType)):
-            self._find_module(value.__module__)
-        reduced = super().reducer_override(value)
-        if reduced is NotImplemented or not isinstance(value, type) or value.__module__ == "builtins":
-            return reduced
+        if isinstance(value, FunctionType) and not self._goes_by_name(value):
+            registry = getattr(value, "registry", None)
+            if isinstance(registry, MappingProxyType):
+                return _single_dispatch, (value.__wrapped__, dict(registry))  # type: ignore[attr-defined]
+        elif not isinstance(value, type) and not self.knows_main:
+            return self._looked_up(value)
+        is_class = isinstance(value, type) and value.__module__ != "builtins"
+        if not is_class or self._goes_by_name(value):
+            return super().reducer_override(value)
         is_there = self.knows_main or (value.__module__ not in SCRIPT and is_importable(value.__module__))
         if is_there and (path := path_to(value)) is not None:
             return _at, (value.__module__, path)
         if self.names_classes:
             return _class_of, (identifiers._get_or_create_tracker_id(value), _copy_of(value))
-        return _with_slots(value, reduced)
+        return classes.reduced(value, self._goes_by_name)
+
+    def _looked_up(self, value: Any) -> Any:
+        """Reduce an object as pickle would; if that gives a name that the other side can't look up, in another way."""
+        kind: Any = type(value)
+        if kind is ModuleType and value.__name__ == "__main__" and value is sys.modules.get("__main__"):
+            raise pickle.PicklingError("it is the script, which workers do not import")
+        if not _may_give_a_name(kind):
+            return NotImplemented
+        reduce = self.dispatch_table.get(kind)
+        reduced = value.__reduce_ex__(5) if reduce is None else reduce(value)
+        if not isinstance(reduced, str):
+            return reduced
+        module = identifiers._whichmodule(value, reduced) or "__main__"
+        if module not in SCRIPT and is_importable(module):
+            return reduced
+        if kind in _NAMED:
+            return _NAMED[kind](value)
+        raise pickle.PicklingError(f"it is known as {reduced} of {module}, which workers do not import")
+
+    def _goes_by_name(self, value: Any) -> bool:
+        """True if the other side can import this class or function."""
+        self._find_module(value.__module__)
+        return bool(identifiers._should_pickle_by_reference(value))
 
     def _find_module(self, name: str) -> None:
         """Have cloudpickle send the module ``name`` by reference only if the other side can import it."""
@@ -77,6 +105,13 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
             cloudpickle.register_pickle_by_value(module)
 
 
+@functools.lru_cache(maxsize=4096)
+def _may_give_a_name(kind: Any) -> bool:
+    """True if objects of this class may be pickled as the name of a module's variable."""
+    own = kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__
+    return own or kind in cloudpickle.Pickler.dispatch_table
+
+
 def _code_of(file: str, arguments: tuple[Any, ...]) -> CodeType:
     """Return a code object with its file name, which cloudpickle 3.1.3 loses."""
     return CodeType(*arguments).replace(co_filename=file)
@@ -86,12 +121,56 @@ def _view(data: Any, form: str, shape: tuple[int, ...]) -> memoryview:
     return memoryview(data).cast(form) if len(shape) == 1 else memoryview(data).cast(form, shape)  # type: ignore
 
 
-def _with_slots(cls: type, reduced: Any) -> Any:
-    """Return ``reduced``, cloudpickle's ``__reduce__`` value of a class, with the ``__slots__`` that it leaves out."""
-    make, (*head, namespace, tracker, extra), *rest = reduced
-    if "__slots__" in cls.__dict__ and isinstance(namespace, dict) and not issubclass(cls, tuple):
-        namespace = {**namespace, "__slots__": cls.__dict__["__slots__"]}
-    return make, (*head, namespace, tracker, extra), *rest
+# -- what a script makes of its functions and types, and pickle can't carry -------------------------------------------
+
+
+def _with(made: Any, **attributes: Any) -> Any:
+    vars(made).update(attributes)
+    return made
+
+
+def _cached_property(function: Callable[[Any], Any], name: str | None) -> Any:
+    return _with(functools.cached_property(function), attrname=name)
+
+
+def _single_dispatch(function: Callable[..., Any], registry: dict[type, Any]) -> Any:
+    made = functools.singledispatch(function)
+    for kind, implementation in registry.items():
+        made.register(kind, implementation)
+    return made
+
+
+def _single_dispatch_method(function: Any, dispatcher: Any) -> Any:
+    return _with(functools.singledispatchmethod(function), dispatcher=dispatcher)
+
+
+# Before Python 3.12 a cached property has a lock; a dispatcher's cache is a table of weak references.
+_DECORATORS: dict[type, Any] = {
+    functools.cached_property: lambda it: (_cached_property, (it.func, it.attrname)),
+    functools.singledispatchmethod: lambda it: (_single_dispatch_method, (it.func, it.dispatcher)),
+}
+
+_CACHED: Any = type(functools.lru_cache(len))
+_OF_WRAPPING = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"}
+
+
+def _reduce_cached(value: Any) -> Any:
+    """Reduce a function with a cache to the function and the cache's parameters; the other side's is empty."""
+    attributes = {name: one for name, one in vars(value).items() if name not in _OF_WRAPPING}
+    return _cached, (value.__wrapped__, value.cache_parameters()), attributes or None
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+# What pickle stores as a name in a module, and how it is made where that module isn't.
+_NAMED: dict[type, Any] = {
+    _CACHED: _reduce_cached,
+    typing.NewType: lambda it: (typing.NewType, (it.__name__, it.__supertype__)),
+    typing.ParamSpec: lambda it: (typing.ParamSpec, (it.__name__,)),
+    typing.TypeVarTuple: lambda it: (typing.TypeVarTuple, (it.__name__,)),
+}
 
 
 def reducers() -> dict[type, Any]:
@@ -207,6 +286,8 @@ def culprit(
 
 
 def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
+    if isinstance(value, ModuleType) and value.__name__ in SCRIPT:
+        return []  # it is refused as a whole
     if isinstance(value, dict):
         return [(f"{path}[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, (list, tuple)):

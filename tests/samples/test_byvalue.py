@@ -3,7 +3,9 @@
 import dataclasses
 import pickle
 from collections import namedtuple
+from pathlib import Path
 
+import class_kinds
 import numpy as np
 import pytest
 from scripts import run
@@ -148,6 +150,74 @@ SCRIPT = """
 def test_what_a_script_defines_works_wherever_the_script_runs(tmp_path, outer, method):
     """Outer processes as ``torch.multiprocessing.spawn`` starts them: the script is ``__mp_main__`` there."""
     run(tmp_path, SCRIPT, outer, method).ended_well()
+
+
+def test_a_class_of_every_kind_is_in_workers_what_it_is_in_forked_ones(tmp_path):
+    """The table is ``class_kinds.ROWS``."""
+    table = Path(class_kinds.__file__).read_text()
+    assert run(tmp_path, table, "forkserver").ended_well().lines == []
+
+
+REFUSED = """
+    import enum, sys
+    import __main__ as script
+    import mpiter
+
+    class Unit(bytes, enum.Enum):
+        KM = (1, "km")
+
+        def __new__(cls, value, label):
+            made = bytes.__new__(cls, [value])
+            made._value_, made.label = value, label
+            return made
+
+    class Missing:
+        def __reduce__(self):
+            return "MISSING"
+
+    MISSING, SIZE = Missing(), 3
+
+    def shows():
+        return bytes(Unit.KM), Unit.KM.label
+    def knows():
+        return script.SIZE
+    def holds():
+        return isinstance(MISSING, Missing)
+
+    class Calls:
+        def __init__(self, function):
+            self.function = function
+        def __len__(self):
+            return 1
+        def __getitem__(self, index):
+            return self.function()
+
+    for function in (shows, knows, holds):
+        try:
+            mpiter.MultiprocessIterator(Calls(function), 1, n_processes=1, backend=mpiter.Process("forkserver")).next()
+        except mpiter.errors.DatasetNotPicklable as error:
+            print(str(error).partition(". ")[0])
+    with mpiter.MultiprocessIterator(Calls(knows), 1, n_processes=1) as it:
+        print(next(it))
+"""
+
+
+def test_what_a_worker_could_not_look_up_in_the_script_is_found_by_packing_and_has_the_workers_forked(tmp_path):
+    outcome = run(tmp_path, REFUSED)
+    assert (outcome.code, len(outcome.lines), outcome.lines[-1]) == (0, 4, "[3]")
+    for line, part, reason in zip(
+        outcome.lines,
+        ("Unit", "script (module)", "MISSING (Missing)"),
+        (
+            "the bytes that each of its members is cannot be made again from its value",
+            "it is the script, which workers do not import",
+            "it is known as MISSING of __main__, which workers do not import",
+        ),
+        strict=False,
+    ):
+        assert line.startswith(f"dataset.function:{part}")
+        assert line.endswith(f" cannot be pickled: {reason}")
+    assert "which workers do not import" in outcome.err
 
 
 BY_HAND = """

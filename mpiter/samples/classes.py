@@ -1,0 +1,143 @@
+"""A class by value: what its own namespace holds, and how a process that can't import the class makes it again.
+
+``reduced`` runs where ``byvalue`` pickles, ``_make`` and ``_fill`` where the pickle is read.  Guarantees that every
+attribute of the class's own namespace arrives, also one that a base has too: which base a look-up asks first isn't
+asked here.  And that nothing of the program's runs for a class a second time: what ``__init_subclass__``, a metaclass
+or an Enum's ``__init__`` made of the class is part of what arrives.
+
+cloudpickle does otherwise: it leaves out what it takes for inherited, and runs these on a class without attributes.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import typing
+import weakref
+from collections.abc import Callable, Iterator
+from enum import Enum
+from types import GetSetDescriptorType, MemberDescriptorType
+from typing import Any, NamedTuple
+
+from cloudpickle import cloudpickle as identifiers  # in which both sides know a class; private, so bounded
+
+# What making a class gives it anyway, or, as Python's own, can't be set.
+_MADE_ANEW = {"__module__", "__annotate_func__", "_abc_impl"}
+_OF_ENUMS = {"_member_names_", "_member_map_", "_member_type_", "_value2member_map_"}
+
+
+class Contents(NamedTuple):
+    """What a class gets once it exists, since it may refer to the class itself."""
+
+    maker: type  # the metaclass that makes the class and sets its attributes
+    attributes: dict[str, Any]
+    registered: list[type]  # with ``ABCMeta.register``
+    members: dict[str, dict[str, Any]]  # of an Enum, with the attributes of each
+
+
+def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
+    """Return a class's reduction for a pickler; ``goes_by_name`` tells whether the other side imports something."""
+    kind: Any = type(cls)
+    # A metaclass of the program's isn't run again.  Neither is TypedDict's, which refuses the bases that it has given.
+    makers = [type] if typing.is_typeddict(cls) else kind.__mro__
+    maker = next(one for one in makers if goes_by_name(one))
+    namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    for name in ("__slots__", "__orig_bases__"):
+        if name in vars(cls):
+            namespace[name] = vars(cls)[name]
+    if isinstance(vars(cls).get("__dict__"), property):
+        namespace["__dict__"] = vars(cls)["__dict__"]
+    without = _MADE_ANEW | namespace.keys()
+    values: dict[str, Any] = {}
+    members: dict[str, dict[str, Any]] = {}
+    if issubclass(cls, Enum):
+        _check_values(cls, goes_by_name)
+        values = {name: member.value for name, member in cls.__members__.items()}
+        members = {name: vars(member) for name, member in cls.__members__.items()}
+        without = without | _OF_ENUMS | members.keys()
+    # Copies of the names, as cloudpickle makes them: whether two names are one object would show in the pickle.
+    attributes = {
+        "".join(name): value
+        for name, value in sorted(vars(cls).items())
+        if name not in without and not _is_own_descriptor(cls, value)
+    }
+    registered = list[type]()
+    if isinstance(cls, abc.ABCMeta):
+        found = [reference() for reference in abc._get_dump(cls)[0]]  # type: ignore[attr-defined]
+        registered = [one for one in found if one is not None]
+    tracker = identifiers._get_or_create_tracker_id(cls)
+    arguments = kind, maker, cls.__name__, cls.__bases__, namespace, values, tracker
+    return _make, arguments, Contents(maker, attributes, registered, members), None, None, _fill
+
+
+def _check_values(cls: Any, goes_by_name: Callable[[Any], bool]) -> None:
+    """Refuse an Enum whose members hold more than what their values and their attributes tell."""
+    mixed = cls._member_type_
+    makes = next((one for one in cls.__mro__ if "__new_member__" in vars(one)), Enum)
+    if mixed is not object and (mixed.__module__ != "builtins" or not goes_by_name(makes)):
+        raise TypeError(f"the {mixed.__name__} that each of its members is cannot be made again from its value")
+
+
+def _is_own_descriptor(cls: type, value: Any) -> bool:
+    """True for what making the class makes: a slot, ``__dict__`` or ``__weakref__``."""
+    return isinstance(value, (MemberDescriptorType, GetSetDescriptorType)) and value.__objclass__ is cls
+
+
+_empty: weakref.WeakSet[type] = weakref.WeakSet()  # classes that were made and not filled yet
+
+
+def _make(
+    kind: type,
+    maker: Any,
+    name: str,
+    bases: tuple[type, ...],
+    namespace: dict[str, Any],
+    values: dict[str, Any],
+    tracker: str,
+) -> type:
+    """Return the class that has this tracker here, or make one without attributes."""
+    known: type | None = identifiers._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
+    if known is not None:
+        return known
+    space = maker.__prepare__(name, bases)
+    for key, value in {**namespace, **values}.items():
+        space[key] = value
+    with _without_init_subclass(bases):
+        made: type = maker.__new__(kind, name, bases, space)
+        maker.__init__(made, name, bases, space)
+    _empty.add(made)
+    identifiers._lookup_class_or_track(tracker, made)
+    return made
+
+
+@contextlib.contextmanager
+def _without_init_subclass(bases: tuple[type, ...]) -> Iterator[None]:
+    """Keep ``__init_subclass__`` from running, where it came by value too: it has run, for the class that was sent."""
+    came = identifiers._DYNAMIC_CLASS_TRACKER_BY_CLASS
+    ancestors = {one for base in bases for one in base.__mro__ if "__init_subclass__" in vars(one)}
+    theirs = {one: vars(one)["__init_subclass__"] for one in ancestors if one in came}
+    for one in theirs:
+        type.__setattr__(one, "__init_subclass__", classmethod(_nothing))
+    try:
+        yield
+    finally:
+        for one, original in theirs.items():
+            type.__setattr__(one, "__init_subclass__", original)
+
+
+def _nothing(cls: Any, /, **keywords: Any) -> None:
+    """Do nothing, for a class that is whole."""
+
+
+def _fill(cls: Any, contents: Contents) -> None:
+    """Give a class that ``_make`` has made its attributes; leave one alone that was whole before."""
+    if cls not in _empty:
+        return
+    _empty.discard(cls)
+    maker: Any = contents.maker
+    for name, value in contents.attributes.items():
+        maker.__setattr__(cls, name, value)
+    for one in contents.registered:
+        abc.ABCMeta.register(cls, one)
+    for name, attributes in contents.members.items():
+        vars(cls.__members__[name]).update(attributes)
