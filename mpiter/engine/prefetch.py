@@ -271,7 +271,8 @@ class _PrefetchLoop:
             if done.payload is not None:
                 try:
                     self._open(block, batch, *done.payload)
-                except Exception as problem:
+                except BaseException as problem:
+                    # Unpickling runs the user's code: if it raises SystemExit, this batch fails, as for any error.
                     what = f"a sample was sent but cannot be unpickled here: {type(problem).__name__}"
                     batch.error = not_sendable(what, problem)
                 if not block.brief:

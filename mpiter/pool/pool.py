@@ -234,7 +234,7 @@ def _opened(answer: Answer, block: Any) -> Any:
     _, pickled, buffers = answer
     try:
         value = pickle.loads(pickled, buffers=buffers)
-    except Exception as problem:
+    except BaseException as problem:
         return Lost(block.number, problem)
     if type(value) is not RemoteTraceback:
         return value
