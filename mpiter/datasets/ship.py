@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import DatasetNotPicklable, SharedMemoryFull, warn
+from ..samples import tensors
 from ..samples.byvalue import ByValue, culprit
 from ..samples.envelope import aligned
 from ..samples.tree import PAGE
@@ -102,7 +103,8 @@ class Shipment:
 
     def __init__(self, cargo: Any, hold: Any = Mapped) -> None:
         self._maps_files = hold.maps_files
-        raw, self._shared, stays = self._packed(cargo)
+        self._kept: list[Any] | None = [] if hold.maps_files else None
+        raw, self._shared, stays = self._packed(cargo, self._kept)
         if stays:
             warn(_told(stays))
         if raw[1].nbytes > _MANY:
@@ -114,14 +116,16 @@ class Shipment:
         self._sizes = [buffer.nbytes for buffer in raw]
         self._hold = hold(raw)
 
-    def _packed(self, cargo: Any) -> tuple[list[memoryview], list[SharedBytes | None], list[str]]:
+    def _packed(
+        self, cargo: Any, kept: list[Any] | None
+    ) -> tuple[list[memoryview], list[SharedBytes | None], list[str]]:
         """Return the buffers to send (settings, cargo, arrays), as many mapped files or None, and what can't be sent.
 
-        The buffer of a mapped file is empty.
+        The buffer of a mapped file is empty.  ``kept`` is that of ``_dumps``.
         """
         buffers, modules = list[pickle.PickleBuffer](), set[str]()
-        pickled = _dumps(cargo, buffers, modules, self._maps_files)
-        held, stays = variables.read(modules, _variable)
+        pickled = _dumps(cargo, buffers, modules, self._maps_files, kept=kept)
+        held, stays = variables.read(modules, partial(_variable, kept=kept))
         program = by_value(held)
         raw = [memoryview(program), memoryview(pickled), *(buffer.raw() for buffer in buffers)]
         shared = [one.obj if self._maps_files and isinstance(one.obj, SharedBytes) else None for one in raw]
@@ -140,7 +144,7 @@ class Shipment:
     def holds(self, cargo: Any) -> bool:
         """True if packing ``cargo`` now would give the same bytes, so that workers needn't get it again."""
         try:
-            raw, shared, _ = self._packed(cargo)
+            raw, shared, _ = self._packed(cargo, [] if self._maps_files else None)
         except Exception:  # it can't be pickled now: starting new workers will raise the error
             return False
         if shared != self._shared or [buffer.nbytes for buffer in raw] != self._sizes:
@@ -149,7 +153,11 @@ class Shipment:
 
     def close(self) -> None:
         self._shared = []
+        self._kept = None
         self._hold.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_kept": None}
 
 
 def _are_equal(one: Any, other: Any) -> bool:
@@ -172,12 +180,17 @@ def _dumps(
     modules: set[str] | None = None,
     maps_files: bool = True,
     kind: type[_ByValue] | None = None,
+    kept: list[Any] | None = None,
 ) -> bytes:
-    """Return ``cargo`` pickled; ``buffers`` gets its large buffers, ``modules`` the modules that it refers to."""
+    """Return ``cargo`` pickled; ``buffers`` gets its large buffers, ``modules`` the modules that it refers to.
+
+    ``kept`` gets the tensors in shared memory, which must live as long as the pickle is used; if None, they are copied.
+    """
     out = io.BytesIO()
     pickler = (kind or _ByValue)(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
     pickler.modules = set() if modules is None else modules
     pickler.maps_files = maps_files
+    pickler.kept = kept
     pickler.dump(cargo)
     return out.getvalue()
 
@@ -187,20 +200,21 @@ def by_value(value: Any) -> bytes:
     return _dumps(value)
 
 
-def _variable(value: Any) -> tuple[bytes, set[str]]:
+def _variable(value: Any, kept: list[Any] | None = None) -> tuple[bytes, set[str]]:
     modules = set[str]()
-    data = _dumps(value, modules=modules)
+    data = _dumps(value, modules=modules, kept=kept)
     if len(data) > _LARGEST:
         raise OverflowError(f"larger than {_LARGEST >> 20} MB")
     return data, modules
 
 
 class _ByValue(ByValue):
-    """Pickles by value, memmaps as the names of their files, and records modules."""
+    """Pickles by value, memmaps and torch's shared memory by where they lie, and records modules."""
 
     knows_main = names_classes = False
     modules: set[str]  # modules that the pickled objects refer to
     maps_files: bool
+    kept: list[Any] | None  # gets tensors whose memory isn't copied; None: all are
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (type, FunctionType, ModuleType)):
@@ -209,6 +223,9 @@ class _ByValue(ByValue):
             return np.frombuffer, (pickle.PickleBuffer(value), np.uint8)
         elif type(value) is np.memmap and (where := _place_in_file(value)) is not None:
             return _map_again, where
+        elif self.kept is not None and (reduced := tensors.shared(value)) is not None:
+            self.kept.append(value)
+            return reduced
         return super().reducer_override(value)
 
 

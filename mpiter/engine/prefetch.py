@@ -253,7 +253,7 @@ class _PrefetchLoop:
 
     def _begin(self, run: Run) -> None:
         self.ledger.abandon()
-        self._recovery.deaths.clear()
+        self._recovery.begin_anew()
         self._run, self._epoch_taken = run, run.cursor.epoch
         self._horizon.begin(run.cursor, run.plans)
         self._ended, self._delivered = False, 0
@@ -271,7 +271,8 @@ class _PrefetchLoop:
             if done.payload is not None:
                 try:
                     self._open(block, batch, *done.payload)
-                except Exception as problem:
+                except BaseException as problem:
+                    # Unpickling runs the user's code: if it raises SystemExit, this batch fails, as for any error.
                     what = f"a sample was sent but cannot be unpickled here: {type(problem).__name__}"
                     batch.error = not_sendable(what, problem)
                 if not block.brief:
@@ -317,7 +318,7 @@ class _PrefetchLoop:
             if batch.contents is None:
                 rooms.give_back(batch)
         if deliveries:
-            self._recovery.setbacks.clear()
+            self._recovery.finished(deliveries)
         if len(deliveries) >= room:
             self._is_held_up = True
             if room <= 0:
@@ -362,6 +363,7 @@ class _PrefetchLoop:
 
     def _dispose(self) -> None:
         self.communicator.terminate()
+        self._recovery.begin_anew()
         team, self._team = self._team, None
         if team is not None:
             team.close(_CLOSE_S)

@@ -18,6 +18,7 @@ from ..pool.endings import End
 from ..samples.envelope import dumps
 from ..worker.block import Fault, Place
 from ..worker.board import Line
+from .delivery import Delivery
 from .ledger import Ledger
 
 _log = logging.getLogger("mpiter")
@@ -34,6 +35,7 @@ class Recovery:
         self._clock, self._skips = clock, skips
         self.deaths: Counter[Place] = Counter()  # by the row that was being fetched
         self.setbacks: deque[tuple[float, str, set[int]]] = deque()  # when, what, and the workers that died at once
+        self._stacks: dict[Place, tuple[str, str]] = {}  # by the row in hand: the worker that died, and its stack
         self._false_starts: Counter[int] = Counter()  # consecutive ones, by worker
         self.restarts = 0  # of single workers
 
@@ -50,8 +52,29 @@ class Recovery:
             ledger.count_as_failed(fault)
             rows, without = rows - 1, f", without sample {fault.index!r:.60}"
         stack = end.stack if fault is None or self._skips else ""  # which the error has
+        if stack and fault is None and suspect is not None:
+            # If the sample ends its next worker too, the error has the same stack.
+            self._stacks[suspect[0]] = f"{end.worker} (pid {line.pid})", stack
+            stack = ""
         again = f" and fetching {'1 sample' if rows == 1 else f'{rows} samples'} again" if rows else ""
         _log.warning("%s; replacing it%s%s", text, again, without, exc_info=_trace(stack))
+
+    def finished(self, deliveries: Sequence[Delivery]) -> None:
+        """Note that these batches are finished, so that workers which died over their samples did so by chance."""
+        self.setbacks.clear()
+        if self._stacks:
+            batches = {delivery.plan.number for delivery in deliveries}
+            self._tell_stacks([place for place in self._stacks if place[0] in batches])
+
+    def begin_anew(self) -> None:
+        """Suspect no sample any more, since all batches in flight are dropped."""
+        self.deaths.clear()
+        self._tell_stacks([*self._stacks])
+
+    def _tell_stacks(self, places: Sequence[Place]) -> None:
+        for place in places:
+            worker, stack = self._stacks.pop(place)
+            _log.warning("the stack of worker %s when it ended:", worker, exc_info=_trace(stack))
 
     def _judged(self, end: End, suspect: tuple[Place, Any] | None, text: str) -> Fault | None:
         """Return the fault of a sample that has ended two workers, or None for any other death."""
@@ -65,6 +88,7 @@ class Recovery:
             (batch, row, epoch, position), index = suspect
             self.deaths[suspect[0]] += 1
             if self.deaths[suspect[0]] >= _MOST_DEATHS:
+                self._stacks.pop(suspect[0], None)
                 self.setbacks.clear()  # the cause is known now
                 error = WorkerCrashed(
                     f"sample {index!r:.60} has ended its worker twice: {text}. on_error='skip' would leave it out"

@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..bell import Bell
+from ..worker import home
 from ..worker.block import Block, Lost
 from ..worker.board import Line
 from .workers import NAME, State, Worker, Workers
@@ -51,9 +52,13 @@ class Threads(Workers):
             func, block = inbox.get()
             if func is None:
                 break
+            born = home.generation
             try:
                 value = func(block)
             except BaseException as error:
+                # The dataset has forked this process, of which no thread but this one is left.
+                if home.generation != born:
+                    raise
                 value = Lost(block.number, error)
             self._post(number, inbox, block, value)
         self._post(number, inbox, None, None)

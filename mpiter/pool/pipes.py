@@ -29,6 +29,16 @@ class WorkerEnd:
     def __init__(self, tasks: Any, answers: Any) -> None:
         self._owners = tasks, answers  # Connections, which own the descriptors
         self._down, self._up = os.fdopen(tasks.fileno(), "rb", closefd=False), answers.fileno()
+        self.is_cut = False  # True in a process that the dataset has forked from the worker
+
+    def cut(self) -> None:
+        """Have this process, which was forked from the worker, neither get tasks nor send answers."""
+        with open(os.devnull, "r+b", buffering=0) as nowhere:
+            for end in self._owners:
+                os.dup2(nowhere.fileno(), end.fileno(), inheritable=False)
+        # The old one may have read a task ahead.
+        self._down = os.fdopen(self._owners[0].fileno(), "rb", closefd=False)
+        self.is_cut = True
 
     def receive(self) -> tuple[int, bytes] | None:
         """Wait for a task and return its number and bytes, or None if there are no more."""

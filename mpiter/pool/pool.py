@@ -22,6 +22,7 @@ from typing import Any
 
 from ..bell import Bell
 from ..errors import RemoteTraceback, SampleError
+from ..worker import home
 from ..worker.block import Block, Lost
 from . import starting
 from .pipes import READY, Answer, PoolEnd, WorkerEnd
@@ -233,7 +234,7 @@ def _opened(answer: Answer, block: Any) -> Any:
     _, pickled, buffers = answer
     try:
         value = pickle.loads(pickled, buffers=buffers)
-    except Exception as problem:
+    except BaseException as problem:
         return Lost(block.number, problem)
     if type(value) is not RemoteTraceback:
         return value
@@ -247,6 +248,7 @@ def _work(tasks: Any, answers: Any, others: list[Any], initializer: Any, initarg
     for theirs in others:  # the ends of other pipes, inherited by fork
         theirs.close()
     end = WorkerEnd(tasks, answers)
+    home.ties.append(end.cut)
     initializer(*initargs, number)
     end.send(READY, None)
     while (task := end.receive()) is not None:
@@ -255,6 +257,9 @@ def _work(tasks: Any, answers: Any, others: list[Any], initializer: Any, initarg
             func, block = pickle.loads(task[1])
             answer = func(block)
         except Exception as error:
+            # An error in a process that the dataset has forked is nobody's answer: it ends that process.
+            if end.is_cut:
+                raise
             answer = _failed("", error)
         try:
             end.send(task[0], answer)

@@ -1,11 +1,13 @@
 """torch tensors as leaves of a sample, without importing torch.
 
 Runs in workers and in the consumer process.  Guarantees that torch is touched only when the program has already
-imported it, and that torch's own way of sending tensors (one descriptor each) is never used.
+imported it, and that torch's own way of sending tensors (one descriptor each) is never used.  A tensor in shared
+memory that belongs to the dataset stays in that memory (``shared``).
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -65,6 +67,58 @@ def _reduce(tensor: Any) -> Any:
     if str(tensor.layout) == "torch.sparse_coo" and not tensor.requires_grad:  # torch never frees unpickled ones
         return _sparse, (tensor._indices(), tensor._values(), tuple(tensor.shape), tensor.is_coalesced())
     return tensor.__reduce_ex__(5)
+
+
+def shared(value: Any) -> tuple[Any, ...] | None:
+    """Return the reduction by which another process of this machine gets ``value`` on the same memory.
+
+    None unless it is a CPU tensor, or the storage of one, that the program has put into shared memory.
+    """
+    if type(value).__module__ not in ("torch", "torch.storage"):
+        return None
+    torch = torch_with("UntypedStorage")
+    if torch is None:
+        return None
+    if type(value) is torch.Tensor:
+        is_dense = value.device.type == "cpu" and value.layout is torch.strided
+        return value.__reduce_ex__(5) if is_dense and _is_shared(value.untyped_storage()) else None
+    if type(value) is torch.storage.TypedStorage:
+        storage = value._untyped_storage
+        return (_typed, (storage, value.dtype)) if _is_shared(storage) else None
+    if type(value) is not torch.UntypedStorage or not _is_shared(value):
+        return None
+    if torch.multiprocessing.get_sharing_strategy() == "file_system":
+        return _named_storage, value._share_filename_cpu_()
+    return _open_storage, (os.getpid(), *value._share_fd_cpu_())
+
+
+def _is_shared(storage: Any) -> bool:
+    """True for shared memory of torch's own: of a mapped file torch doesn't keep the descriptor."""
+    return bool(storage.device.type == "cpu" and storage.nbytes() and storage.is_shared() and storage.filename is None)
+
+
+def _typed(storage: Any, dtype: Any) -> Any:
+    import torch
+
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def _named_storage(manager: bytes, name: bytes, size: int) -> Any:
+    import torch
+
+    return torch.UntypedStorage._new_shared_filename_cpu(manager, name, size)
+
+
+def _open_storage(pid: int, fd: int, size: int) -> Any:
+    """Return the storage whose memory is the file that process ``pid`` has open as ``fd``."""
+    import torch
+
+    # Not sent as a descriptor: a fork server takes at most 250 of them for a worker.
+    own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return torch.UntypedStorage._new_shared_fd_cpu(own, size)
+    finally:
+        os.close(own)
 
 
 def _sparse(indices: Any, values: Any, shape: Sequence[int], is_coalesced: bool) -> Any:

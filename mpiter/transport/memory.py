@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import ctypes
 import errno
 import mmap
 import os
@@ -61,7 +62,7 @@ class Arena:
         self._free = [(0, self.size)]  # (start, stop), sorted; neighbours are joined
         self._taken: dict[int, int] = {}  # start -> size
         self._watchers: list[Callable[[int], None]] = []
-        self.address = int(np.frombuffer(self.map, np.uint8).__array_interface__["data"][0])
+        self.address = _address_of(self.map)
         _live.add(self)
 
     def allocate(self, size: int) -> int:
@@ -136,6 +137,10 @@ class Arena:
             self._give_up(start)
         self._file.close()
 
+    def go_private(self) -> None:
+        """Have this process keep a copy of the memory: what it writes from now on, no other process sees."""
+        _map_privately(self._file.fd, self.address, self.size)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _attached, (self._file, self.size)
 
@@ -150,9 +155,39 @@ def arena_at(address: int) -> Arena | None:
 
 def _attached(file: SharedFile, size: int) -> Arena:
     arena = Arena.__new__(Arena)
-    arena.size, arena.map = size, mmap.mmap(file.fd, size)
-    file.close()
+    arena._file = file
+    arena.size = size
+    arena.map = mmap.mmap(file.fd, size)
+    arena.address = _address_of(arena.map)
     return arena
+
+
+def _address_of(memory: mmap.mmap) -> int:
+    return int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
+
+
+_MAP_FIXED = 0x10  # of <sys/mman.h>, on Linux and macOS
+
+
+def _map_privately(fd: int, address: int, size: int) -> None:
+    """Replace the map of the file ``fd`` at ``address`` by a private one with the same contents."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
+    # Where memory may not be overcommitted the system may refuse a private map that can be
+    # written to.  With one that can't, a process that writes ends instead.
+    for protection in (mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_READ):
+        flags = mmap.MAP_PRIVATE | _MAP_FIXED
+        if libc.mmap(address, size, protection, flags, fd, 0) == address:
+            return
+    raise OSError(ctypes.get_errno(), "cannot map shared memory privately")
 
 
 class SharedBytes(mmap.mmap):

@@ -66,6 +66,11 @@ class Board:
             self._places[worker] = self._arena.allocate(LINE_BYTES)
         self.clear(worker)
 
+    def go_private(self) -> None:
+        """Have this process write to a copy of the shared memory, in which the lines and the batches lie."""
+        if self._arena is not None:
+            self._arena.go_private()
+
     def close(self) -> None:
         for place in [*self._places, *self._left] if self._arena is not None else ():
             self._arena.free(place, LINE_BYTES)

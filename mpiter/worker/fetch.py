@@ -39,9 +39,12 @@ def _fetch_run(fields: tuple[Any, ...]) -> tuple[Any, ...]:
     cells = worker.cells
     cells[CELL.block], cells[CELL.since], cells[CELL.active] = block.number, time.monotonic_ns(), 1
     outer, here.now = here.now, worker.frame  # a dataset may have an iterator of its own
+    born = home.generation
     try:
         done = _watched(block, worker)
     except BaseException as error:  # a bug of ours, most likely; still it must not be raised into the Pool
+        if home.generation != born:
+            raise
         rows = [block.sample(at) for at in range(block.rows)]
         faults = tuple(take_down(error, *found, worker) for found in rows if found is not None)
         done = Done(block.number, worker.info.id, block.rows, faults=faults)
@@ -113,6 +116,7 @@ class _Fetching:
         self.faults: list[Fault] = []
         frame = worker.frame
         frame.seeds, frame.beyond, frame.drawn = seeds, 0, None
+        self._born = home.generation
 
     @property
     def is_over(self) -> bool:
@@ -133,6 +137,12 @@ class _Fetching:
                 self._write(Copies(worker.dataset) if worker.copies else worker.dataset, keys, first)
         finally:
             frame.hearer = None
+        if self._is_forked:
+            whose = type(self._worker.info.dataset).__qualname__
+            raise RuntimeError(
+                f"{whose} forked this process, which returned from the dataset as if it were the worker. End it with "
+                f"os._exit() or sys.exit()."
+            )
 
     def _write(self, dataset: Any, keys: Iterable[Any], row: int) -> None:
         """Fetch and write the samples of ``keys`` from ``row`` on; an exception becomes the fault of its row."""
@@ -195,6 +205,15 @@ class _Fetching:
             self.faults.append(replace(fault, ends_row=False))
 
     def let_pass(self, error: BaseException) -> None:
-        """Raise Ctrl-C or SystemExit again in the caller's own thread; in a worker every exception is the dataset's."""
-        if isinstance(error, (KeyboardInterrupt, SystemExit)) and self._worker.info.backend == "serial":
+        """Raise Ctrl-C or SystemExit again in the caller's own thread; in a worker every exception is the dataset's.
+
+        In a process that the dataset has forked from the worker, raise any exception, which ends it.
+        """
+        is_callers = self._worker.info.backend == "serial"
+        if self._is_forked or (is_callers and isinstance(error, (KeyboardInterrupt, SystemExit))):
             raise error
+
+    @property
+    def _is_forked(self) -> bool:
+        """True in a process that the dataset has forked from the worker during this fetch."""
+        return home.generation != self._born and self._worker.info.backend != "serial"

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import functools
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import traceback
 import weakref
+from collections.abc import Callable
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -71,6 +74,7 @@ def _end_with(pipe: Any, timeout: float | None) -> None:
 
 generation = 0  # counts the forks between this process and the first: asking for the process's number takes longer
 locks: weakref.WeakSet[Any] = weakref.WeakSet()  # free in a forked child, even if another thread of the parent held one
+ties: list[Callable[[], object]] = []  # each cuts one tie to the consumer, in a process that is forked from this worker
 
 
 def _is_child() -> None:
@@ -79,6 +83,21 @@ def _is_child() -> None:
     for lock in locks:
         if not lock._is_owned():
             lock._at_fork_reinit()
+    if ties:
+        _leave_the_consumer()
+
+
+def _leave_the_consumer() -> None:
+    """Cut all ties to the consumer: the dataset has forked this process from a worker, whose answers aren't its own."""
+    try:
+        for cut in ties:
+            cut()
+        ties.clear()
+        # Its stack, if it crashes, would be taken for the worker's.
+        faulthandler.disable()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
 
 
 if hasattr(os, "register_at_fork"):

@@ -87,8 +87,9 @@ def worker_for(dataset: int) -> Worker:
 
 
 def begin(setup: Setup, number: int) -> None:
-    """Become worker ``number``; a failure is kept, never raised."""
+    """Become worker ``number``; a failure is kept, never raised, unless in a process forked from the worker."""
     rules, is_ours = setup.rules, setup.environment is not None  # a process that we have started and will end
+    born = home.generation
     cells = setup.board.cells(number)
     cells[CELL.pid], cells[CELL.block] = threading.get_native_id(), -1
     info = WorkerInfo(number, rules.workers, rules.seed, None, setup.backend)
@@ -98,6 +99,7 @@ def begin(setup: Setup, number: int) -> None:
         if is_ours:
             home.die_with_parent()
             home.settle_in(setup.environment or {})
+            home.ties.append(setup.board.go_private)
             if setup.box is not None:
                 setup.box.arm()
         dataset, worker_init = setup.cargo.open(worker.frame.notices.append)
@@ -108,6 +110,8 @@ def begin(setup: Setup, number: int) -> None:
         if is_ours:
             gc.freeze()
     except BaseException as error:
+        if home.generation != born:
+            raise
         worker.startup = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     cells[CELL.ready] = 1
 

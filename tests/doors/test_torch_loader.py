@@ -308,6 +308,58 @@ def leaves(batch: Any) -> list[Any]:
     return [batch] if isinstance(batch, torch.Tensor) else flat(map(leaves, batch))
 
 
+class TellsItsEpoch:
+    """Samples that begin with the epoch, which lies in shared memory, as do notes that workers make."""
+
+    def __init__(self) -> None:
+        self.epoch = torch.tensor([0, 7]).share_memory_()
+        self.same = self.epoch[:1]
+        self.notes = torch.zeros(8).share_memory_()
+        self.weight = torch.nn.Parameter(torch.zeros(1)).share_memory_()
+
+    def __len__(self) -> int:
+        return len(self.notes)
+
+    def __getitem__(self, index: int) -> tuple[int, ...]:
+        self.notes[index] = index
+        return int(self.epoch[0]), int(self.same), int(self.weight), index
+
+
+class StreamThatTellsItsEpoch(data.IterableDataset[Any]):
+    def __init__(self) -> None:
+        self.epoch = torch.tensor(0).share_memory_()
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for element in range(6):
+            yield int(self.epoch), element
+
+
+@pytest.mark.parametrize("persistent", [True, None])
+def test_a_tensor_in_shared_memory_is_the_workers_too(persistent: bool | None) -> None:
+    dataset, pids = TellsItsEpoch(), set()
+    loader = Ours(dataset, 4, num_workers=1, persistent_workers=persistent)
+    for number in range(2):
+        dataset.epoch[0] = number
+        dataset.weight.data[0] = number
+        told = [column.tolist() for column in next(iter(loader))]
+        assert told == [[number] * 4, [number] * 4, [number] * 4, [0, 1, 2, 3]]
+        pids.add(loader.worker_pids)
+    assert len(pids) == 1, "what the workers see anyway is no change of the dataset"
+    assert dataset.notes[:4].tolist() == [0, 1, 2, 3]
+    dataset.epoch = torch.tensor([5, 7]).share_memory_()
+    if persistent is None:
+        assert next(iter(loader))[0].tolist() == [5] * 4
+    loader.close()
+
+
+def test_a_stream_whose_epoch_lies_in_shared_memory_has_it_in_persistent_workers() -> None:
+    stream = StreamThatTellsItsEpoch()
+    with Ours(stream, 3, num_workers=1, persistent_workers=True) as loader:
+        for number in range(3):
+            stream.epoch.fill_(number)
+            assert epoch(loader) == [[[number] * 3, [0, 1, 2]], [[number] * 3, [3, 4, 5]]]
+
+
 def test_without_workers_a_batch_is_no_part_of_the_dataset() -> None:
     mine = torch.zeros(4, 2)
     with Ours(data.TensorDataset(mine), 1) as loader:

@@ -105,10 +105,47 @@ def test_a_sample_that_ends_its_worker_as_it_is_sent_is_to_blame_once_it_is_sent
     assert [(fault.row, fault.index) for fault in faults_in(ledger)] == [(1, 1)]
 
 
+def stacks_in(caplog: pytest.LogCaptureFixture) -> int:
+    """How often the log has the stack."""
+    return caplog.text.count("its stack")
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_the_stack_of_a_sample_that_ends_two_workers_is_told_once(
+    ledger: Ledger, skips: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    recovery = Recovery(skips=skips)
+    recovery.recover(died(), ledger)
+    cut(ledger, 2)
+    recovery.recover(died(block=2), ledger)
+    recovery.begin_anew()
+    (fault,) = faults_in(ledger)
+    assert fault.trace == "its stack"
+    assert stacks_in(caplog) == skips, "unless samples are skipped, the error has it"
+
+
+@pytest.mark.parametrize("how", ["the batch is finished", "the batch is dropped"])
+def test_the_stack_of_a_worker_that_ended_by_chance_is_told_once(
+    ledger: Ledger, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    recovery = Recovery()
+    recovery.recover(died(), ledger)
+    one, other = ledger.batches.values()
+    recovery.finished([other])
+    assert stacks_in(caplog) == 0, "the sample may end another worker"
+    for _ in range(2):
+        if how == "the batch is finished":
+            recovery.finished([one])
+        else:
+            recovery.begin_anew()
+        assert stacks_in(caplog) == 1
+    assert "the stack of worker 0 (pid 7) when it ended" in caplog.text
+
+
 def test_what_is_dropped_is_suspected_no_more(ledger: Ledger) -> None:
     recovery = Recovery()
     recovery.recover(died(), ledger)
-    recovery.deaths.clear()
+    recovery.begin_anew()
     cut(ledger, 2)
     recovery.recover(died(block=2), ledger)
     assert faults_in(ledger) == []

@@ -234,6 +234,40 @@ def test_a_part_of_a_sample_that_cannot_be_sent_is_told_by_its_path_in_the_sampl
             it.next()
 
 
+class RaisesWhenOpened:
+    """A part of a sample whose unpickling raises this error."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        return raise_it, (self.error, "in the unpickling")
+
+
+def raise_it(error, text):
+    raise error(text)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_sample_whose_unpickling_raises_anything_fails_its_own_batch_only(on_error):
+    errors = {1: ValueError, 4: SystemExit, 8: KeyboardInterrupt, 13: GeneratorExit}
+
+    class Sore(list):
+        def __getitem__(self, index):
+            return index, RaisesWhenOpened(errors[index]) if index in errors else "fine"
+
+    with batches(Sore(range(16)), 2, shuffle=False, n_processes=1, on_error=on_error) as it:
+        for first in range(0, 16, 2):
+            named = [error.__name__ for index, error in errors.items() if index in (first, first + 1)]
+            if not named:
+                assert next(it)[0].tolist() == [first, first + 1]
+                continue
+            with pytest.raises(mpiter.errors.SampleNotSendable, match=f"{named[0]}: in the unpickling"):
+                next(it)
+        with pytest.raises(StopIteration):
+            next(it)
+
+
 def no_database(info):
     raise FileNotFoundError("no database here")
 

@@ -2,6 +2,7 @@
 
 import collections
 import mmap
+import multiprocessing
 import os
 import platform
 import sys
@@ -149,6 +150,82 @@ def test_limiting_libraries_leaves_no_threads_that_spin(method):
         return len(list(Path("/proc/self/task").iterdir()))
 
     assert min(fetched(Samples(count, length=4), backend=mpiter.Process(method))) == 1
+
+
+class Forking:
+    """Forks in each sample; the child ends in the manner that is the sample's, and the sample has its exit code."""
+
+    manners = ("sys.exit", "raise", "return", "return late", "Process", "os._exit")
+
+    def __len__(self):
+        return 4 * len(self.manners)
+
+    def __getitem__(self, i):
+        manner = self.manners[i % len(self.manners)]
+        code = self.code_of_a_process() if manner == "Process" else self.code_of_a_fork(manner)
+        return self.sample(i, code)
+
+    @staticmethod
+    def sample(i, code):
+        return np.full((40, 40), i), code
+
+    def code_of_a_process(self):
+        multiprocessing.current_process()._config["daemon"] = False  # else it may not have children
+        child = multiprocessing.get_context("fork").Process(target=sys.exit, args=(5,))
+        child.start()
+        child.join()
+        return child.exitcode
+
+    def code_of_a_fork(self, manner):
+        parent_has_gone_on, go_on = os.pipe()
+        child = os.fork()
+        if child:
+            if manner == "return late":
+                os.write(go_on, b".")
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            os.close(parent_has_gone_on)
+            os.close(go_on)
+            return code
+        if manner == "sys.exit":
+            sys.exit(3)
+        if manner == "os._exit":
+            os._exit(4)
+        if manner == "raise":
+            raise ValueError("of the child")
+        if manner == "return late":
+            os.read(parent_has_gone_on, 1)
+        return self.sample(-1, -1)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("shape", ["columns", "objects"])
+def test_a_dataset_may_fork_and_no_child_answers_for_its_worker(capfd, method, shape):
+    dataset, backend = Forking(), mpiter.Process(method)
+    codes = {"sys.exit": 3, "raise": 1, "return": 1, "return late": 1, "Process": 5, "os._exit": 4}
+    expected = [(i, codes[dataset.manners[i % len(codes)]]) for i in range(len(dataset))]
+    collate = None if shape == "columns" else list
+    with mpiter.DataLoader(dataset, 6, num_workers=1, backend=backend, collate_fn=collate) as loader:
+        for _epoch in range(2):
+            found = []
+            for batch in loader:
+                pairs = batch if collate else zip(*batch, strict=True)
+                found += [(int(image[0, 0]), int(code)) for image, code in pairs if image.min() == image.max()]
+            assert found == expected
+    if method == "fork":  # a fork server writes to the standard error that it was started with
+        told = capfd.readouterr().err
+        assert "ValueError: of the child" in told
+        assert "RuntimeError: Forking forked this process" in told
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_process_that_a_worker_thread_forks_ends_and_does_not_wait_for_more_to_fetch():
+    def fork(i):
+        child = os.fork()
+        if not child:
+            sys.exit()
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert fetched(Samples(fork, length=4), backend="thread") == [0, 0, 0, 0]
 
 
 def loaded_openblas():
