@@ -46,6 +46,7 @@ class Place(NamedTuple):
     checksum: int = 0  # of the sampler's keys
     samples: int = 0  # the number of its keys
     stream: dict[str, Any] | None = None  # how far each shard of a stream has been read
+    keeps_seed: bool = False  # the epoch has the seed of the one before it; none is drawn when it begins
 
 
 def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
@@ -58,6 +59,7 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
         "checksum": place.checksum,
         "generators": place.generators or {},
         **({} if place.stream is None else {"stream": place.stream}),
+        **({"keeps_seed": True} if place.keeps_seed else {}),
     }
 
 
@@ -70,6 +72,7 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
         generators=typed(state, "generators", dict),
         drawn=number_of(state, "drawn", high=position),
         checksum=number_of(state, "checksum"),
+        keeps_seed="keeps_seed" in state and typed(state, "keeps_seed", bool),
     )
     if agreed["kind"] == "stream" and (place.drawn or "stream" in state):
         place = place._replace(stream=_stream(state, agreed["batch_size"] or 1))

@@ -53,7 +53,7 @@ class Pass:
         self, place: Place, plans: Coming, seed: int, order: Order, generators: dict[str, Any], most: int
     ) -> None:
         self.epoch, self.begun, self.position = place.epoch, place.position, place.position
-        self.plans, self.generators = plans, generators
+        self.plans, self.generators, self._keeps_seed = plans, generators, place.keeps_seed
         self._seed, self._order, self._most = seed, order, most
         if isinstance(plans, Drawn):  # draw as far ahead as when the state was saved
             plans.go_to(place, generators)
@@ -69,7 +69,11 @@ class Pass:
     def place(self) -> Place:
         plans = self.plans
         known = Place(self.epoch) if isinstance(plans, Pace) else plans.place(self.position)
-        return known._replace(position=self.position, generators=self.generators)
+        return known._replace(
+            position=self.position,
+            generators=self.generators,
+            keeps_seed=self._keeps_seed,
+        )
 
     def next(self) -> Any:
         pump = self.pump
@@ -155,6 +159,7 @@ class Loading(Generic[B_co]):
     _in_one: bool  # one worker makes a whole batch, which is sent as one row
     _is_stream = False  # the dataset has no keys and is only iterated over
     _begins_late = False  # iter() of the sampler is called with the first batch, not before
+    _keeps_seed = False  # only the first epoch draws a seed
 
     def _begin(self, served: Any, num_workers: Any, worker_init: Any, options: OfLoaders) -> None:
         """Finish the construction: check ``options`` and prepare the backend; workers fetch rows from ``served``."""
@@ -283,7 +288,8 @@ class Loading(Generic[B_co]):
             begun_with = generators.save()
             try:
                 plans = self._plans(place)  # before the seed, as in torch: iter() of a sampler may draw
-                seed, length = self._seed_of_epoch(), len(self.dataset) if isinstance(plans, Pace) else 0
+                seed = self._seed if place.keeps_seed else self._seed_of_epoch()
+                length = len(self.dataset) if isinstance(plans, Pace) else 0
                 order = Shuffled(length, self._seed, place.epoch) if length and self._shuffles else Sequential(length)
                 current = Pass(place, plans, seed, order, begun_with, self._recipe.rules().most)
             except StateError:
@@ -292,7 +298,8 @@ class Loading(Generic[B_co]):
         current.aside = aside
         epoch: Epoch[B_co] = Epoch(self, current)
         current.go(self._pump())
-        self._pass, self._next = current, Place(place.epoch + 1)
+        self._pass = current
+        self._next = Place(place.epoch + 1, keeps_seed=self._keeps_seed)
         return epoch
 
     def _aside(self, place: Place) -> Aside:

@@ -122,6 +122,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         """Return the number of batches from ``position`` on; None for a stream, whose length torch computes itself."""
         return None if self._is_stream else super()._rest(position)
 
+    @property
+    def _keeps_seed(self) -> bool:  # type: ignore[override]
+        """True if later epochs draw no seed: torch draws one when it starts workers."""
+        return bool(self.persistent_workers and self.num_workers)
+
     def _seed_of_epoch(self) -> int:
         """Return a seed drawn when and from what torch draws it; with ``shard=``, the one that all ranks share."""
         if self._is_shared:

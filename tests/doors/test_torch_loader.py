@@ -89,6 +89,64 @@ def test_the_order_is_torchs_under_the_same_seed(name: str, workers: int) -> Non
     assert seen[0] == seen[1]
 
 
+def drawing(class_: Any, how: str, given: bool, dataset: Any, **options: Any) -> Any:
+    """A loader that draws its order from a generator of its own if ``given``, else from torch's global one."""
+    own = generator() if given else None
+    sampler = data.RandomSampler(range(LENGTH), generator=own)
+    choices: dict[str, Any] = {
+        "shuffle": {"shuffle": True, "batch_size": 4},
+        "sampler": {"sampler": sampler, "batch_size": 4},
+        "batch_sampler": {"batch_sampler": data.BatchSampler(sampler, 4, False)},
+    }
+    return class_(dataset, generator=own, **choices[how], **options)
+
+
+WAYS = [{"num_workers": 0}] + [
+    {"num_workers": 2, "persistent_workers": persistent} for persistent in (False, True)
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["no workers", "new workers", "persistent workers"])
+def test_three_epochs_draw_what_torchs_do(way: dict[str, Any]) -> None:
+    mine = {"backend": "thread"} if way["num_workers"] else {}  # the same plans, started at once
+    for how, given in itertools.product(("shuffle", "sampler", "batch_sampler"), (False, True)):
+        seen = []
+        for class_, more in ((Theirs, {}), (Ours, mine)):
+            torch.manual_seed(5)
+            loader = drawing(class_, how, given, list(range(LENGTH)), **way, **more)
+            seen.append([])
+            for _ in range(3):
+                seen[-1].append((epoch(loader), torch.rand(()).item()))
+                if given:
+                    seen[-1].append(torch.rand((), generator=loader.generator).item())
+            assert class_ is Theirs or loader.close() is None
+        assert seen[0] == seen[1], (how, given)
+
+
+class DrawsAtItsPlace(Squares):
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, mpiter.get_rng().random()
+
+
+def test_a_later_epoch_of_persistent_workers_goes_on_from_its_state() -> None:
+    def loader(**options: Any) -> Any:
+        return drawing(Ours, "shuffle", True, DrawsAtItsPlace(LENGTH), **options)
+
+    persistent = {"num_workers": 2, "persistent_workers": True, "backend": "thread"}
+    with loader(**persistent) as first:
+        epoch(first)
+        within, rest = state_within(first)
+        between = json.loads(json.dumps(first.state_dict()))
+        third = epoch(first)
+    for options in ({}, persistent):
+        with loader(**options) as other:
+            other.load_state_dict(within)
+            assert epoch(other) == rest
+            assert not options or epoch(other) == third, "workers that persist draw no seed"
+            other.load_state_dict(between)
+            assert epoch(other) == third
+
+
 def test_a_distributed_sampler_is_told_of_epochs() -> None:
     seen = []
     for class_ in (Theirs, Ours):
