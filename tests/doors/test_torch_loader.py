@@ -101,9 +101,7 @@ def drawing(class_: Any, how: str, given: bool, dataset: Any, **options: Any) ->
     return class_(dataset, generator=own, **choices[how], **options)
 
 
-WAYS = [{"num_workers": 0}] + [
-    {"num_workers": 2, "persistent_workers": persistent} for persistent in (False, True)
-]
+WAYS = [{"num_workers": 0}, *({"num_workers": 2, "persistent_workers": one} for one in (False, True))]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["no workers", "new workers", "persistent workers"])
@@ -673,6 +671,93 @@ def test_a_library_that_looks_torchs_loader_up_gets_ours_in_its_place(monkeypatc
         assert isinstance(loader, Theirs)
         assert [x.tolist() for (x,) in loader] == [[0, 1], [2, 3], [4, 5]]
         assert [x.tolist() for (x,) in Theirs(loader.dataset, 3)] == [[0, 1, 2], [3, 4, 5]]
+
+
+class Again:
+    """Goes through a sampler again and again, without an end."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from self.sampler
+
+
+def endless(class_: Any) -> Any:
+    """Loaders with one iterator for all epochs, as several libraries derive them from torch's."""
+
+    class Endless(class_):  # type: ignore[misc]
+        """Its samplers are replaced behind the back of torch's check."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            object.__setattr__(self, "batch_sampler", Again(self.batch_sampler))
+            self.iterator = super().__iter__()
+
+        def __len__(self) -> int:
+            return len(self.batch_sampler.sampler)
+
+        def __iter__(self) -> Iterator[Any]:
+            for _ in range(len(self)):
+                yield next(self.iterator)
+
+        def reset(self) -> None:
+            self.iterator = self._get_iterator()
+
+    return Endless
+
+
+def endless_unchecked(class_: Any) -> Any:
+    """The same, with torch's check switched off, and for samples one by one too."""
+
+    class Endless(class_):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._DataLoader__initialized = False
+            name = "sampler" if self.batch_sampler is None else "batch_sampler"
+            setattr(self, name, Again(getattr(self, name)))
+            self._DataLoader__initialized = True
+            self.iterator = super().__iter__()
+
+        def __len__(self) -> int:
+            return len((self.batch_sampler or self.sampler).sampler)
+
+        def __iter__(self) -> Iterator[Any]:
+            for _ in range(len(self)):
+                yield next(self.iterator)
+
+    return Endless
+
+
+@pytest.mark.parametrize("derived", [endless, endless_unchecked])
+def test_a_sampler_that_a_subclass_has_replaced_is_used(derived: Any) -> None:
+    for options in ({"batch_size": 4}, {"batch_size": 3, "drop_last": True}, {"batch_size": 5, "collate_fn": list}):
+        seen = []
+        for class_, more in ((Theirs, {}), (Ours, {}), (Ours, {"num_workers": 2, "backend": "thread"})):
+            loader = derived(class_)(range(LENGTH), shuffle=True, generator=generator(), **options, **more)
+            seen.append((len(loader), [epoch(loader) for _ in range(3)]))
+            assert class_ is Theirs or loader.close() is None
+        assert seen[1:] == [seen[0]] * 2
+
+
+def test_an_endless_sampler_that_a_subclass_has_put_in_place_goes_on_from_a_state() -> None:
+    def loader() -> Any:
+        return endless(Ours)(range(LENGTH), 4, shuffle=True, generator=generator())
+
+    first, other = loader(), loader()
+    epoch(first)
+    some(first.iterator, 2)
+    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    other.reset()
+    assert epoch(other) == epoch(first)
+
+
+def test_samples_one_by_one_come_from_a_replaced_sampler() -> None:
+    theirs, ours = (
+        endless_unchecked(class_)(range(LENGTH), None, shuffle=True, generator=generator()) for class_ in (Theirs, Ours)
+    )
+    assert [epoch(ours) for _ in range(3)] == [epoch(theirs) for _ in range(3)]
 
 
 # -- errors of collating -----------------------------------------------------------------------------------------------
