@@ -15,7 +15,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,8 +131,12 @@ class Drawn(Plans):
         self._has_ended = False
 
     def begin(self) -> Iterator[Any]:
-        """Call the sampler's ``iter()`` now instead of with the first key, and return the iterator."""
-        self._keys = iter(self._sampler)
+        """Call the sampler's ``iter()`` now instead of with the first key, and return an iterator over its keys."""
+        found = iter(self._sampler)
+        # Some samplers are their own iterators and begin anew whenever ``iter()`` is called, which ``islice`` does for
+        # every batch.  So it is given an iterator that only calls ``next()``; Python's own, and generators, need none.
+        is_pythons = type(found).__module__ == "builtins"
+        self._keys = found if is_pythons else map(next, repeat(found))
         return self._keys
 
     def go_to(self, place: Place, generators: dict[str, Any]) -> None:
@@ -256,7 +260,10 @@ class Generators:
     def _set(self, states: dict[str, Any], tells: bool) -> None:
         held = states.get("held", [])
         if len(held) != len(self._held):
-            raise ValueError(f"they were {len(held)} in the sampler that was saved, and are {len(self._held)} in this")
+            raise ValueError(
+                f"they were {len(held)} in the sampler that was saved, and are {len(self._held)} in this (one that "
+                f"makes its generator in iter() has it once iter() was called)"
+            )
         for generator, state in zip(self._held, held, strict=True):
             give_back(generator, decoded(state))
         self.put_back(states)
