@@ -20,6 +20,7 @@ from ..order.cursor import Cursor, Plan, Plans, Stretch
 from ..order.order import Sequential
 from ..samples.batch import samples_of
 from ..stats import Stats, total
+from ..worker import seeding
 from ..worker.here import WorkerInfo, here
 from .drawing import Place
 from .shards import Mark, Wanted
@@ -36,8 +37,15 @@ class _Numbers(Plans):
         return Plan(number, 1, (stretch,), cursor, cursor._replace(position=cursor.position + 1))
 
 
-def _init_shard(worker_init: Callable[[WorkerInfo], Any], shard: int, shards: int, info: WorkerInfo) -> None:
-    """Call ``worker_init`` with the shard's number, since each shard's pump has a single worker, number 0."""
+def _init_shard(
+    worker_init: Callable[[WorkerInfo], Any], shard: int, shards: int, seeds: bool, info: WorkerInfo
+) -> None:
+    """Call ``worker_init`` with the shard's number, since each shard's pump has a single worker, number 0.
+
+    With ``seeds``, the global generators are this worker's, and begin as those of worker number ``shard``.
+    """
+    if seeds:
+        seeding.begin_with(info.seed, shard)
     here.now.worker = replace(info, id=shard, num_workers=shards)
     worker_init(here.now.worker)
 
@@ -89,13 +97,14 @@ class ShardPumps:
 
     def __init__(self, recipe: Options, late: Late) -> None:
         count, self._runs = recipe.workers, 0
+        init, seeds = recipe.worker_init, not recipe.backend.in_process
         self._shards = [recipe.dataset.of_shard(at, count, is_callers=not recipe.n_workers) for at in range(count)]
         self.pumps = [
             pump_for(
                 replace(
                     recipe,
                     dataset=shard,
-                    worker_init=recipe.worker_init and partial(_init_shard, recipe.worker_init, at, count),
+                    worker_init=init and partial(_init_shard, init, at, count, seeds),
                     n_workers=1 if recipe.n_workers else 0,
                     n_prefetch=max(1, recipe.n_prefetch // count),
                     run_ahead=None if recipe.run_ahead is None else recipe.run_ahead // count,

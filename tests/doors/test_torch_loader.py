@@ -457,6 +457,42 @@ def test_worker_init_fn_runs_where_torchs_worker_info_is_known() -> None:
     assert dataset.length == 8
 
 
+class Begins(Squares):
+    """Tells how its worker's generators began, and what torch takes for the seed at the worker's first sample."""
+
+    told: Any = None
+    first: int | None = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.first is None:
+            self.first = torch.initial_seed()
+        return (data.get_worker_info().id, self.told, self.first)
+
+
+class BeginsStream(data.IterableDataset):  # type: ignore[misc]
+    told: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        yield data.get_worker_info().id, self.told
+
+
+def tell_how_it_began(worker: int) -> None:
+    drawn = random.random(), np.random.random(), torch.rand(()).item()
+    data.get_worker_info().dataset.told = torch.initial_seed(), *drawn
+
+
+@pytest.mark.parametrize("dataset", [Begins(8), BeginsStream()])
+def test_a_worker_begins_seeded_as_torchs(dataset: Any) -> None:
+    told = []
+    for class_ in (Theirs, Ours):
+        torch.manual_seed(3)
+        loader = class_(dataset, 1, collate_fn=list, worker_init_fn=tell_how_it_began, **FORKED | {"num_workers": 2})
+        told.append({batch[0] for batch in loader})
+        assert class_ is Theirs or loader.close() is None
+    assert told[1]
+    assert told[1] <= told[0], "any worker may fetch all samples"
+
+
 # -- state -------------------------------------------------------------------------------------------------------
 
 RESUMABLE = {name: choice for name, choice in CHOICES.items() if name not in ("draws on the way", "draws at once")}
