@@ -7,6 +7,7 @@ its beginning.  To resume, the sampler is iterated over again, and keys that wer
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 import weakref
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from ..engine.alone import pump_for
 from ..engine.arguments import OfLoaders
 from ..engine.options import Options, seconds, whole
 from ..engine.tally import Skipped
-from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError
+from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError, WorkerCrashed
 from ..order.cursor import Cursor, Pace, batches_of
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
@@ -37,7 +38,11 @@ Coming = Pace | Drawn | Streaming  # what plans an epoch's batches
 
 def workers_of(num_workers: Any) -> int:
     """Return ``num_workers`` as an int."""
-    whole("num_workers", num_workers, least=0)
+    whole("num_workers", num_workers)
+    if num_workers < 0:
+        raise OptionError(
+            f"num_workers option should be non-negative, not {num_workers}; with num_workers=0 the loop itself fetches."
+        )
     return int(num_workers)
 
 
@@ -93,6 +98,8 @@ class Pass:
             self._has_come = True
             if isinstance(self.plans, Drawn):
                 self.plans.forget_error(error)
+            if isinstance(error, WorkerCrashed):
+                _say_as_torch(error)
             raise
         finally:
             self._note()
@@ -160,6 +167,7 @@ class Loading(Generic[B_co]):
     _is_stream = False  # the dataset has no keys and is only iterated over
     _begins_late = False  # iter() of the sampler is called with the first batch, not before
     _keeps_seed = False  # only the first epoch draws a seed
+    _told_length: int | None = None  # of a stream, if the user has asked for it
 
     def _begin(self, served: Any, num_workers: Any, worker_init: Any, options: OfLoaders) -> None:
         """Finish the construction: check ``options`` and prepare the backend; workers fetch rows from ``served``."""
@@ -234,7 +242,7 @@ class Loading(Generic[B_co]):
     def _plans(self, place: Place) -> Coming:
         """Return the plans of an epoch from ``place`` on; calls the sampler's ``iter()``, but draws no keys yet."""
         if self._is_stream:
-            return Streaming(place, self._recipe.workers)
+            return Streaming(place, self._recipe.workers, self._told_length)
         if self._sampled is None:
             return (InOne if self._in_one else Pace)(self._cut[0] or 1, False, place.epoch + 1, self._cut[1])
         drawn = Drawn(self._sampled, place, *self._cut, self._in_one)
@@ -414,3 +422,14 @@ class Loading(Generic[B_co]):
 
 def _late(limit: float, waited: float, doings: str) -> Exception:
     return BatchTimeout(f"DataLoader timed out after {limit:g} seconds; {doings}.")
+
+
+def _say_as_torch(error: WorkerCrashed) -> None:
+    """Have the error's text begin with what torch's loader says of a worker that has ended: programs look for it."""
+    if error.exitcode is None:
+        return
+    if error.exitcode < 0:
+        how = f"(pid {error.pid}) is killed by signal: {signal.strsignal(-error.exitcode)}"
+    else:
+        how = f"(pid(s) {error.pid}) exited unexpectedly"
+    error.args = (f"DataLoader worker {how}; {error}",)

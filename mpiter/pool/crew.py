@@ -147,6 +147,7 @@ class Crew:
             worker=worker,
             line=line,
             how=how,
+            code=told.code if self._are_ours and eviction is None else None,
             stack=stack,
             blocks=tuple(block.number for block in told.blocks),
             is_gone=told.code is not None,

@@ -130,6 +130,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             return makes_batches.batch_size, makes_batches.drop_last
         return None if self._auto_collation else 1, False
 
+    @property
+    def _told_length(self) -> int | None:  # type: ignore[override]
+        told: int | None = self._IterableDataset_len_called  # kept by torch's len()
+        return told
+
     def _rest(self, position: int) -> int | None:
         """Return the number of batches from ``position`` on; None for a stream, whose length torch computes itself."""
         return None if self._is_stream else super()._rest(position)

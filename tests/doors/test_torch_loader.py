@@ -493,6 +493,39 @@ def test_a_worker_begins_seeded_as_torchs(dataset: Any) -> None:
     assert told[1] <= told[0], "any worker may fetch all samples"
 
 
+class Counts(data.IterableDataset):  # type: ignore[misc]
+    """Doesn't look which worker reads it."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(6))
+
+    def __repr__(self) -> str:
+        return "Counts"
+
+
+class CountsInShards(Counts):
+    shards_itself = False
+
+
+def test_a_stream_that_gives_more_than_it_says_is_warned_of_in_torchs_words() -> None:
+    loader = Ours(Counts(), 4, num_workers=3, backend="thread")
+    assert len(flat(epoch(loader))) == 18, "without a warning, as by torch: nobody has asked for the length"
+    assert len(loader) == 2
+    told = r"Length of IterableDataset Counts was reported to be 6 .*, but 8 samples have been fetched\. For multiproc"
+    batches = iter(loader)
+    some(batches, 1)
+    with pytest.warns(UserWarning, match=told):
+        some(batches, 1)
+    loader.close()
+    for right in (Ours(CountsInShards(), 4, num_workers=3, backend="thread"), Ours(Counts(), 4)):
+        assert len(right) == 2
+        assert flat(epoch(right)) == [0, 1, 2, 3, 4, 5]
+        right.close()
+
+
 # -- state -------------------------------------------------------------------------------------------------------
 
 RESUMABLE = {name: choice for name, choice in CHOICES.items() if name not in ("draws on the way", "draws at once")}
@@ -661,6 +694,12 @@ def test_what_was_not_said_stays_unsaid_when_a_framework_makes_the_loader_anew(c
         again = class_([1, 2, 3], num_workers=1, **{name: getattr(loader, name) for name in names})
         assert class_ is Ours or not again.persistent_workers
         assert class_ is Theirs or again.close() is None
+
+
+@pytest.mark.parametrize("class_", [Theirs, Ours])
+def test_a_negative_number_of_workers_is_refused_in_torchs_words(class_: Any) -> None:
+    with pytest.raises(ValueError, match="num_workers option should be non-negative"):
+        class_([1, 2, 3], num_workers=-1)
 
 
 def made_anew(loader: Any) -> Any:
