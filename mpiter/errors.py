@@ -126,13 +126,21 @@ class WorkerCrashed(MpiterError, RuntimeError):
     """A sample has ended its worker twice, or the workers keep dying; the text says how, and why if that is known.
 
     If a sample is named, the following ``next()`` continues after its batch, and ``on_error="skip"`` leaves it out.
+    A loader's begins with what torch's says then, such as "DataLoader worker (pid 7) is killed by signal: Killed".
+
+    Attributes:
+        pid: number of the worker process that ended last; None if it wasn't one on this machine, or was stuck.
+        exitcode: its exit code, or the number of the signal that killed it as a negative number.
 
     >>> import os
     >>> from mpiter import DataLoader
     >>> next(iter(DataLoader([1], num_workers=1, collate_fn=lambda samples: os._exit(1))))
     Traceback (most recent call last):
-    mpiter.errors.WorkerCrashed: ... has ended its worker twice: worker 0 (pid ...) exited with code 1 ...
+    mpiter.errors.WorkerCrashed: DataLoader worker (pid(s) ...) exited unexpectedly; ... has ended its worker twice: ...
     """
+
+    pid: int | None = None
+    exitcode: int | None = None
 
 
 class BatchTimeout(MpiterError, RuntimeError, TimeoutError):

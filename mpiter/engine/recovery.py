@@ -90,9 +90,10 @@ class Recovery:
             if self.deaths[suspect[0]] >= _MOST_DEATHS:
                 self._stacks.pop(suspect[0], None)
                 self.setbacks.clear()  # the cause is known now
-                error = WorkerCrashed(
+                error = _crashed(
+                    end,
                     f"sample {index!r:.60} has ended its worker twice: {text}. on_error='skip' would leave it out"
-                    f"{'; sample_timeout= says how long a sample may take' if end.was_stuck else ''}."
+                    f"{'; sample_timeout= says how long a sample may take' if end.was_stuck else ''}.",
                 )
                 where = batch, row, index, epoch, position, f"worker {end.worker}"
                 return Fault(*where, f"WorkerCrashed: {error}", end.stack, dumps(error))
@@ -112,7 +113,7 @@ class Recovery:
             seen = "\n".join(f"  {text}" for _, text, _ in setbacks)
             setbacks.clear()
             text = f"the workers keep dying, and no batch is finished:\n{seen}"
-            raise WorkerCrashed(text) from _trace(end.stack)
+            raise _crashed(end, text) from _trace(end.stack)
 
 
 def doings(lines: Sequence[Line], ledger: Ledger) -> str:
@@ -124,6 +125,13 @@ def doings(lines: Sequence[Line], ledger: Ledger) -> str:
         elif line.active and (sample := ledger.in_hand(line)):
             told.append(f"worker {worker} (pid {line.pid}) is fetching sample {sample[1]!r:.60}")
     return ", ".join(told)
+
+
+def _crashed(end: End, text: str) -> WorkerCrashed:
+    error = WorkerCrashed(text)
+    if end.code is not None:
+        error.pid, error.exitcode = end.line.pid, end.code
+    return error
 
 
 def _trace(stack: str) -> RemoteTraceback | None:

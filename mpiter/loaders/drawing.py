@@ -16,7 +16,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +47,7 @@ class Place(NamedTuple):
     checksum: int = 0  # of the sampler's keys
     samples: int = 0  # the number of its keys
     stream: dict[str, Any] | None = None  # how far each shard of a stream has been read
+    keeps_seed: bool = False  # the epoch has the seed of the one before it; none is drawn when it begins
 
 
 def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
@@ -59,6 +60,7 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
         "checksum": place.checksum,
         "generators": place.generators or {},
         **({} if place.stream is None else {"stream": place.stream}),
+        **({"keeps_seed": True} if place.keeps_seed else {}),
     }
 
 
@@ -71,6 +73,7 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
         generators=typed(state, "generators", dict),
         drawn=number_of(state, "drawn", high=position),
         checksum=number_of(state, "checksum"),
+        keeps_seed="keeps_seed" in state and typed(state, "keeps_seed", bool),
     )
     if agreed["kind"] == "stream" and (place.drawn or "stream" in state):
         place = place._replace(stream=_stream(state, agreed["batch_size"] or 1))
@@ -137,8 +140,12 @@ class Drawn(Plans):
         self._has_ended = False
 
     def begin(self) -> Iterator[Any]:
-        """Call the sampler's ``iter()`` now instead of with the first key, and return the iterator."""
-        self._keys = iter(self._sampler)
+        """Call the sampler's ``iter()`` now instead of with the first key, and return an iterator over its keys."""
+        found = iter(self._sampler)
+        # Some samplers are their own iterators and begin anew whenever ``iter()`` is called, which ``islice`` does for
+        # every batch.  So it is given an iterator that only calls ``next()``; Python's own, and generators, need none.
+        is_pythons = type(found).__module__ == "builtins"
+        self._keys = found if is_pythons else map(next, repeat(found))
         return self._keys
 
     def go_to(self, place: Place, generators: dict[str, Any]) -> None:
@@ -277,7 +284,10 @@ class Generators:
     def _set(self, states: dict[str, Any], tells: bool) -> None:
         held = states.get("held", [])
         if len(held) != len(self._held):
-            raise ValueError(f"they were {len(held)} in the sampler that was saved, and are {len(self._held)} in this")
+            raise ValueError(
+                f"they were {len(held)} in the sampler that was saved, and are {len(self._held)} in this (one that "
+                f"makes its generator in iter() has it once iter() was called)"
+            )
         for generator, state in zip(self._held, held, strict=True):
             give_back(generator, decoded(state))
         self.put_back(states)

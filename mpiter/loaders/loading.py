@@ -7,6 +7,7 @@ its beginning.  To resume, the sampler is iterated over again, and keys that wer
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 import weakref
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from ..engine.alone import pump_for
 from ..engine.arguments import OfLoaders
 from ..engine.options import Options, seconds, whole
 from ..engine.tally import Skipped
-from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError
+from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError, WorkerCrashed
 from ..order.cursor import Cursor, Pace, batches_of
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
@@ -37,7 +38,11 @@ Coming = Pace | Drawn | Streaming  # what plans an epoch's batches
 
 def workers_of(num_workers: Any) -> int:
     """Return ``num_workers`` as an int."""
-    whole("num_workers", num_workers, least=0)
+    whole("num_workers", num_workers)
+    if num_workers < 0:
+        raise OptionError(
+            f"num_workers option should be non-negative, not {num_workers}; with num_workers=0 the loop itself fetches."
+        )
     return int(num_workers)
 
 
@@ -53,7 +58,7 @@ class Pass:
         self, place: Place, plans: Coming, seed: int, order: Order, generators: dict[str, Any], most: int
     ) -> None:
         self.epoch, self.begun, self.position = place.epoch, place.position, place.position
-        self.plans, self.generators = plans, generators
+        self.plans, self.generators, self._keeps_seed = plans, generators, place.keeps_seed
         self._seed, self._order, self._most = seed, order, most
         if isinstance(plans, Drawn):  # draw as far ahead as when the state was saved
             plans.go_to(place, generators)
@@ -69,7 +74,11 @@ class Pass:
     def place(self) -> Place:
         plans = self.plans
         known = Place(self.epoch) if isinstance(plans, Pace) else plans.place(self.position)
-        return known._replace(position=self.position, generators=self.generators)
+        return known._replace(
+            position=self.position,
+            generators=self.generators,
+            keeps_seed=self._keeps_seed,
+        )
 
     def next(self) -> Any:
         pump = self.pump
@@ -89,6 +98,8 @@ class Pass:
             self._has_come = True
             if isinstance(self.plans, Drawn):
                 self.plans.forget_error(error)
+            if isinstance(error, WorkerCrashed):
+                _say_as_torch(error)
             raise
         finally:
             self._note()
@@ -160,6 +171,8 @@ class Loading(Generic[B_co]):
     _in_one: bool  # one worker makes a whole batch, which is sent as one row
     _is_stream = False  # the dataset has no keys and is only iterated over
     _begins_late = False  # iter() of the sampler is called with the first batch, not before
+    _keeps_seed = False  # only the first epoch draws a seed
+    _told_length: int | None = None  # of a stream, if the user has asked for it
 
     def _begin(self, served: Any, num_workers: Any, worker_init: Any, options: OfLoaders) -> None:
         """Finish the construction: check ``options`` and prepare the backend; workers fetch rows from ``served``."""
@@ -234,7 +247,7 @@ class Loading(Generic[B_co]):
     def _plans(self, place: Place) -> Coming:
         """Return the plans of an epoch from ``place`` on; calls the sampler's ``iter()``, but draws no keys yet."""
         if self._is_stream:
-            return Streaming(place, self._recipe.workers)
+            return Streaming(place, self._recipe.workers, self._told_length)
         if self._sampled is None:
             return (InOne if self._in_one else Pace)(self._cut[0] or 1, False, place.epoch + 1, self._cut[1])
         drawn = Drawn(self._sampled, place, *self._cut, self._in_one)
@@ -288,7 +301,8 @@ class Loading(Generic[B_co]):
             begun_with = generators.save()
             try:
                 plans = self._plans(place)  # before the seed, as in torch: iter() of a sampler may draw
-                seed, length = self._seed_of_epoch(), len(self.dataset) if isinstance(plans, Pace) else 0
+                seed = self._seed if place.keeps_seed else self._seed_of_epoch()
+                length = len(self.dataset) if isinstance(plans, Pace) else 0
                 order = Shuffled(length, self._seed, place.epoch) if length and self._shuffles else Sequential(length)
                 current = Pass(place, plans, seed, order, begun_with, self._recipe.rules().most)
             except StateError:
@@ -297,7 +311,8 @@ class Loading(Generic[B_co]):
         current.aside = aside
         epoch: Epoch[B_co] = Epoch(self, current)
         current.go(self._pump())
-        self._pass, self._next = current, Place(place.epoch + 1)
+        self._pass = current
+        self._next = Place(place.epoch + 1, keeps_seed=self._keeps_seed)
         return epoch
 
     def _aside(self, place: Place) -> Aside:
@@ -412,3 +427,14 @@ class Loading(Generic[B_co]):
 
 def _late(limit: float, waited: float, doings: str) -> Exception:
     return BatchTimeout(f"DataLoader timed out after {limit:g} seconds; {doings}.")
+
+
+def _say_as_torch(error: WorkerCrashed) -> None:
+    """Have the error's text begin with what torch's loader says of a worker that has ended: programs look for it."""
+    if error.exitcode is None:
+        return
+    if error.exitcode < 0:
+        how = f"(pid {error.pid}) is killed by signal: {signal.strsignal(-error.exitcode)}"
+    else:
+        how = f"(pid(s) {error.pid}) exited unexpectedly"
+    error.args = (f"DataLoader worker {how}; {error}",)

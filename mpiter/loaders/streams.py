@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from ..datasets.columns import users
 from ..engine.alone import pump_for
 from ..engine.options import Options
 from ..engine.pump import Late
@@ -20,6 +21,7 @@ from ..order.cursor import Cursor, Plan, Plans, Stretch
 from ..order.order import Sequential
 from ..samples.batch import samples_of
 from ..stats import Stats, total
+from ..worker import seeding
 from ..worker.here import WorkerInfo, here
 from .drawing import Place
 from .shards import Mark, Wanted
@@ -36,8 +38,15 @@ class _Numbers(Plans):
         return Plan(number, 1, (stretch,), cursor, cursor._replace(position=cursor.position + 1))
 
 
-def _init_shard(worker_init: Callable[[WorkerInfo], Any], shard: int, shards: int, info: WorkerInfo) -> None:
-    """Call ``worker_init`` with the shard's number, since each shard's pump has a single worker, number 0."""
+def _init_shard(
+    worker_init: Callable[[WorkerInfo], Any], shard: int, shards: int, seeds: bool, info: WorkerInfo
+) -> None:
+    """Call ``worker_init`` with the shard's number, since each shard's pump has a single worker, number 0.
+
+    With ``seeds``, the global generators are this worker's, and begin as those of worker number ``shard``.
+    """
+    if seeds:
+        seeding.begin_with(info.seed, shard)
     here.now.worker = replace(info, id=shard, num_workers=shards)
     worker_init(here.now.worker)
 
@@ -54,8 +63,10 @@ class _Shard:
 class Streaming:
     """Keeps how far the ``count`` shards of a stream have been read, in an epoch that begins at ``place``."""
 
-    def __init__(self, place: Place, count: int) -> None:
+    def __init__(self, place: Place, count: int, length: int | None = None) -> None:
         self._epoch, self.read = place.epoch, place.drawn  # ``read``: batches of all shards
+        self._length = length  # the number of elements that the user was told; None if nobody asked
+        self._elements = 0  # that have come since the epoch began here
         saved: dict[str, Any] = place.stream or {"is_own": False, "shards": [], "turn": 0}
         self.is_own: bool = saved["is_own"]  # the stream shards itself
         self.turn = saved["turn"]  # the shard whose batch is next
@@ -69,6 +80,23 @@ class Streaming:
                 f"the state is of {len(self.shards)} workers, each with a shard of its own making; this loader has "
                 f"{count}.  Use as many, or have the library shard: a stream that doesn't ask get_worker_info()."
             )
+
+    def came(self, elements: int, dataset: Any) -> None:
+        """Count the elements of a batch that has come; warn if they are more than the user was told."""
+        self._elements += elements
+        if self._length is None or self._elements <= self._length:
+            return
+        text = (
+            f"Length of IterableDataset {dataset} was reported to be {self._length} (when accessing len(dataloader)), "
+            f"but {self._elements} samples have been fetched. "
+        )
+        if len(self.shards) > 1:
+            text += (
+                "For multiprocessing data-loading, this could be caused by not properly configuring the "
+                "IterableDataset replica at each worker: have its __iter__ give the part that get_worker_info() says, "
+                "or say shards_itself = False in its class, and each worker gets its part."
+            )
+        warn(text, UserWarning)
 
     def place(self, position: int) -> Place:
         """Return the place to save: after the batches that the shards have read."""
@@ -89,13 +117,15 @@ class ShardPumps:
 
     def __init__(self, recipe: Options, late: Late) -> None:
         count, self._runs = recipe.workers, 0
+        self._dataset = users(recipe.dataset)
+        init, seeds = recipe.worker_init, not recipe.backend.in_process
         self._shards = [recipe.dataset.of_shard(at, count, is_callers=not recipe.n_workers) for at in range(count)]
         self.pumps = [
             pump_for(
                 replace(
                     recipe,
                     dataset=shard,
-                    worker_init=recipe.worker_init and partial(_init_shard, recipe.worker_init, at, count),
+                    worker_init=init and partial(_init_shard, init, at, count, seeds),
                     n_workers=1 if recipe.n_workers else 0,
                     n_prefetch=max(1, recipe.n_prefetch // count),
                     run_ahead=None if recipe.run_ahead is None else recipe.run_ahead // count,
@@ -135,7 +165,8 @@ class ShardPumps:
             if not shard.has_ended:
                 parcel = self._take(plans, shard, pump)
                 if not shard.has_ended:
-                    batch, plans.is_own, _, *mark = parcel
+                    batch, plans.is_own, elements, *mark = parcel
+                    plans.came(elements, self._dataset)
                     shard.mark = mark or shard.mark
                     return batch
             plans.turn = (plans.turn + 1) % len(plans.shards)

@@ -41,6 +41,7 @@ class Crew:
         self._evictions: dict[int, Eviction] = {}
         self._samples: Counter[int] = Counter()  # fetched by the worker in each place
         self._drawn: set[str] = set()  # global generators that the dataset draws from; new workers get them
+        self._ended_in: Counter[int] = Counter()  # how many workers have ended in each place; new workers get this too
         self._must_note = not self._is_here or rules.max_samples is not None
         self.dataset = new_key()  # key in the workers' registry
         self.staff()
@@ -57,7 +58,8 @@ class Crew:
         self._watch = Watch(timeout) if (timeout := self._rules.sample_timeout) else None
         self._taken.update(range(self._rules.workers))
         known = self.dataset, self._launch.cargo, self._writer, self._board, self._box, self._rules, self._name
-        setup = Setup(*known, environment=dict(os.environ) if self._are_ours else None, drawn=self._drawn)
+        environment = dict(os.environ) if self._are_ours else None
+        setup = Setup(*known, environment=environment, drawn=self._drawn, ended=self._ended_in)
         try:
             with named_errors():
                 self._pool = self._launch.pool(self._rules.workers, begin, (setup,), bell=self._bell)
@@ -145,6 +147,7 @@ class Crew:
             worker=worker,
             line=line,
             how=how,
+            code=told.code if self._are_ours and eviction is None else None,
             stack=stack,
             blocks=tuple(block.number for block in told.blocks),
             is_gone=told.code is not None,
@@ -154,6 +157,7 @@ class Crew:
             others_work=bool(self._proven),
         )
         self._samples[worker] = 0
+        self._ended_in[worker] += 1
         if end.is_gone:
             self._board.clear(worker)
         else:

@@ -43,6 +43,7 @@ class End:
     worker: int
     line: Line
     how: str  # "was killed by SIGKILL", and the likely cause
+    code: int | None = None  # the process's exit code; None if it is unknown, or if the process was ended by us
     stack: str = ""  # the Python stack, if the worker has written it
     blocks: tuple[int, ...] = ()  # their numbers
     is_gone: bool = True  # if not, it may still write into shared memory

@@ -12,9 +12,9 @@ import os
 import socket
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -36,8 +36,8 @@ _LOOK_S = 1.0  # between two requests for the actors' lines of the board, unless
 class _Actor:
     """Ray's actor: runs in a process of the cluster, and is one worker."""
 
-    def __init__(self, setup: Setup, number: int, path: list[str]) -> None:
-        self._setup, self._number = setup, number
+    def __init__(self, setup: Setup, ended: Counter[int], number: int, path: list[str]) -> None:
+        self._setup, self._number = replace(setup, ended=ended), number
         sys.path += [place for place in path if place not in sys.path and os.path.exists(place)]  # of the program
 
     def arrive(self) -> tuple[int, str]:
@@ -85,7 +85,7 @@ class Actors(Workers):
     ) -> None:
         super().__init__(bell)
         (setup,) = initargs
-        self._board, self._setup = setup.board, ray.put(setup)
+        self._board, self._setup, self._ended = setup.board, ray.put(setup), setup.ended
         self._options, self._patience = options, patience
         self._class = ray.remote(**options, max_restarts=0, concurrency_groups={"looks": 1})(_Actor)
         self._backlog: deque[tuple[Any, Block]] = deque()
@@ -187,7 +187,7 @@ class Actors(Workers):
 
     def start(self, number: int) -> None:
         self._be_connected()
-        actor = self._class.remote(self._setup, number, sys.path)
+        actor = self._class.remote(self._setup, self._ended, number, sys.path)
         member = self._workers[number] = _Member(number=number, actor=actor, since=time.monotonic())
         self._then(actor.arrive.remote(), member, partial(self._has_place, member))
         self._then(actor.begin.remote(), member, partial(self._is_ready, member))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import is_
 from typing import Any, Unpack
 
 import torch
@@ -75,9 +76,9 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         **options: Unpack[OfTorch],
     ) -> None:
         seed, persistent_workers = options.get("seed"), options.get("persistent_workers")
-        self._goes_through_all = sampler is None and batch_sampler is None
+        is_drawn = sampler is not None or batch_sampler is not None
         if not isinstance(dataset, (list, tuple)):  # torch takes their elements as samples
-            dataset = as_dataset(dataset, by_key=not self._goes_through_all)
+            dataset = as_dataset(dataset, by_key=is_drawn)
         self._seed, self._shuffles, self._is_shared = seed or 0, bool(shuffle), options.get("shard") is not None
         if self._is_shared:
             check_sharing(dataset, is_torchs_stream(dataset), sampler, batch_sampler, generator)
@@ -88,12 +89,12 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         more: dict[str, Any] = {"prefetch_factor": prefetch_factor, "persistent_workers": bool(persistent_workers)}
         more |= {"pin_memory_device": options.get("pin_memory_device", ""), "in_order": options.get("in_order", True)}
         _TorchsLoader.__init__(self, *batches, *work, multiprocessing_context, generator, **more)
+        self._own_samplers = () if is_drawn else (self.sampler, self.batch_sampler)
         # Attributes as they were passed: frameworks read them to make another loader, of this class or of torch's.
         self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfTorch) | options)
         collates = self.collate_fn is not default_collate or isinstance(dataset, Mapping) or is_torchs_stream(dataset)
         self._in_one = self._is_one_workers(collates)
         self._opens = _Tensors(self._in_one, pin_memory and _can_pin())
-        self._begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler
         stacks, skips = self.collate_fn is default_collate, self.__dict__["on_error"] != "raise"
         collate = collated_anywhere if stacks else self.collate_fn
         served = self._served(is_torchs_stream(dataset), collate, stacks, skips, True)
@@ -103,6 +104,17 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     def __len__(self) -> int:
         return self._length_of(self._under_way) if self._is_shared else _TorchsLoader.__len__(self)
+
+    # Some subclasses put other samplers in the place of ours, so these are looked at whenever an epoch begins.
+
+    @property
+    def _goes_through_all(self) -> bool:  # type: ignore[override]
+        own, now = self._own_samplers, (self.sampler, self.batch_sampler)
+        return bool(own) and all(map(is_, own, now))
+
+    @property
+    def _begins_late(self) -> bool:  # type: ignore[override]
+        return type(self.batch_sampler) is torch.utils.data.BatchSampler
 
     @property
     def _sampled(self) -> Any:
@@ -118,9 +130,19 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             return makes_batches.batch_size, makes_batches.drop_last
         return None if self._auto_collation else 1, False
 
+    @property
+    def _told_length(self) -> int | None:  # type: ignore[override]
+        told: int | None = self._IterableDataset_len_called  # kept by torch's len()
+        return told
+
     def _rest(self, position: int) -> int | None:
         """Return the number of batches from ``position`` on; None for a stream, whose length torch computes itself."""
         return None if self._is_stream else super()._rest(position)
+
+    @property
+    def _keeps_seed(self) -> bool:  # type: ignore[override]
+        """True if later epochs draw no seed: torch draws one when it starts workers."""
+        return bool(self.persistent_workers and self.num_workers)
 
     def _seed_of_epoch(self) -> int:
         """Return a seed drawn when and from what torch draws it; with ``shard=``, the one that all ranks share."""

@@ -26,6 +26,7 @@ GLOBALS = frozenset({"random", "numpy", "torch"})  # generators that code uses w
 _MERSENNE_WORDS = 624
 _PHILOX_WORDS = 4
 _STREAM = 0x5A3
+_WORD = (1 << 64) - 1  # torch takes no longer seeds
 
 
 def get_rng() -> np.random.Generator:
@@ -97,6 +98,20 @@ def seed_globals(seed: int, epoch: int, position: int, which: frozenset[str] = G
         np.random.seed(int.from_bytes(told[8:12], "little"))  # a longer seed, in an array, takes seven times as long
     if "torch" in which and (torch := torch_with("default_generator")) is not None:
         torch.default_generator.manual_seed(int.from_bytes(told[24:], "little") >> 1)
+
+
+def begin_with(seed: int, number: int) -> None:
+    """Seed the global generators as torch seeds those of its worker ``number``.
+
+    Most datasets never see this: the place of a sample replaces it once they draw.  But ``worker_init`` draws from it,
+    and a dataset may make a generator of its own from ``torch.initial_seed()``.
+    """
+    base = seed & _WORD
+    of_worker = base + number & _WORD
+    random.seed(of_worker)
+    np.random.seed(np.random.SeedSequence([number, base & 0xFFFFFFFF, base >> 32, 0]).generate_state(4))
+    if (torch := torch_with("default_generator")) is not None:
+        torch.default_generator.manual_seed(of_worker)
 
 
 def globals_mark() -> tuple[Any, ...]:

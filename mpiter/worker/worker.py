@@ -12,6 +12,7 @@ import itertools
 import os
 import threading
 import traceback
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +37,7 @@ class Setup:
     backend: str
     environment: dict[str, str] | None  # the caller's; None in a process that we haven't started
     drawn: set[str] = field(default_factory=set)  # global generators that other workers have seen the dataset draw from
+    ended: Counter[int] = field(default_factory=Counter)  # workers that have ended, by their number
 
 
 @dataclass(eq=False, slots=True)
@@ -104,9 +106,10 @@ def begin(setup: Setup, number: int) -> None:
                 setup.box.arm()
         dataset, worker_init = setup.cargo.open(worker.frame.notices.append)
         settle_at(worker, dataset, copies=rules.in_process)
+        if not rules.in_process:
+            # A replacement is to draw other numbers than those that may have ended the worker before it.
+            seeding.begin_with(rules.seed, number + rules.workers * setup.ended[number])
         call_hooks(worker.info, worker_init)
-        if not rules.in_process:  # a replacement is to draw other numbers than those that may have ended the first
-            seeding.seed_globals(rules.seed, -1, os.getpid())
         if is_ours:
             gc.freeze()
     except BaseException as error:

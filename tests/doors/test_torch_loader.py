@@ -89,6 +89,62 @@ def test_the_order_is_torchs_under_the_same_seed(name: str, workers: int) -> Non
     assert seen[0] == seen[1]
 
 
+def drawing(class_: Any, how: str, given: bool, dataset: Any, **options: Any) -> Any:
+    """A loader that draws its order from a generator of its own if ``given``, else from torch's global one."""
+    own = generator() if given else None
+    sampler = data.RandomSampler(range(LENGTH), generator=own)
+    choices: dict[str, Any] = {
+        "shuffle": {"shuffle": True, "batch_size": 4},
+        "sampler": {"sampler": sampler, "batch_size": 4},
+        "batch_sampler": {"batch_sampler": data.BatchSampler(sampler, 4, False)},
+    }
+    return class_(dataset, generator=own, **choices[how], **options)
+
+
+WAYS = [{"num_workers": 0}, *({"num_workers": 2, "persistent_workers": one} for one in (False, True))]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["no workers", "new workers", "persistent workers"])
+def test_three_epochs_draw_what_torchs_do(way: dict[str, Any]) -> None:
+    mine = {"backend": "thread"} if way["num_workers"] else {}  # the same plans, started at once
+    for how, given in itertools.product(("shuffle", "sampler", "batch_sampler"), (False, True)):
+        seen = []
+        for class_, more in ((Theirs, {}), (Ours, mine)):
+            torch.manual_seed(5)
+            loader = drawing(class_, how, given, list(range(LENGTH)), **way, **more)
+            seen.append([])
+            for _ in range(3):
+                seen[-1].append((epoch(loader), torch.rand(()).item()))
+                if given:
+                    seen[-1].append(torch.rand((), generator=loader.generator).item())
+            assert class_ is Theirs or loader.close() is None
+        assert seen[0] == seen[1], (how, given)
+
+
+class DrawsAtItsPlace(Squares):
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, mpiter.get_rng().random()
+
+
+def test_a_later_epoch_of_persistent_workers_goes_on_from_its_state() -> None:
+    def loader(**options: Any) -> Any:
+        return drawing(Ours, "shuffle", True, DrawsAtItsPlace(LENGTH), **options)
+
+    persistent = {"num_workers": 2, "persistent_workers": True, "backend": "thread"}
+    with loader(**persistent) as first:
+        epoch(first)
+        within, rest = state_within(first)
+        between = json.loads(json.dumps(first.state_dict()))
+        third = epoch(first)
+    for options in ({}, persistent):
+        with loader(**options) as other:
+            other.load_state_dict(within)
+            assert epoch(other) == rest
+            assert not options or epoch(other) == third, "workers that persist draw no seed"
+            other.load_state_dict(between)
+            assert epoch(other) == third
+
+
 def test_a_distributed_sampler_is_told_of_epochs() -> None:
     seen = []
     for class_ in (Theirs, Ours):
@@ -453,6 +509,75 @@ def test_worker_init_fn_runs_where_torchs_worker_info_is_known() -> None:
     assert dataset.length == 8
 
 
+class Begins(Squares):
+    """Tells how its worker's generators began, and what torch takes for the seed at the worker's first sample."""
+
+    told: Any = None
+    first: int | None = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.first is None:
+            self.first = torch.initial_seed()
+        return (data.get_worker_info().id, self.told, self.first)
+
+
+class BeginsStream(data.IterableDataset):  # type: ignore[misc]
+    told: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        yield data.get_worker_info().id, self.told
+
+
+def tell_how_it_began(worker: int) -> None:
+    drawn = random.random(), np.random.random(), torch.rand(()).item()
+    data.get_worker_info().dataset.told = torch.initial_seed(), *drawn
+
+
+@pytest.mark.parametrize("dataset", [Begins(8), BeginsStream()])
+def test_a_worker_begins_seeded_as_torchs(dataset: Any) -> None:
+    told = []
+    for class_ in (Theirs, Ours):
+        torch.manual_seed(3)
+        loader = class_(dataset, 1, collate_fn=list, worker_init_fn=tell_how_it_began, **FORKED | {"num_workers": 2})
+        told.append({batch[0] for batch in loader})
+        assert class_ is Theirs or loader.close() is None
+    assert told[1]
+    assert told[1] <= told[0], "any worker may fetch all samples"
+
+
+class Counts(data.IterableDataset):  # type: ignore[misc]
+    """Doesn't look which worker reads it."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(6))
+
+    def __repr__(self) -> str:
+        return "Counts"
+
+
+class CountsInShards(Counts):
+    shards_itself = False
+
+
+def test_a_stream_that_gives_more_than_it_says_is_warned_of_in_torchs_words() -> None:
+    loader = Ours(Counts(), 4, num_workers=3, backend="thread")
+    assert len(flat(epoch(loader))) == 18, "without a warning, as by torch: nobody has asked for the length"
+    assert len(loader) == 2
+    told = r"Length of IterableDataset Counts was reported to be 6 .*, but 8 samples have been fetched\. For multiproc"
+    batches = iter(loader)
+    some(batches, 1)
+    with pytest.warns(UserWarning, match=told):
+        some(batches, 1)
+    loader.close()
+    for right in (Ours(CountsInShards(), 4, num_workers=3, backend="thread"), Ours(Counts(), 4)):
+        assert len(right) == 2
+        assert flat(epoch(right)) == [0, 1, 2, 3, 4, 5]
+        right.close()
+
+
 # -- state -------------------------------------------------------------------------------------------------------
 
 RESUMABLE = {name: choice for name, choice in CHOICES.items() if name not in ("draws on the way", "draws at once")}
@@ -623,6 +748,12 @@ def test_what_was_not_said_stays_unsaid_when_a_framework_makes_the_loader_anew(c
         assert class_ is Theirs or again.close() is None
 
 
+@pytest.mark.parametrize("class_", [Theirs, Ours])
+def test_a_negative_number_of_workers_is_refused_in_torchs_words(class_: Any) -> None:
+    with pytest.raises(ValueError, match="num_workers option should be non-negative"):
+        class_([1, 2, 3], num_workers=-1)
+
+
 def made_anew(loader: Any) -> Any:
     """As Lightning does it: each argument of the constructor is what the attribute of its name says."""
     attributes = {name: value for name, value in vars(loader).items() if not name.startswith("_")}
@@ -667,6 +798,93 @@ def test_a_library_that_looks_torchs_loader_up_gets_ours_in_its_place(monkeypatc
         assert isinstance(loader, Theirs)
         assert [x.tolist() for (x,) in loader] == [[0, 1], [2, 3], [4, 5]]
         assert [x.tolist() for (x,) in Theirs(loader.dataset, 3)] == [[0, 1, 2], [3, 4, 5]]
+
+
+class Again:
+    """Goes through a sampler again and again, without an end."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from self.sampler
+
+
+def endless(class_: Any) -> Any:
+    """Loaders with one iterator for all epochs, as several libraries derive them from torch's."""
+
+    class Endless(class_):  # type: ignore[misc]
+        """Its samplers are replaced behind the back of torch's check."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            object.__setattr__(self, "batch_sampler", Again(self.batch_sampler))
+            self.iterator = super().__iter__()
+
+        def __len__(self) -> int:
+            return len(self.batch_sampler.sampler)
+
+        def __iter__(self) -> Iterator[Any]:
+            for _ in range(len(self)):
+                yield next(self.iterator)
+
+        def reset(self) -> None:
+            self.iterator = self._get_iterator()
+
+    return Endless
+
+
+def endless_unchecked(class_: Any) -> Any:
+    """The same, with torch's check switched off, and for samples one by one too."""
+
+    class Endless(class_):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._DataLoader__initialized = False
+            name = "sampler" if self.batch_sampler is None else "batch_sampler"
+            setattr(self, name, Again(getattr(self, name)))
+            self._DataLoader__initialized = True
+            self.iterator = super().__iter__()
+
+        def __len__(self) -> int:
+            return len((self.batch_sampler or self.sampler).sampler)
+
+        def __iter__(self) -> Iterator[Any]:
+            for _ in range(len(self)):
+                yield next(self.iterator)
+
+    return Endless
+
+
+@pytest.mark.parametrize("derived", [endless, endless_unchecked])
+def test_a_sampler_that_a_subclass_has_replaced_is_used(derived: Any) -> None:
+    for options in ({"batch_size": 4}, {"batch_size": 3, "drop_last": True}, {"batch_size": 5, "collate_fn": list}):
+        seen = []
+        for class_, more in ((Theirs, {}), (Ours, {}), (Ours, {"num_workers": 2, "backend": "thread"})):
+            loader = derived(class_)(range(LENGTH), shuffle=True, generator=generator(), **options, **more)
+            seen.append((len(loader), [epoch(loader) for _ in range(3)]))
+            assert class_ is Theirs or loader.close() is None
+        assert seen[1:] == [seen[0]] * 2
+
+
+def test_an_endless_sampler_that_a_subclass_has_put_in_place_goes_on_from_a_state() -> None:
+    def loader() -> Any:
+        return endless(Ours)(range(LENGTH), 4, shuffle=True, generator=generator())
+
+    first, other = loader(), loader()
+    epoch(first)
+    some(first.iterator, 2)
+    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    other.reset()
+    assert epoch(other) == epoch(first)
+
+
+def test_samples_one_by_one_come_from_a_replaced_sampler() -> None:
+    theirs, ours = (
+        endless_unchecked(class_)(range(LENGTH), None, shuffle=True, generator=generator()) for class_ in (Theirs, Ours)
+    )
+    assert [epoch(ours) for _ in range(3)] == [epoch(theirs) for _ in range(3)]
 
 
 # -- errors of collating -----------------------------------------------------------------------------------------------

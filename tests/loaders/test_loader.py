@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,33 @@ def test_a_sampler_without_a_length_gives_a_loader_without_a_length(without_work
     with pytest.raises(TypeError):
         len(batches)
     assert epoch(batches) == epoch(batches) == [[3, 1], [4]]
+
+
+class BeginsAnew:
+    """A sampler that is its own iterator; ``iter()`` brings it back to its beginning."""
+
+    def __init__(self, *keys: Any) -> None:
+        self._keys, self._at = keys, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self._at = 0
+        return self
+
+    def __next__(self) -> Any:
+        if self._at == len(self._keys):
+            raise StopIteration
+        self._at += 1
+        return self._keys[self._at - 1]
+
+
+@pytest.mark.parametrize(("batch_size", "expected"), [(None, [3, 1, 4]), (1, [[3], [1], [4]]), (2, [[3, 1], [4]])])
+def test_a_sampler_that_begins_anew_is_asked_for_an_iterator_once_an_epoch(
+    loader: Maker, batch_size: int | None, expected: list[Any]
+) -> None:
+    options = {"backend": "thread"} if loader.workers else {}
+    batches = loader(list(range(20)), batch_size, sampler=BeginsAnew(3, 1, 4), **options)
+    for _ in range(2):
+        assert epoch(islice(batches, 5)) == expected
 
 
 def test_a_batch_sampler_says_which_samples_are_a_batch(loader: Maker) -> None:
