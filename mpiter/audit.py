@@ -79,7 +79,8 @@ def audit(folder: Folder) -> Verdict:
         if epochs and epoch > epochs[-1].epoch + 1:
             faults.append(f"of the epochs between {epochs[-1].epoch} and {epoch} nothing was noted")
         going = {who for who, other in reached.items() if who[1] == sizes[-1] and other <= epoch}
-        epochs.append(_epoch(epoch, some, going, begin > (epoch, 0)))
+        begun = {run for run in runs if run.at[0] == epoch and run.at < run.void}
+        epochs.append(_epoch(epoch, some, begun, going, begin > (epoch, 0)))
     is_sound = not faults and all(epoch.is_sound for epoch in epochs)
     said = [f"logs: {len(files)}; ranks: {', then '.join(map(str, sizes))}"]
     for (line, *samples), group in groupby(epochs, lambda epoch: epoch.lines):
@@ -156,10 +157,23 @@ def _launches(runs: list[_Run]) -> tuple[list[int], list[str]]:
             if before is not None and before.until > run.began:
                 faults[run.who] = f"two loaders were rank {rank} of {size} at the same time: {before.file}, {run.file}"
     for who in [(rank, sizes[-1]) for rank in range(min(sizes[-1], len(begun) + _FIRST))]:
-        if who not in begun or begun[who].at != last.at:
+        if who not in begun or not _begin_together(begun[who], last):
             where = f"at epoch {last.at[0]}, place {last.at[1]}"
             faults.setdefault(who, f"rank {who[0]} of {who[1]} has no log that begins as the last start, {where}")
     return sizes, [*faults.values()]
+
+
+def _begin_together(one: _Run, other: _Run) -> bool:
+    """True if two ranks began at the same place, or one of them at the end of an epoch whose last samples it lacked.
+
+    With ``exact=True`` fewer samples than ranks may be left: a rank without one is in the next epoch already.
+    """
+    first, later = sorted((one, other), key=lambda run: run.at)
+    if first.at == later.at:
+        return True
+    (epoch, place), length = first.at, first.length
+    is_at_end = later.at == (epoch + 1, 0) or later.at == (epoch, length)
+    return is_at_end and length is not None and length - place <= max(one.who[0], other.who[0])
 
 
 def _standing(runs: list[_Run], lines: list[_Line]) -> tuple[dict[_Who, int], dict[int, list[_Line]]]:
@@ -176,10 +190,9 @@ def _standing(runs: list[_Run], lines: list[_Line]) -> tuple[dict[_Who, int], di
     return reached, standing
 
 
-def _epoch(epoch: int, lines: list[_Line], going: set[_Who], begins_within: bool) -> Epoch:
-    """Count one epoch; ``going`` are the ranks that haven't begun a later epoch."""
-    ends = [line for line in lines if line.at[1] == _LARGEST]
-    step, length = max(line.run.step for line in ends or lines), lines[0].run.length
+def _epoch(epoch: int, lines: list[_Line], begun: set[_Run], going: set[_Who], begins_within: bool) -> Epoch:
+    """Count one epoch; ``begun`` are the runs that began within, ``going`` the ranks that haven't begun a later one."""
+    ends, length = [line for line in lines if line.at[1] == _LARGEST], lines[0].run.length
     reached = []  # positions of the ranks that may still be in this epoch
     for who in going - {line.run.who for line in ends}:
         reached.append(max((line.position + len(line.keys) for line in lines if line.run.who == who), default=0))
@@ -189,9 +202,12 @@ def _epoch(epoch: int, lines: list[_Line], going: set[_Who], begins_within: bool
     own, ids = kinds != _FILL, keys if length is not None or not has_positions else positions
     came, times = np.unique(ids[own], return_counts=True)
     there = np.unique(positions[own]) if has_positions else np.arange(len(came))
+    tail = _tail(epoch, begun | {line.run for line in lines}, length, has_positions)
     begins, sizes = _gaps(there, max([length or 0, *there[-1:] + 1]))
+    if has_positions:
+        begins, sizes = _cut(begins, sizes, tail)
     before = begins_within & ((begins == 0) | (not has_positions))
-    dropped = ~before & is_over & (begins + sizes == length) & (sizes < step)
+    dropped = ~before & is_over & (begins >= tail)
     not_yet = ~before & (not is_over) & (begins >= min(reached, default=0) * has_positions)
     lost = ~(before | dropped | not_yet)
     missing, what, gaps = int(sizes[lost].sum()), "position", (begins[lost], sizes[lost])
@@ -224,6 +240,28 @@ def _epoch(epoch: int, lines: list[_Line], going: set[_Who], begins_within: bool
     told = "; ".join([told, *(f"{count:,} {what}" for what, count in counts.items() if count)])
     told += "" if is_over else "; incomplete: it has not come to its end"
     return Epoch(epoch, is_over, is_sound, length, samples, missing, twice, (told, *named))
+
+
+def _tail(epoch: int, runs: set[_Run], length: int | None, has_positions: bool) -> int:
+    """Return the position from which on ``drop_last`` leaves out the rest of an epoch; beyond all if it does not."""
+    tails = []
+    for run in runs:
+        begin = run.at[1] if run.at[0] == epoch else 0
+        # The rest is left out by the run that comes to the epoch's end: it begins before, and none replaces it before.
+        if length is None or not run.step or begin >= length or run.void < (epoch, length):
+            continue
+        # Without positions only their number is known: of those that came, and of the fewest that may have come.
+        tails.append(length - (length - begin) % run.step if has_positions else length - run.step + 1)
+    return max(tails, default=_LARGEST)
+
+
+def _cut(begins: NDArray[np.int64], sizes: NDArray[np.int64], at: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the gaps with these beginnings and sizes; one that goes across the position ``at`` is cut in two there."""
+    ends = begins + sizes
+    across = (begins < at) & (at < ends)
+    begins = np.concatenate([begins, np.full(across.sum(), at)])
+    ends = np.concatenate([np.where(across, at, ends), ends[across]])
+    return begins, ends - begins
 
 
 def _gaps(there: NDArray[Any], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

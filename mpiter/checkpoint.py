@@ -25,9 +25,12 @@ import numpy as np
 from . import machine
 from .engine.options import seconds
 from .errors import OptionError, StateError, warn
+from .order.state import number_of, typed
 from .samples.jsonable import decoded, encoded
 from .typevars import T
 from .worker.seeding import give_back, global_generators, state_of
+
+_REMEDY = "pass another path, or delete the file if it is a damaged one."
 
 
 class _State(Enum):
@@ -49,6 +52,7 @@ class Checkpoint:
         named: further parts, with names: ``model=model``.
         every_s: seconds between two saves; None to save at the end only.
 
+    ``epochs(n)`` goes around the loop, since only its count is saved: ``range(n)`` would begin at 0 again on resuming.
     A step of ``steps(loader)`` is finished when the loop asks for the next batch or is left; if a step takes several
     batches, loop over the loader and call ``step()`` at its end. Ctrl-C, SIGTERM and SIGHUP are held back until a step
     is finished (not while ``steps()`` waits for a further batch from workers); in the last step of an epoch of
@@ -79,6 +83,9 @@ class Checkpoint:
                 raise OptionError(f"{what}: pass a dict, or mpiter.torch.DataLoader for torch's.")
         self._loaders = {name: part for name, part in self._parts.items() if hasattr(part, "is_new_epoch")}
         self._places: dict[str, Any] = {}  # of the loaders, after the last finished step
+        self._numbers: dict[str, int] = {}  # of the loaders' passes, after the last finished step
+        self._passes: dict[str, int] = {}  # the first in which a loader gave steps in this epoch of epochs()
+        self._has_warned = False  # of a loop that can't be resumed
         self._state, self._counts_epochs, self._saved_at = _State.OUTSIDE, False, 0.0
         self._heard: int | None = None  # the signal that is held back
         self._handlers: dict[int, Any] = {}  # as they were before the block
@@ -87,7 +94,9 @@ class Checkpoint:
         """Load the file; or write it if it is missing, which shows at once whether all parts can be saved."""
         if self._state is not _State.OUTSIDE:
             raise StateError("this Checkpoint is in use already; make another one.")
-        self._heard, self._handlers, self._places = None, {}, self._now()
+        self._heard, self._handlers = None, {}
+        self._passes, self._has_warned = {}, False
+        self._note_places()
         self._load() if self.path.exists() else self._save()
         self._state, self._counts_epochs, self._saved_at = _State.BETWEEN, False, time.monotonic()
         if threading.current_thread() is threading.main_thread():  # Python handles signals in no other thread
@@ -103,8 +112,7 @@ class Checkpoint:
                 if self._state is _State.STEP:
                     self._finish()
                 self._save()
-                if not self.finished and any(self._moved()):
-                    warn("no step has been finished: loop over c.steps(loader), or call c.step() after each step.")
+                self._warn_without_steps(self._moved())
         finally:
             self._state = _State.OUTSIDE
             for number, handler in reversed(self._handlers.items()):  # Ctrl-C's last: it could interrupt this loop
@@ -113,15 +121,24 @@ class Checkpoint:
             self._deliver()
 
     def steps(self, batches: Iterable[T]) -> Iterator[T]:
-        """Yield a loader's batches; each is a step.  The loader may be wrapped by what doesn't read ahead."""
+        """Yield a loader's batches; each is a step.
+
+        The loader may be wrapped by what doesn't read ahead. Other iterables have no place that could be saved, and are
+        refused: call ``step()`` in a loop over them.
+        """
         if hasattr(batches, "is_new_epoch") and not any(part is batches for part in self._loaders.values()):
             what = f"this {type(batches).__name__} is not among the checkpoint's parts, so its place would not be saved"
             raise OptionError(f"{what}: pass it to Checkpoint as well.")
         if self._state is _State.STEP:  # the last one of an earlier loop, which was left by break
             self._end_step(None)
+        self._go_to(_State.BETWEEN)
         may_wait = not getattr(batches, "fetches_here", True)  # in a fetch within next() the parts don't agree
+        before, is_first = self._now(), True
         try:
             for batch in batches:
+                if is_first:
+                    self._check_givers(batches, before)
+                    is_first = False
                 self._go_to(_State.STEP)
                 yield batch
                 if self._state is _State.STEP and self._end_step(batches) and may_wait:  # not if step() was called
@@ -141,7 +158,10 @@ class Checkpoint:
         while self.epoch < total:
             yield self.epoch
             self.epoch += 1
+            self._passes.clear()
+            moved = self._moved()
             self._finish()
+            self._warn_without_steps(moved)
             self._pause()
 
     @staticmethod
@@ -158,22 +178,70 @@ class Checkpoint:
         """Count the step, if one has begun, and note the loaders' states, before they are ahead of the model again."""
         self.finished += self._state is _State.STEP
         self._go_to(_State.BETWEEN)
+        self._note_places()
+
+    def _note_places(self) -> None:
         self._places = self._now()
+        self._numbers = {name: self._pass_of(name) for name in self._loaders}
 
     def _now(self) -> dict[str, Any]:
         return {name: loader.state_dict() for name, loader in self._loaders.items()}
 
-    def _moved(self) -> Iterator[str]:
-        """Return the names of the loaders that have handed out batches since the last finished step."""
-        return (name for name, state in self._now().items() if repr(state) != repr(self._places[name]))
+    def _moved(self, before: dict[str, Any] | None = None) -> list[str]:
+        """Return the names of the loaders that have handed out batches since ``before``, or the last finished step."""
+        places = self._places if before is None else before
+        return [name for name, state in self._now().items() if _place_in(state) != _place_in(places[name])]
+
+    def _pass_of(self, name: str) -> int:
+        return getattr(self._loaders[name], "passes", 0)
+
+    def _check_givers(self, batches: Any, before: dict[str, Any]) -> None:
+        """Raise an OptionError if no part has given the first batch of ``steps(batches)``, since it was ``before``."""
+        givers = self._moved(before)
+        if not givers and not any(part is batches or _gives_batches(part) for part in self._parts.values()):
+            raise OptionError(
+                f"no part of this checkpoint has given the batch of c.steps({type(batches).__name__}), so its place "
+                f"would not be saved: make a loader of mpiter (mpiter.torch.DataLoader for torch's), pass it to "
+                f"Checkpoint, and write  for x in c.steps(loader): …  If no loader is needed, call c.step() after each "
+                f"step instead."
+            )
+        self._check_passes(givers)
+
+    def _check_passes(self, givers: list[str]) -> None:
+        """Warn if all that have given a step are in a later pass than the first of this epoch: how many are left?"""
+        later = []
+        for name in givers:
+            number = self._pass_of(name)
+            if self._passes.setdefault(name, number) != number:
+                later.append(name)
+        if later and later == givers and not self._has_warned:
+            self._has_warned = True
+            within = "within one epoch of c.epochs()" if self._counts_epochs else "outside of c.epochs()"
+            warn(
+                f"another pass over a loader has begun {within}, so nothing saved says how many are left, and a "
+                f"program that is resumed would make too many.  Write  for epoch in c.epochs(n):  around  for x in "
+                f"c.steps(loader): …; to train for a number of steps, loop over an iterator, which has no end."
+            )
+
+    def _warn_without_steps(self, moved: list[str]) -> None:
+        """Warn if the loaders ``moved`` have handed out batches though the program has never finished a step."""
+        if moved and not self.finished and not self._has_warned:
+            self._has_warned = True
+            warn(
+                "no step has been finished, so nothing can be saved within an epoch: write  for x in c.steps(loader): "
+                "…  in place of  for x in loader: …, or call c.step() after each step."
+            )
 
     def _end_step(self, batches: Any) -> bool:
         """Finish the step, then save and handle a signal if needed; after an epoch's last step ``epochs()`` does so.
 
         Return True if a signal needn't be held back until the next batch is handed out.
         """
+        moved = self._moved()
+        # A loader for validation is gone through between two steps; one that is trained on is in one pass at both.
+        self._check_passes([name for name in moved if self._pass_of(name) == self._numbers.get(name)])
         loaders = {name: part for name, part in self._loaders.items() if part is batches} or self._loaders
-        has_ended = any(name in loaders and loaders[name].is_new_epoch for name in self._moved())
+        has_ended = any(name in loaders and loaders[name].is_new_epoch for name in moved)
         self._finish()
         if may_pause := not (self._counts_epochs and has_ended):
             self._pause()
@@ -200,6 +268,8 @@ class Checkpoint:
             self._state = _State.BETWEEN
             return self._pause()
         more = "; Ctrl-C once more, and it ends at once" if number == signal.SIGINT else ""
+        if self._state is _State.BETWEEN and not self.finished:
+            more += "; only c.steps(loader) or c.step() tell where a step ends"
         _say(f"{signal.Signals(number).name} waits for the end of this step or epoch, to save all{more}.")
 
     def _deliver(self, frame: FrameType | None = None) -> None:
@@ -217,6 +287,7 @@ class Checkpoint:
         now = {name: encoded(state) for name, state in generators.items()}
         places = {name: _apart(state, now) for name, state in self._places.items()}
         states = {"steps": self.finished, "epoch": self.epoch, "parts": parts | places, "generators": generators}
+        states["passes"] = self._passes
         arrays: list[Any] = []
         plain = json.dumps(encoded(states, arrays), allow_nan=False).encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,17 +297,37 @@ class Checkpoint:
 
     def _load(self) -> None:
         states = _read(self.path)
+        for name, part in self._parts.items():
+            if type(part) is dict and type(states["parts"].get(name, {})) is not dict:
+                raise StateError(
+                    f"{self.path} holds {states['parts'][name]!r:.80} as part {name}, which is a dict here."
+                )
         if states["parts"].keys() != self._parts.keys():
             theirs, ours = ", ".join(states["parts"]), ", ".join(self._parts)
             raise StateError(f"{self.path} holds {theirs}, but was given {ours}: pass the same parts, or another path.")
         for name in sorted(self._parts, key=lambda name: name not in self._loaders):
             part, state = self._parts[name], states["parts"][name]  # loaders first: they raise before anything changes
             _filled(part, state, name) if type(part) is dict else part.load_state_dict(state)
-        self.finished, self.epoch = states["steps"], states["epoch"]
+        self.finished, self.epoch, self._passes = states["steps"], states["epoch"], states["passes"]
         for name, generator in _generators().items():
             if name in states["generators"]:
-                give_back(generator, states["generators"][name])
-        self._places = self._now()
+                try:
+                    give_back(generator, states["generators"][name])
+                except Exception as error:  # generators raise any type for a wrong state
+                    what = f"{self.path} holds no state of the random generator {name}"
+                    raise StateError(f"{what}: {type(error).__name__}: {error}.") from error
+        self._note_places()
+
+
+def _gives_batches(part: Any) -> bool:
+    """True for a part that may be another library's loader; torch's modules, of which some can be iterated, are not."""
+    is_ours_or_model = hasattr(part, "is_new_epoch") or hasattr(part, "parameters")
+    return type(part) is not dict and hasattr(part, "__iter__") and not is_ours_or_model
+
+
+def _place_in(state: Any) -> str:
+    """Return what a loader's state tells of its place; the global generators in it may be drawn from by anyone."""
+    return repr({**state, "generators": None})
 
 
 def _apart(state: Any, now: dict[str, Any]) -> Any:
@@ -275,12 +366,24 @@ def _read(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         try:
             with np.load(file, allow_pickle=False) as arrays:
+                if any(member.compress_type for member in arrays.zip.infolist()):
+                    raise ValueError("it is compressed, as no checkpoint is: it could fill the memory")
                 memory = [arrays[str(at)] for at in range(len(arrays) - 1)]
-                states: dict[str, Any] = decoded(json.loads(bytes(arrays["states"])), memory)
-                return {**states, "parts": dict(states["parts"])}
+                states: Any = decoded(json.loads(bytes(arrays["states"])), memory)
         except Exception as error:
             what = f"{path} cannot be read as a checkpoint ({type(error).__name__})"
-            raise StateError(f"{what}: pass another path, or delete the file if it is a damaged one.") from error
+            raise StateError(f"{what}: {_REMEDY}") from error
+    try:
+        for name in ("steps", "epoch"):
+            number_of(states, name)
+        for name in ("parts", "generators", "passes"):
+            if not all(type(key) is str for key in typed(states, name, dict)):
+                raise StateError(f"the state's {name!r} has other keys than names.")
+        for name in states["passes"]:
+            number_of(states["passes"], name)
+    except StateError as error:
+        raise StateError(f"{path} cannot be read as a checkpoint ({str(error).removesuffix('.')}): {_REMEDY}") from None
+    return states  # type: ignore[no-any-return]
 
 
 def _generators() -> dict[str, Any]:

@@ -255,6 +255,11 @@ class Echo(Generic[B]):
         has_more = bool(self._now[: self._factor - 1]) or any((self._turns or [])[self._taken :])
         return not has_more and (self._has_ended or bool(self.source.is_new_epoch))
 
+    @property
+    def passes(self) -> int:
+        """The number of passes before the present one, further uses included."""
+        return self._passes
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch handed out, as values that JSON can store."""
         if self._loaded is not None:

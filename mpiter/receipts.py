@@ -136,9 +136,11 @@ class Notes(Hook):
 
     def batch(self, plan: Plan, faults: Sequence[Fault], is_skipped: bool = False, is_failed: bool = False) -> None:
         """Log a batch that is about to be handed out, is skipped as a whole, or is replaced by an error."""
-        self._end_before(plan.before.epoch)
         own, terms = (plan.rows if plan.samples is None else plan.samples) - plan.fills, self._terms
         self._terms = None  # so that the next batch logs ``begin`` if Ctrl-C interrupts this one
+        if plan.before.epoch > self._epoch:  # resumed where too few samples are left of an epoch for another batch
+            terms = self._go_by(terms, self._next)
+            self._end_before(plan.before.epoch)
         for row, epoch, position, indices in plan.stretches:
             here = plan.before if epoch == plan.before.epoch else plan.after._replace(position=0)
             terms = self._go_by(terms, here)

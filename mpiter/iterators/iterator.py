@@ -230,6 +230,11 @@ class DatasetIterator(Generic[B]):
         return self._pump.options.n_workers == 0
 
     @property
+    def passes(self) -> int:
+        """The number of passes before the present one: of ``for`` loops that have gone through all ``epochs``."""
+        return self._passes - 1
+
+    @property
     def repeat(self) -> bool:
         """True if the iterator continues with another epoch without end."""
         return bool(self._sampling.wrap)

@@ -382,6 +382,12 @@ class Loading(Generic[B_co]):
         current = self._pass
         return current is not None and self._next.generators is None and self._rest(current.position) == 0
 
+    @property
+    def passes(self) -> int:
+        """The number of passes before the present one; each is an epoch."""
+        current = self._under_way
+        return self._next.epoch if current is None else current.epoch
+
     def close(self) -> None:
         """End the workers; batches already handed out stay valid."""
         self._is_closed = True

@@ -115,7 +115,7 @@ class DevicePrefetcher:
                 raise OptionError("normalize: mean and std need equal lengths, and each std must be above 0.")
             self._scale = tuple(part.to(self.device).reshape(1, -1, 1, 1) for part in (mean, std))
         self._state: Any = None  # the loader's after the last batch handed out, if it is a batch ahead; else None
-        self._was_new_epoch = False
+        self._was_new_epoch, self._was_in_pass = False, 0
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -130,6 +130,11 @@ class DevicePrefetcher:
     def is_new_epoch(self) -> bool:
         """True if the last batch handed out completed an epoch."""
         return bool(self.loader.is_new_epoch) if self._state is None else self._was_new_epoch
+
+    @property
+    def passes(self) -> int:
+        """The number of the loader's passes before that of the last batch handed out."""
+        return getattr(self.loader, "passes", 0) if self._state is None else self._was_in_pass
 
     def __getattr__(self, name: str) -> Any:
         """Return ``stats`` or ``close``, which are the loader's."""
@@ -165,6 +170,7 @@ class _Sent:
     batch: Any  # on the device
     state: Any  # the loader's after this batch; None if it has none
     is_new_epoch: bool
+    passes: int
     arrived: Any  # the CUDA event that the copy has finished
     host: Any  # the batch in the host's memory, kept until the copy has finished
 
@@ -193,6 +199,7 @@ class _Ahead:
         # tell torch's allocator that the tensors, made on another stream, are used on this one
         mapped(coming.batch, lambda value: value.record_stream(here) if _counts(value) else None)
         self._prefetcher._state, self._prefetcher._was_new_epoch = coming.state, coming.is_new_epoch
+        self._prefetcher._was_in_pass = coming.passes
         self._used = [sent for sent in self._used if not sent.arrived.query()]
         self._used.append(coming)
         return coming.batch
@@ -208,7 +215,8 @@ class _Ahead:
             batch = mapped(host, lambda value: self._copied(_tensor(value)) if _counts(value) else value)
             arrived = torch.cuda.Event()
             arrived.record(self._side)
-        return _Sent(batch, state, bool(getattr(loader, "is_new_epoch", False)), arrived, host)
+        is_new_epoch, passes = bool(getattr(loader, "is_new_epoch", False)), getattr(loader, "passes", 0)
+        return _Sent(batch, state, is_new_epoch, passes, arrived, host)
 
     def _copied(self, tensor: Any) -> Any:
         if tensor.device.type == "cpu" and tensor.numel():

@@ -19,6 +19,7 @@ from support import scripts
 
 import mpiter
 from mpiter import checkpoint
+from mpiter.echo import Echo
 
 EPOCHS, LENGTH, BATCH = 2, 10, 2
 OURS = (os.path.dirname(mpiter.__file__), __file__)
@@ -361,11 +362,60 @@ def test_a_renamed_value_is_refused_and_one_that_is_new_or_gone_is_not(path):
 
 def test_steps_of_a_loader_that_is_not_saved_are_refused(path):
     saved, other = mpiter.DataLoader(range(4), 2), mpiter.DataLoader(range(4), 2)
+    with mpiter.Checkpoint(path, saved) as c:
+        with pytest.raises(mpiter.OptionError, match="not among the checkpoint's parts"):
+            next(c.steps(other))
+        for batches in (list(other), map(len, other)):
+            with pytest.raises(mpiter.OptionError, match=r"no part .* write  for x in c\.steps\(loader\): …"):
+                next(c.steps(batches))
+    assert c.finished == 0
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed: python3 tests --all")
+def test_steps_of_torchs_own_loader_are_refused_though_it_draws_from_a_generator_in_the_state(path):
+    import torch
+
+    import mpiter.torch
+
+    saved = mpiter.torch.DataLoader([1, 2, 3, 4], 2, shuffle=True)
+    other = torch.utils.data.DataLoader([1, 2, 3, 4], 2, shuffle=True)
     with (
-        mpiter.Checkpoint(path, saved) as c,
-        pytest.raises(mpiter.OptionError, match="not among the checkpoint's parts"),
+        mpiter.Checkpoint(path, saved, model=torch.nn.Sequential()) as c,
+        pytest.raises(mpiter.OptionError, match=r"c\.steps\(DataLoader\).*mpiter\.torch\.DataLoader for torch's"),
     ):
         next(c.steps(other))
+
+
+class Foreign:
+    """Another library's loader with a state."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < 4:
+            self.at += 1
+            yield self.at
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("wrapped", [iter, lambda loader: loader])
+def test_steps_of_another_librarys_loader_with_a_state_are_resumed(path, wrapped):
+    seen = []
+    for most in (2, 99):
+        loader = Foreign()
+        with mpiter.Checkpoint(path, loader, model={}) as c:
+            for x in c.steps(wrapped(loader)):
+                seen.append(x)
+                if len(seen) == most:
+                    break
+    assert seen == [1, 2, 3, 4]
 
 
 def test_other_parts_and_another_dataset_are_refused_before_anything_changes(path):
@@ -544,10 +594,114 @@ def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bi
     assert train(tmp_path / "again") == expected
 
 
+# -- loops that can't be resumed -------------------------------------------------------------------------------------
+
+
+SOURCES = {
+    "loader": lambda: mpiter.DataLoader(range(LENGTH), BATCH),
+    "batches": lambda: mpiter.batches(range(LENGTH), BATCH, n_processes=0, seed=1),
+    "echo": lambda: Echo(mpiter.DataLoader(range(LENGTH), BATCH), 1),
+}
+ANOTHER = r"another pass .* outside of c\.epochs.*Write  for epoch in c\.epochs\(n\):  around  for x in c\.steps"
+
+
+def passes_by_range(path, source, calls_step, until=None):
+    """Three passes without epochs(), with a validation after each step and pass; a signal comes in step ``until``."""
+    loader, valid = source(), mpiter.DataLoader(range(4), 2)
+    with mpiter.Checkpoint(path, loader, valid) as c:
+        for _ in range(3):
+            for _ in loader if calls_step else c.steps(loader):
+                list(valid)
+                if until == c.finished + 1:
+                    signal.raise_signal(signal.SIGTERM)
+                if calls_step:
+                    c.step()
+            list(valid)
+            yield c.finished
+
+
+@pytest.mark.parametrize("calls_step", [False, True])
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_a_second_pass_without_epochs_is_warned_of_when_it_begins_and_when_it_is_resumed(path, source, calls_step):
+    first, again = passes_by_range(path, source, calls_step, until=8), passes_by_range(path, source, calls_step)
+    assert next(first) == 5  # in silence: a program of one pass is right
+    with pytest.warns(RuntimeWarning, match=ANOTHER), pytest.raises(SystemExit):
+        next(first)
+    with pytest.warns(RuntimeWarning, match=ANOTHER) as warned:
+        assert next(again) == 10
+    assert len(warned) == 1
+    again.close()
+
+
+def test_a_second_pass_within_an_epoch_is_warned_of(path):
+    loader = mpiter.DataLoader(range(4), 2)
+    with mpiter.Checkpoint(path, loader) as c:
+        for _ in c.epochs(1):
+            list(c.steps(loader))
+            with pytest.warns(RuntimeWarning, match=r"within one epoch of c\.epochs"):
+                list(c.steps(loader))
+
+
+def test_loops_that_can_be_resumed_are_silent(tmp_path):
+    loader, valid = mpiter.DataLoader(range(6), 2), mpiter.DataLoader(range(4), 2)
+    labelled, unlabelled = mpiter.DataLoader(range(4), 2), mpiter.DataLoader(range(12), 2)
+    stream, endless = mpiter.batches(range(6), 2, epochs=3, n_processes=0), mpiter.SerialIterator(range(6), 2)
+    with mpiter.Checkpoint(tmp_path / "epochs", loader, valid) as c:
+        for _ in c.epochs(3):
+            for _ in loader:
+                for _ in valid:
+                    break
+                c.step()
+    with mpiter.Checkpoint(tmp_path / "one after the other", loader, labelled) as c:
+        for part in (loader, labelled):
+            list(c.steps(part))
+    with mpiter.Checkpoint(tmp_path / "beside each other", labelled, unlabelled) as c:
+        small = (x for _ in range(3) for x in labelled)
+        list(c.steps(zip(small, unlabelled, strict=True)))
+    for until in (2, 9):
+        with mpiter.Checkpoint(tmp_path / "epochs of a stream", stream) as c:
+            for _ in c.steps(stream):
+                if c.finished == until:
+                    break
+        with mpiter.Checkpoint(tmp_path / "steps", endless, valid) as c:
+            while c.finished < until:
+                next(endless)
+                list(valid)
+                c.step()
+        with mpiter.Checkpoint(tmp_path / "validation only", valid) as c:
+            while c.finished < until:
+                if c.finished % 2:
+                    list(valid)
+                c.step()
+    assert c.finished == 9
+
+
+def test_a_plain_loop_within_epochs_is_told_once_and_goes_on_at_an_epochs_begin(path, capfd):
+    loader = mpiter.DataLoader(range(LENGTH), BATCH)
+    done = []
+
+    def train(until=None):
+        with mpiter.Checkpoint(path, loader) as c:
+            for epoch in c.epochs(3):
+                for _ in loader:
+                    done.append(epoch)
+                    if len(done) == until:
+                        signal.raise_signal(signal.SIGTERM)
+
+    told = r"no step .* write  for x in c\.steps\(loader\)"
+    with pytest.warns(RuntimeWarning, match=told), pytest.raises(SystemExit):
+        train(until=3)
+    assert "only c.steps(loader) or c.step() tell where a step ends" in capfd.readouterr().err
+    with pytest.warns(RuntimeWarning, match=told) as warned:
+        train()
+    assert done == [0] * 5 + [1] * 5 + [2] * 5
+    assert len(warned) == 1
+
+
 def test_a_loop_without_steps_is_told_and_nothing_of_it_is_saved(path):
     loader = mpiter.DataLoader(range(8), 2)
     with (
-        pytest.warns(RuntimeWarning, match=r"no step has been finished: loop over c\.steps\(loader\)"),
+        pytest.warns(RuntimeWarning, match=r"no step has been finished, .* write  for x in c\.steps"),
         mpiter.Checkpoint(path, loader),
     ):
         list(loader)

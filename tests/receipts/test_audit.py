@@ -80,7 +80,70 @@ def test_what_drop_last_leaves_out_is_not_lost(tmp_path, at):
     assert "2 were left out by drop_last" in epoch_of(tmp_path).lines[0]
     assert audit(tmp_path).is_sound
     note(tmp_path, range(4), range(5, 9), at=at and (0, 5), length=10, step=2)
-    assert (audit(tmp_path).missing, epoch_of(tmp_path).twice) == ((2, 0) if at is None else (1, 0))
+    assert (audit(tmp_path).missing, epoch_of(tmp_path).twice) == (2, 0)
+
+
+def rank_of(folder, make, rank, size, batch_size, state, steps, **options):
+    """A rank goes through one epoch, or so many steps of it; its state."""
+    shard = mpiter.Shard(rank, size, exact=options.pop("exact", False))
+    loader = make(range(23), batch_size, shard=shard, receipts=folder, seed=5, **options)
+    with loader:
+        if state is not None:
+            loader.load_state_dict(state)
+        batches = iter(loader)
+        state = loader.state_dict()
+        while steps is None or steps > 0:
+            if next(batches, None) is None:
+                break
+            state = loader.state_dict()
+            steps = steps and steps - 1
+            if loader.is_new_epoch:
+                break
+    return state
+
+
+MAKES = {
+    "loader": lambda *given, **options: mpiter.DataLoader(*given, shuffle=True, **options),
+    "batches": lambda *given, **options: mpiter.batches(*given, n_processes=0, epochs=2, **options),
+}
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+@pytest.mark.parametrize(
+    "ways",  # the number of ranks, the batch size, the steps
+    [
+        [(3, 4, 1), (1, 1, None)],
+        [(2, 1, 10), (3, 4, None)],
+        [(1, 2, 2), (2, 4, 1), (3, 4, None), (3, 1, None)],
+    ],
+)
+def test_what_drop_last_leaves_out_after_a_resume_with_another_step_is_told_from_what_is_lost(tmp_path, make, ways):
+    state = None
+    for size, batch_size, steps in ways:
+        states = [rank_of(tmp_path, make, rank, size, batch_size, state, steps, drop_last=True) for rank in range(size)]
+        state = states[0]
+    found = audit(tmp_path)
+    assert found.is_sound, "\n".join(found.lines)
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+@pytest.mark.parametrize(("size", "batch_size", "steps"), [(2, 1, 11), (3, 7, 1), (4, 1, 5)])
+def test_ranks_of_which_some_have_nothing_left_of_an_epoch_may_resume_exactly(tmp_path, make, size, batch_size, steps):
+    for rank in range(size):
+        state = rank_of(tmp_path, make, rank, size, batch_size, None, steps, exact=True)
+        rank_of(tmp_path, make, rank, size, batch_size, state, None, exact=True)
+    found = audit(tmp_path)
+    assert found.is_sound, "\n".join(found.lines)
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+def test_a_ranks_last_batch_is_missed_though_drop_last_may_leave_out_as_many(tmp_path, make):
+    for rank in range(2):
+        rank_of(tmp_path, make, rank, 2, 5, None, None, drop_last=True)
+    alter(logs_in(tmp_path)[1], lambda lines: [one for one in lines if one.get("place") != 10])
+    [epoch] = audit(tmp_path).epochs
+    assert epoch.lines[0].startswith("15 of 23 samples; 5 never came; 3 were left out by drop_last")
+    assert epoch.lines[1:] == ("  never came: position 15 to 19",)
 
 
 def test_a_loop_that_stops_at_the_last_batch_is_whole(tmp_path):
