@@ -20,7 +20,9 @@ from ..errors import OptionError, warn
 from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
 from ..loaders.loading import Loading, workers_of
+from ..order.ranks import Sharding
 from ..pool import starting
+from ..rules import OnError
 from ..samples.batch import Stacker, samples_of
 from ..samples.tree import Aside, Contents
 from ..typevars import B_co as T_co  # torch's name for the type of a dataset's samples
@@ -32,11 +34,24 @@ _TorchsLoader = torch.utils.data.DataLoader  # kept, since some programs put our
 
 
 class OfTorch(OfLoaders, total=False):
-    """The rare options of ``mpiter.torch.DataLoader``; torch's own ``pin_memory_device`` is passed on to it."""
+    """The rare options of ``mpiter.torch.DataLoader``.
 
+    Attributes:
+        seed: with ``shard=``, the seed of the order that all ranks share, 0 unless given.  Without it the order follows
+            from ``generator``, or from torch's global one, as torch's own does.
+        on_error: "raise" raises the dataset's error in place of the batch, "skip" leaves the sample out;
+            ``mpiter.Skip(most=100)`` leaves out at most 100 samples.
+        shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
+        pin_memory_device: torch's own argument, which is passed on to it.
+    """
+
+    seed: int | None
+    on_error: OnError
+    shard: Sharding
     pin_memory_device: str
 
 
+@takes(OfTorch)
 class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
     """A ``DataLoader`` with torch's arguments and batches.  To replace torch's loader, change only the import.
 
@@ -46,6 +61,9 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ``prefetch_factor=None`` prefetches as many batches as the workers need.
     In addition to torch's methods: ``state_dict()``, ``load_state_dict()``, ``close()``, ``with``, ``stats()``.
 
+    Args:
+        options: beside torch's arguments; ``mpiter.torch.loader.OfTorch`` describes these.
+
     >>> import torch
     >>> data = torch.utils.data.TensorDataset(torch.arange(4.0), torch.arange(4))
     >>> for x, y in DataLoader(data, batch_size=2):
@@ -54,7 +72,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     tensor([2., 3.]) tensor([2, 3])
     """
 
-    @takes(OfTorch)
     def __init__(
         self,
         dataset: Any,
