@@ -99,7 +99,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         if self._is_shared:
             check_sharing(dataset, is_torchs_stream(dataset), sampler, batch_sampler, generator)
         elif seed is not None:
-            raise OptionError("seed= goes with shard=; without it pass generator=torch.Generator().manual_seed(…).")
+            raise OptionError(
+                f"seed={seed!r:.60} goes with shard=, for the order that all ranks share.  Without it the order is "
+                f"torch's: pass generator=torch.Generator().manual_seed({seed!r:.60}), or call torch.manual_seed() "
+                f"before each run."
+            )
         batches = dataset, batch_size, shuffle, sampler, batch_sampler
         work = workers_of(num_workers), collate_fn, pin_memory, drop_last, timeout, worker_init_fn
         more: dict[str, Any] = {"prefetch_factor": prefetch_factor, "persistent_workers": bool(persistent_workers)}
