@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import pytest
+import reference
 
 import mpiter
 import mpiter.__main__ as command
@@ -29,6 +30,18 @@ for door in ("torch", "chainer", "testing", "audit"):
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     for door, line in zip(("torch", "chainer", "testing", "audit"), ran.stdout.splitlines(), strict=True):
         assert f"`import mpiter.{door}` makes it known" in line
+
+
+def test_a_name_that_lies_in_another_module_says_in_which() -> None:
+    others = [module for module in reference.PUBLIC if module not in ("mpiter", "mpiter.engine.arguments")]
+    names = [name for module in others for name in reference.public(module)]
+    assert {"mpiter.images.ImageFolder", "mpiter.echo.Echo", "mpiter.staging.Staging"} <= set(names)
+    for module, _, name in (name.rpartition(".") for name in names):
+        if name not in (*mpiter.__all__, "audit"):
+            with pytest.raises(AttributeError, match=f"'{name}'; it is in {module}: `from {module} import {name}`$"):
+                getattr(mpiter, name)
+    with pytest.raises(AttributeError, match="NumPy arrays"):
+        mpiter.jax  # noqa: B018
 
 
 @pytest.mark.parametrize(
