@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, Self, Unpack
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, Unpack, overload
 
 from ..engine.arguments import Rare, takes
 from ..engine.options import Options
@@ -11,10 +11,15 @@ from ..errors import OptionError
 from ..order.cursor import Cursor, batches_of
 from ..order.ranks import Sharding
 from ..rules import OnError
-from ..samples.batch import Batch, Settle, Stacker, collate, columns_of, settle_as
+from ..samples.batch import Settle, Stacker, collate, columns_of, settle_as
 from ..samples.tree import Contents
-from ..typevars import B, T
+from ..typevars import D, D_co, R, R_co
 from .iterator import DatasetIterator, Sampling
+
+if TYPE_CHECKING:
+    from ..typevars import Array, Parts, Samples, Stacked, Untold
+
+    Even = Literal["raise", "pad"]
 
 
 def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Sampling:
@@ -27,7 +32,7 @@ def _need_workers(name: str, number: Any) -> None:
 
 
 @takes(Rare)
-class MultiprocessIterator(DatasetIterator[Batch[T]]):
+class MultiprocessIterator(DatasetIterator[D_co]):
     """Batches fetched ahead by worker processes: Chainer's arguments in Chainer's order, and those of ``batches()``.
 
     ``repeat=True`` continues with the next epoch, without end; False stops after one, with a short last batch.
@@ -44,7 +49,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: D_co,
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
@@ -77,7 +82,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
 
 
 @takes(Rare)
-class MultithreadIterator(DatasetIterator[Batch[T]]):
+class MultithreadIterator(DatasetIterator[D_co]):
     """Batches fetched ahead by threads: for datasets that wait or release the GIL.
 
     The arguments are those of ``MultiprocessIterator``, with ``n_threads`` for ``n_processes``.  A dataset that uses a
@@ -96,7 +101,7 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: D_co,
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
@@ -122,7 +127,7 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
 
 
 @takes(Rare)
-class SerialIterator(DatasetIterator[Batch[T]]):
+class SerialIterator(DatasetIterator[D_co]):
     """Batches fetched without workers: each sample is fetched in ``next()``.
 
     The arguments are those of ``MultiprocessIterator``, except those about workers.
@@ -138,7 +143,7 @@ class SerialIterator(DatasetIterator[Batch[T]]):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: D_co,
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
@@ -156,8 +161,30 @@ class SerialIterator(DatasetIterator[Batch[T]]):
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
 
-class Batches(DatasetIterator[B]):
+class Batches(DatasetIterator[D_co], Generic[D_co, R_co]):
     """An iterator of stacked batches; ``batches()`` makes it."""
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __next__(self: Batches[Never] | Batches[Mapping[Any, Never]]) -> Any: ...  # Any alone fits Never
+        @overload
+        def __next__(self: Batches[Array]) -> Array: ...
+        @overload
+        def __next__(self: Batches[tuple[Array, Array]]) -> tuple[Array, Array]: ...
+        @overload
+        def __next__(self: Batches[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]: ...
+        @overload
+        def __next__(self: Batches[Mapping[str, Array]]) -> dict[str, Array]: ...
+        @overload
+        def __next__(self: Batches[Parts | Untold]) -> Any: ...
+        @overload
+        def __next__(self: Batches[Samples[Stacked], Even]) -> Array: ...
+        @overload
+        def __next__(self: Batches[Samples[tuple[Stacked, Stacked]], Even]) -> tuple[Array, Array]: ...
+        @overload
+        def __next__(self) -> Any: ...
+        def __next__(self) -> Any: ...
 
     @property
     def ragged(self) -> str:
@@ -211,7 +238,7 @@ class Columns:
 
 @takes(Rare)
 def batches(
-    dataset: Any,
+    dataset: D,
     batch_size: int,
     *,
     n_processes: int | None = None,
@@ -225,11 +252,11 @@ def batches(
     maxtasksperchild: int | None = None,
     worker_init: Any = None,
     backend: Any = "process",
-    ragged: Literal["raise", "list", "pad"] = "raise",
+    ragged: R = "raise",  # type: ignore[assignment]  # R's own default
     on_error: OnError = "raise",
     shard: Sharding = None,
     **options: Unpack[Rare],
-) -> Batches[Any]:
+) -> Batches[D, R]:
     """Iterate over ``dataset`` in stacked batches.
 
     Each ``for`` loop over the result goes through ``epochs`` epochs, and the next ``for`` through the following ones.

@@ -83,7 +83,7 @@ class DataLoader(Loading[B_co]):
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         num_workers: int = 0,
-        collate_fn: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[Any], B_co] | None = None,
         *,
         drop_last: bool = False,
         timeout: float = 0,
