@@ -27,6 +27,7 @@ arguments.  ``mpiter.torch`` and ``mpiter.chainer`` must be imported by their na
 Data flow along the arrows; each package imports only from those before it.  ``docs/design.md`` explains the design.
 """
 
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -60,6 +61,9 @@ _WHEN_ASKED = {
     "Batch": "samples.batch",
     "tune": "tuning.tune",
 }
+
+# what has more public names, and is imported by those who want them
+_DOORS = ("errors", "images", "staging", "echo", "remote", "receipts", "audit", "testing", "torch", "chainer")
 
 __version__ = "0.1.0"
 
@@ -98,6 +102,24 @@ BY_OPTION["trace"], BY_OPTION["receipts"] = _from_module("tuning.trace", "Trace"
 BY_NAME["ray"], BY_NAME["mpi"] = _from_module("remote.ray", "Ray"), _from_module("remote.mpi", "MPI")
 
 
+def _where(name: str) -> str:
+    """Return what an error adds about a name that is no attribute here, because it has to be imported."""
+    if name.startswith("_") or "." in name:
+        return ""
+    if find_spec(f"mpiter.{name}"):
+        return f"; `import mpiter.{name}` makes it known"
+    if name == "jax":
+        return "; there is no need for one, since JAX's functions take the NumPy arrays of batches"
+    for module in _DOORS:
+        # read, not imported: that may take seconds, and some need what isn't installed
+        found: Any = find_spec(f"mpiter.{module}")
+        source = found.loader.get_source(found.name)
+        listed = re.search(r"^__all__ = (\[[^]]*\])", source, re.MULTILINE)
+        if listed is not None and f'"{name}"' in listed[1]:
+            return f"; it is in mpiter.{module}: `from mpiter.{module} import {name}`"
+    return ""
+
+
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
@@ -108,6 +130,5 @@ if not TYPE_CHECKING:  # with it, type checkers would accept any name
         if name in _WHEN_ASKED:
             found = getattr(import_module(f"mpiter.{_WHEN_ASKED[name]}"), name)
             return globals().setdefault(name, found)
-        remedy = f"; `import mpiter.{name}` makes it known" if "." not in name and find_spec(f"mpiter.{name}") else ""
-        told = f"module 'mpiter' has no attribute {name!r}{remedy}"
+        told = f"module 'mpiter' has no attribute {name!r}{_where(name)}"
         raise AttributeError(told, name=name, obj=sys.modules[__name__])  # Python adds which name may be meant

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import suppress
 from typing import Any, Generic, NamedTuple, Self
 
@@ -99,11 +99,12 @@ class Echo(Generic[B]):
     [0 1] [0 1] [2 3] [2 3]
     """
 
-    def __init__(self, source: Any, factor: int = 2, *, shuffle_buffer: int = 1024, seed: int = 0) -> None:
+    def __init__(self, source: Iterable[B], factor: int = 2, *, shuffle_buffer: int = 1024, seed: int = 0) -> None:
         whole("factor", factor, least=1)
         whole("shuffle_buffer", shuffle_buffer, least=0)
         whole("seed", seed, least=0)
-        if not hasattr(source, "state_dict") or not getattr(source, "batch_size", None):
+        batch_size: Any = getattr(source, "batch_size", None)
+        if not hasattr(source, "state_dict") or not batch_size:
             raise OptionError(
                 f"an Echo goes around an iterator, batches() or a loader with a batch_size, not around {source!r:.60}."
             )
@@ -118,7 +119,7 @@ class Echo(Generic[B]):
         self._mixes = shuffle_buffer > 0 and not collates and getattr(source, "ragged", "raise") == "raise"
         length = len(dataset) if isinstance(dataset, Sized) else shuffle_buffer
         most = min(shuffle_buffer // 2, length) if self._mixes else 0
-        self._each = max(1, most // source.batch_size)  # batches in a block
+        self._each = max(1, most // batch_size)  # batches in a block
         self._agreed: dict[str, Any] = {"factor": self._factor, "block": self._each, "mixes": self._mixes}
         self._agreed |= {"bundles": self._bundles, "seed": str(self._seed)}
         self._passes = 0  # passes that have ended

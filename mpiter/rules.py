@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 DEAR_S = 0.05  # a batch that takes longer to fetch is split over the workers, unless handing over is dear as well
 
@@ -25,6 +26,9 @@ class Skip:
     """
 
     most: int | None = None
+
+
+OnError = Literal["raise", "skip"] | Skip  # what ``on_error=`` may be
 
 
 @dataclass(frozen=True, slots=True)

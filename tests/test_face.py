@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+import reference
 
 import mpiter
 import mpiter.__main__ as command
+from mpiter.engine.arguments import Rare
 
 
 def test_the_public_names_are_what_one_is_shown() -> None:
@@ -27,6 +30,18 @@ for door in ("torch", "chainer", "testing", "audit"):
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     for door, line in zip(("torch", "chainer", "testing", "audit"), ran.stdout.splitlines(), strict=True):
         assert f"`import mpiter.{door}` makes it known" in line
+
+
+def test_a_name_that_lies_in_another_module_says_in_which() -> None:
+    others = [module for module in reference.PUBLIC if module not in ("mpiter", "mpiter.engine.arguments")]
+    names = [name for module in others for name in reference.public(module)]
+    assert {"mpiter.images.ImageFolder", "mpiter.echo.Echo", "mpiter.staging.Staging"} <= set(names)
+    for module, _, name in (name.rpartition(".") for name in names):
+        if name not in (*mpiter.__all__, "audit"):
+            with pytest.raises(AttributeError, match=f"'{name}'; it is in {module}: `from {module} import {name}`$"):
+                getattr(mpiter, name)
+    with pytest.raises(AttributeError, match="NumPy arrays"):
+        mpiter.jax  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -73,14 +88,46 @@ def test_an_argument_that_there_is_not_is_named_and_so_is_the_one_that_is_meant(
         door([1, 2], 2, **{name: 1})
 
 
-@pytest.mark.parametrize("door", [mpiter.batches, mpiter.MultiprocessIterator, mpiter.DataLoader])
+DOORS = [
+    mpiter.batches,
+    mpiter.MultiprocessIterator,
+    mpiter.MultithreadIterator,
+    mpiter.SerialIterator,
+    mpiter.DataLoader,
+]
+
+
+@pytest.mark.parametrize("door", DOORS)
 def test_named_arguments_are_few_and_the_rare_ones_are_listed_too(door: Any) -> None:
     listed = inspect.signature(door).parameters
     own = inspect.signature(inspect.unwrap(getattr(door, "__init__", door) if isinstance(door, type) else door))
     assert (
-        len([name for name, one in own.parameters.items() if name != "self" and one.kind is not one.VAR_KEYWORD]) <= 14
+        len([name for name, one in own.parameters.items() if name != "self" and one.kind is not one.VAR_KEYWORD]) <= 17
     )
-    assert {"seed", "on_error", "shard", "copy"} <= set(listed)
+    assert {"seed", "on_error", "shard"} <= set(own.parameters)
+    assert "copy" in listed
+
+
+def _described(door: Any) -> set[str]:
+    """The arguments that help() has a line on, besides their names in the signature."""
+    return set(re.findall(r"^ +(\w+): \S", inspect.getdoc(door) or "", re.MULTILINE))
+
+
+def test_help_says_of_every_argument_what_it_does() -> None:
+    of_batches = set(inspect.signature(mpiter.batches).parameters)
+    assert _described(mpiter.batches) == of_batches
+    for door in DOORS[1:4]:  # the rest is that of batches(), or Chainer's
+        assert _described(door) == of_batches & set(Rare.__annotations__)
+    assert _described(mpiter.DataLoader) == set(inspect.signature(mpiter.DataLoader).parameters)
+
+
+@pytest.mark.torch
+def test_help_of_torchs_door_says_what_it_takes_beside_torchs_arguments() -> None:
+    torch_loader = pytest.importorskip("mpiter.torch", reason="torch is not installed: run `python3 tests --all`")
+    own = inspect.signature(inspect.unwrap(torch_loader.DataLoader.__init__)).parameters
+    listed = set(inspect.signature(torch_loader.DataLoader).parameters)
+    assert _described(torch_loader.DataLoader) == listed - set(own)
+    assert {"seed", "shard", "on_error", "backend"} <= listed - set(own)
 
 
 def test_the_command_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

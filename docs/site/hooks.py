@@ -24,6 +24,7 @@ TOP = {"README.md": "index.md"} | {name: name for name in ("CHANGELOG.md", "CONT
 PAGES = {source: page for source, page in TOP.items() if (ROOT / source).exists()}
 _LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 _EXAMPLE = re.compile(r"^>>> .*(?:\n.*\S.*)*", re.MULTILINE)
+_FIGURES = re.compile(r"<td>(?=[^<a-z]*\d[^<a-z]*</td>)")  # of cells that have no word
 _CODE = HtmlFormatter(style="default").get_style_defs(".highlight")
 _STYLE = """\
 .wy-nav-content { max-width: 1000px }
@@ -32,7 +33,9 @@ _STYLE = """\
 .rst-content table { display: block; overflow-x: auto }
 .rst-content img { max-width: 100% }
 @media (max-width: 500px) {
-  .rst-content table.docutils td, .rst-content table.docutils th { padding: 4px 6px; font-size: 13px }
+  .rst-content table.docutils td, .rst-content table.docutils th { padding: 4px 6px; font-size: 13px; min-width: 8em }
+  .rst-content table.docutils code { overflow-wrap: anywhere; white-space: normal }
+  .rst-content table.docutils td.figures { white-space: nowrap; min-width: 0 }
 }
 """
 
@@ -59,6 +62,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return match[1] if path is None else posixpath.relpath(_place(path), posixpath.dirname(here) or ".")
 
     return _LINK.sub(led, markdown)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Mark the cells of figures, which aren't broken where the screen is narrow: the table is scrolled instead."""
+    return _FIGURES.sub('<td class="figures">', html)
 
 
 def _meant(link: str, page: str) -> str | None:

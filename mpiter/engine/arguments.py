@@ -5,33 +5,29 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from itertools import chain
-from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
+from textwrap import dedent, indent
+from typing import Any, TypedDict, TypeVar, cast
 
-from ..order.ranks import Sharding
-from ..rules import Skip
 from .options import Options
 
 __all__ = ["OfLoaders", "Rare"]
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+_F = TypeVar("_F", bound=Callable[..., Any])
+_OPTIONS = re.compile(r"^( *)options: .*\n", re.MULTILINE)
 
 
 class Rare(TypedDict, total=False):
     """The rare options, which are the same in ``batches()``, all iterators and both loaders.
 
     Attributes:
-        seed: seed of the order and of the samples' randomness.  None draws one from NumPy's global generator, once.
-        on_error: "raise" raises the dataset's error in place of the batch, "skip" leaves the sample out;
-            ``Skip(most=100)`` leaves out at most 100 samples.
         sample_timeout: seconds that one sample may take, 600 unless given; after that its worker is replaced and the
             sample is tried once more.  None sets no limit.
         in_order: True hands batches over in the planned order; False as they finish, without exact resume.
-        shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
         trace: the name of a file to record which worker did what and when, for ui.perfetto.dev or chrome://tracing.
         receipts: a folder in which every batch that is handed out is noted, for `mpiter audit`; or a ``Receipts``.
         serializer: how samples are sent: in "slots" of shared memory, as "packed" bytes, or by an object of yours with
@@ -40,16 +36,13 @@ class Rare(TypedDict, total=False):
         run_ahead: batches in flight beyond finished ones that may wait.  None: as many as the workers need; 0: none.
 
     >>> import mpiter
-    >>> with mpiter.batches([1, 2, 3], 2, n_processes=0, seed=0, on_error="skip") as stream:
-    ...     stream.seed
-    0
+    >>> with mpiter.batches([1, 2, 3], 2, n_processes=0, shuffle=False, copy=True) as stream:
+    ...     print(*stream)
+    [1 2] [3]
     """
 
-    seed: int | None
-    on_error: Literal["raise", "skip"] | Skip
     sample_timeout: float | None
     in_order: bool
-    shard: Sharding
     trace: str | os.PathLike[str] | None
     receipts: Any
     serializer: Any
@@ -91,29 +84,53 @@ def defaults(more: type) -> dict[str, Any]:
     return {name: _DEFAULTS[name] for name in more.__annotations__}
 
 
-def takes(more: type) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Decorate a function whose ``**options`` are those of ``more``, so that ``help()`` and editors list them by name.
+def takes(more: type) -> Callable[[_F], _F]:
+    """Decorate a function or a class whose ``**options`` are those of ``more``, so that ``help()`` and editors list
+    them by name.
 
-    Any other argument is refused, with the name of the one that was probably meant.
+    In its docstring the line on ``options`` is replaced by what is said of each of them.  Any other argument is
+    refused, with the name of the one that was probably meant.
     """
 
-    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        own = inspect.signature(function)
-        named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        for name, default in defaults(more).items():
-            named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
-        signature = own.replace(parameters=named)
-
-        @functools.wraps(function)
-        def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            for name in kwargs.keys() - signature.parameters.keys():
-                raise TypeError(f"there is no argument {name!r}{_hint(name, signature.parameters)}.")
-            return function(*args, **kwargs)
-
-        called.__signature__ = signature  # type: ignore[attr-defined]
-        return called
+    def decorate(made: _F) -> _F:
+        called: Any = made
+        if isinstance(made, type):
+            called.__init__ = _refusing_others(called.__init__, more)
+        else:
+            called = _refusing_others(made, more)
+        if called.__doc__ is not None:  # as it is under `python -OO`
+            called.__doc__ = _OPTIONS.sub(lambda line: indent(_described(more), line[1]), called.__doc__)
+        return cast(_F, called)
 
     return decorate
+
+
+def _refusing_others(function: _F, more: type) -> _F:
+    """Return ``function`` with a signature that lists the options of ``more``; it refuses arguments beyond these."""
+    own = inspect.signature(function)
+    named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    for name, default in defaults(more).items():
+        named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
+    signature = own.replace(parameters=named)
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs.keys() - signature.parameters.keys():
+            raise TypeError(f"there is no argument {name!r}{_hint(name, signature.parameters)}.")
+        return function(*args, **kwargs)
+
+    called.__signature__ = signature  # type: ignore[attr-defined]
+    return cast(_F, called)
+
+
+def _described(more: type) -> str:
+    """Return what the docstrings of ``more``, and of the types that it derives from, say of its options."""
+    texts: dict[str, str] = {}
+    for kind in (Rare, OfLoaders, more):
+        said = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+        for text in re.split(r"^(?=\w)", dedent(said), flags=re.MULTILINE):
+            texts[text.partition(":")[0]] = text.rstrip() + "\n"
+    return "".join(texts[name] for name in more.__annotations__)
 
 
 def _hint(name: str, mine: Iterable[str]) -> str:

@@ -7,9 +7,9 @@ workers, which begin with the next batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 import numpy as np
 
@@ -22,8 +22,11 @@ from ..order.state import load, save
 from ..samples.batch import Batch
 from ..samples.tree import Contents
 from ..stats import Stats
-from ..typevars import B
+from ..typevars import B, D_co, T
 from ..worker.seeding import seed_for
+
+if TYPE_CHECKING:
+    from ..typevars import Parts, Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Sampling:
         return self.order_sampler is None and (self.shuffle is None or bool(self.shuffle))
 
 
-class DatasetIterator(Generic[B]):
+class DatasetIterator(Generic[D_co]):
     """An iterator over batches: a position in the epochs, and a pump that delivers the batches from there on."""
 
     class TimeoutWarning(RuntimeWarning):
@@ -95,18 +98,23 @@ class DatasetIterator(Generic[B]):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> B:
+    @overload
+    def __next__(self: DatasetIterator[Parts]) -> Batch[Any]: ...
+    @overload
+    def __next__(self: DatasetIterator[Samples[T]]) -> Batch[T]: ...
+    @overload
+    def __next__(self) -> Batch[Any]: ...
+    def __next__(self) -> Any:
         if self._revives:
             self._pump.is_closed = False
         try:
-            batch: B = self._pump.next()
+            return self._pump.next()
         except StopIteration:
             here = self._cursor
             self._pump.cursor = here._replace(previous_epoch_detail=here.epoch_detail)
             raise
-        return batch
 
-    def next(self) -> B:
+    def next(self: Iterator[B]) -> B:
         """Return the next batch, as ``next(it)`` does; Chainer's programs call this method."""
         return self.__next__()
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, Self, Unpack
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, Unpack, overload
 
 from ..engine.arguments import Rare, takes
 from ..engine.options import Options
 from ..errors import OptionError
 from ..order.cursor import Cursor, batches_of
-from ..samples.batch import Batch, Settle, Stacker, collate, columns_of, settle_as
+from ..order.ranks import Sharding
+from ..rules import OnError
+from ..samples.batch import Settle, Stacker, collate, columns_of, settle_as
 from ..samples.tree import Contents
-from ..typevars import B, T
+from ..typevars import D, D_co, R, R_co
 from .iterator import DatasetIterator, Sampling
+
+if TYPE_CHECKING:
+    from ..typevars import Array, Parts, Samples, Stacked, Untold
+
+    Even = Literal["raise", "pad"]
 
 
 def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Sampling:
@@ -24,21 +31,25 @@ def _need_workers(name: str, number: Any) -> None:
         raise OptionError(f"{name}=0 leaves no worker; use SerialIterator, which needs none.")
 
 
-class MultiprocessIterator(DatasetIterator[Batch[T]]):
+@takes(Rare)
+class MultiprocessIterator(DatasetIterator[D_co]):
     """Batches fetched ahead by worker processes: Chainer's arguments in Chainer's order, and those of ``batches()``.
 
     ``repeat=True`` continues with the next epoch, without end; False stops after one, with a short last batch.
-    ``shared_mem`` is ignored, since slots are sized by what the samples need.  ``batches()`` explains all others.
+    ``shared_mem`` is ignored, since slots are sized by what the samples need.  ``batches()`` explains all others but
+    the rare ones.
+
+    Args:
+        options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
 
     >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=2) as it:
     ...     print(list(it))
     [[10, 20], [30]]
     """
 
-    @takes(Rare)
     def __init__(
         self,
-        dataset: Any,
+        dataset: D_co,
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
@@ -51,6 +62,9 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         *,
         worker_init: Any = None,
         backend: Any = "process",
+        seed: int | None = None,
+        on_error: OnError = "raise",
+        shard: Sharding = None,
         **options: Unpack[Rare],
     ) -> None:
         _need_workers("n_processes", n_processes)
@@ -61,16 +75,21 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         self.maxtasksperchild = maxtasksperchild
         ahead: dict[str, Any] = {"n_workers": n_processes, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
         work: dict[str, Any] = {"max_samples": maxtasksperchild, "worker_init": worker_init, "backend": backend}
-        made = Options(dataset, batch_size, **ahead, **work, **options)
+        order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
+        made = Options(dataset, batch_size, **order, **ahead, **work, **options)
         self.n_processes = made.workers
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
 
-class MultithreadIterator(DatasetIterator[Batch[T]]):
+@takes(Rare)
+class MultithreadIterator(DatasetIterator[D_co]):
     """Batches fetched ahead by threads: for datasets that wait or release the GIL.
 
     The arguments are those of ``MultiprocessIterator``, with ``n_threads`` for ``n_processes``.  A dataset that uses a
     sample's memory again, even for a later batch, must return copies.
+
+    Args:
+        options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
 
     >>> it = MultithreadIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_threads=2)
     >>> [list(batch) for batch in it]
@@ -80,10 +99,9 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
 
     _revives = True
 
-    @takes(Rare)
     def __init__(
         self,
-        dataset: Any,
+        dataset: D_co,
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
@@ -93,6 +111,9 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
         n_prefetch: int = 1,
         dataset_timeout: float | None = 30.0,
         worker_init: Any = None,
+        seed: int | None = None,
+        on_error: OnError = "raise",
+        shard: Sharding = None,
         **options: Unpack[Rare],
     ) -> None:
         _need_workers("n_threads", n_threads)
@@ -100,14 +121,19 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
         self.shuffle = shuffle
         ahead: dict[str, Any] = {"n_workers": n_threads, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
         work: dict[str, Any] = {"worker_init": worker_init, "backend": "thread", "workers_name": "n_threads"}
-        made = Options(dataset, batch_size, **ahead, **work, **options)
+        order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
+        made = Options(dataset, batch_size, **order, **ahead, **work, **options)
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
 
-class SerialIterator(DatasetIterator[Batch[T]]):
+@takes(Rare)
+class SerialIterator(DatasetIterator[D_co]):
     """Batches fetched without workers: each sample is fetched in ``next()``.
 
     The arguments are those of ``MultiprocessIterator``, except those about workers.
+
+    Args:
+        options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
 
     >>> [list(batch) for batch in SerialIterator([10, 20, 30], 2, repeat=False, shuffle=False)]
     [[10, 20], [30]]
@@ -115,25 +141,50 @@ class SerialIterator(DatasetIterator[Batch[T]]):
 
     _revives = True
 
-    @takes(Rare)
     def __init__(
         self,
-        dataset: Any,
+        dataset: D_co,
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
         order_sampler: Any = None,
         *,
         worker_init: Any = None,
+        seed: int | None = None,
+        on_error: OnError = "raise",
+        shard: Sharding = None,
         **options: Unpack[Rare],
     ) -> None:
         self.shuffle = shuffle
-        made = Options(dataset, batch_size, n_workers=0, worker_init=worker_init, **options)
+        order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
+        made = Options(dataset, batch_size, n_workers=0, worker_init=worker_init, **order, **options)
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
 
-class Batches(DatasetIterator[B]):
+class Batches(DatasetIterator[D_co], Generic[D_co, R_co]):
     """An iterator of stacked batches; ``batches()`` makes it."""
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __next__(self: Batches[Never] | Batches[Mapping[Any, Never]]) -> Any: ...  # Any alone fits Never
+        @overload
+        def __next__(self: Batches[Array]) -> Array: ...
+        @overload
+        def __next__(self: Batches[tuple[Array, Array]]) -> tuple[Array, Array]: ...
+        @overload
+        def __next__(self: Batches[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]: ...
+        @overload
+        def __next__(self: Batches[Mapping[str, Array]]) -> dict[str, Array]: ...
+        @overload
+        def __next__(self: Batches[Parts | Untold]) -> Any: ...
+        @overload
+        def __next__(self: Batches[Samples[Stacked], Even]) -> Array: ...
+        @overload
+        def __next__(self: Batches[Samples[tuple[Stacked, Stacked]], Even]) -> tuple[Array, Array]: ...
+        @overload
+        def __next__(self) -> Any: ...
+        def __next__(self) -> Any: ...
 
     @property
     def ragged(self) -> str:
@@ -191,11 +242,12 @@ class Columns:
 
 @takes(Rare)
 def batches(
-    dataset: Any,
+    dataset: D,
     batch_size: int,
     *,
     n_processes: int | None = None,
     shuffle: bool | None = None,
+    seed: int | None = None,
     epochs: int | None = 1,
     drop_last: bool = False,
     n_prefetch: int = 2,
@@ -204,9 +256,11 @@ def batches(
     maxtasksperchild: int | None = None,
     worker_init: Any = None,
     backend: Any = "process",
-    ragged: Literal["raise", "list", "pad"] = "raise",
+    ragged: R = "raise",  # type: ignore[assignment]  # R's own default
+    on_error: OnError = "raise",
+    shard: Sharding = None,
     **options: Unpack[Rare],
-) -> Batches[Any]:
+) -> Batches[D, R]:
     """Iterate over ``dataset`` in stacked batches.
 
     Each ``for`` loop over the result goes through ``epochs`` epochs, and the next ``for`` through the following ones.
@@ -218,6 +272,7 @@ def batches(
         batch_size: samples in a batch.
         n_processes: worker processes.  None: one for each core that this process may use; 0: ``next()`` itself fetches.
         shuffle: shuffle each epoch anew; None means True unless there is an ``order_sampler``.
+        seed: seed of the order and of the samples' randomness.  None draws one from NumPy's global generator, once.
         epochs: the number of epochs that one ``for`` goes through; None for no end.
         drop_last: leave out the last batch of an epoch if it is short.
         n_prefetch: finished batches that may wait for the consumer.
@@ -229,6 +284,9 @@ def batches(
             ``mpiter.Process("spawn")``.
         ragged: what is done with samples that differ in shape, or are None in places: "raise" an error, "list" them,
             or "pad" them with zeros at the end.
+        on_error: "raise" raises the dataset's error in place of the batch, "skip" leaves the sample out;
+            ``Skip(most=100)`` leaves out at most 100 samples.
+        shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
         options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
 
     >>> import numpy as np
@@ -240,5 +298,6 @@ def batches(
     """
     ahead: dict[str, Any] = {"n_workers": n_processes, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
     work: dict[str, Any] = {"max_samples": maxtasksperchild, "worker_init": worker_init, "backend": backend}
-    made = Options(dataset, batch_size, ragged=ragged, **ahead, **work, **options)
+    order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
+    made = Options(dataset, batch_size, ragged=ragged, **order, **ahead, **work, **options)
     return Batches(made, Sampling(False, epochs, drop_last, shuffle, order_sampler))

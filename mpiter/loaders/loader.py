@@ -13,6 +13,8 @@ from ..engine.arguments import OfLoaders, takes
 from ..engine.options import whole
 from ..errors import OptionError
 from ..iterators.iterators import Columns
+from ..order.ranks import Sharding
+from ..rules import OnError
 from ..samples.batch import collate, samples_of, settle_as
 from ..samples.tensors import torch_with
 from ..samples.tree import Contents
@@ -41,6 +43,7 @@ class OnlyOne:
         return rows[0]
 
 
+@takes(OfLoaders)
 class DataLoader(Loading[B_co]):
     """Gives batches of NumPy arrays from a dataset, an epoch for each ``iter()``; has torch's ``DataLoader`` arguments.
 
@@ -60,6 +63,11 @@ class DataLoader(Loading[B_co]):
         prefetch_factor: the most batches in flight for each worker; None for as many as the workers need.
         ragged: what to do with samples that differ in shape, or have None in places: "raise", make a "list", or "pad"
             with zeros at the end.
+        seed: seed of the order and of the samples' randomness.  None draws one from ``generator``, or from NumPy's
+            global generator, once.
+        on_error: "raise" raises the dataset's error in place of the batch, "skip" leaves the sample out;
+            ``Skip(most=100)`` leaves out at most 100 samples.
+        shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
         options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes.
 
     Attributes that an iterable dataset sets while a worker reads a copy of it are lost after the epoch; with
@@ -73,7 +81,6 @@ class DataLoader(Loading[B_co]):
     (2, 2) [2 3]
     """
 
-    @takes(OfLoaders)
     def __init__(
         self,
         dataset: Any,
@@ -82,7 +89,7 @@ class DataLoader(Loading[B_co]):
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         num_workers: int = 0,
-        collate_fn: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[Any], B_co] | None = None,
         *,
         drop_last: bool = False,
         timeout: float = 0,
@@ -91,9 +98,11 @@ class DataLoader(Loading[B_co]):
         generator: Any = None,
         prefetch_factor: int | None = None,
         ragged: Literal["raise", "list", "pad"] = "raise",
+        seed: int | None = None,
+        on_error: OnError = "raise",
+        shard: Sharding = None,
         **options: Unpack[OfLoaders],
     ) -> None:
-        seed = options.get("seed")
         for name, called in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
             if called is not None and not callable(called):
                 raise OptionError(f"{name}={called!r:.60} cannot be called; pass a function.")
@@ -110,7 +119,7 @@ class DataLoader(Loading[B_co]):
             raise OptionError(f"a dataset has [] or can be iterated over, which {type(dataset).__name__} can't.")
         if is_stream and (shuffle or is_drawn):
             raise OptionError("an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense.")
-        if options.get("shard") is not None:
+        if shard is not None:
             check_sharing(dataset, is_stream, sampler, batch_sampler, generator)
             seed = seed or 0
         self.dataset = as_dataset(dataset)
@@ -127,10 +136,10 @@ class DataLoader(Loading[B_co]):
         self._cut = int(batch_size or 1) if batch_sampler is None else None, self.drop_last
         self._in_one = is_stream or self._is_one_workers(collates=collate_fn is not None)
         self._opens = OnlyOne() if self._in_one else Columns(settle_as(ragged))
-        skips, stacks = options.get("on_error", "raise") != "raise", not alone and collate_fn is None
+        skips, stacks = on_error != "raise", not alone and collate_fn is None
         served = self._served(is_stream, collates, stacks, skips)
         worker_init = functools.partial(by_id, worker_init_fn) if worker_init_fn is not None and num_workers else None
-        self._begin(served, num_workers, worker_init, options)
+        self._begin(served, num_workers, worker_init, {"on_error": on_error, "shard": shard, **options})
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and "_next" in self.__dict__:

@@ -10,13 +10,12 @@ import contextlib
 import signal
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Generic, Self
 
 from ..datasets.columns import Table, users
 from ..engine.alone import pump_for
-from ..engine.arguments import OfLoaders
 from ..engine.options import Options, seconds, whole
 from ..engine.tally import Skipped
 from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError, WorkerCrashed
@@ -174,9 +173,9 @@ class Loading(Generic[B_co]):
     _keeps_seed = False  # only the first epoch draws a seed
     _told_length: int | None = None  # of a stream, if the user has asked for it
 
-    def _begin(self, served: Any, num_workers: Any, worker_init: Any, options: OfLoaders) -> None:
+    def _begin(self, served: Any, num_workers: Any, worker_init: Any, options: Mapping[str, Any]) -> None:
         """Finish the construction: check ``options`` and prepare the backend; workers fetch rows from ``served``."""
-        more: dict[str, Any] = {name: value for name, value in options.items() if name not in _KNOWN}
+        more = {name: value for name, value in options.items() if name not in _KNOWN}
         workers = workers_of(num_workers)
         factor, context, timeout = self.prefetch_factor, self.multiprocessing_context, self.timeout
         if num_workers == 0 and (timeout or self.persistent_workers or factor is not None or context is not None):

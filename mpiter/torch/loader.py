@@ -21,7 +21,9 @@ from ..errors import OptionError, warn
 from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
 from ..loaders.loading import Loading, workers_of
+from ..order.ranks import Sharding
 from ..pool import starting
+from ..rules import OnError
 from ..samples.batch import Stacker, samples_of
 from ..samples.tree import Contents
 from ..typevars import B_co as T_co  # torch's name for the type of a dataset's samples
@@ -33,11 +35,24 @@ _TorchsLoader = torch.utils.data.DataLoader  # kept, since some programs put our
 
 
 class OfTorch(OfLoaders, total=False):
-    """The rare options of ``mpiter.torch.DataLoader``; torch's own ``pin_memory_device`` is passed on to it."""
+    """The rare options of ``mpiter.torch.DataLoader``.
 
+    Attributes:
+        seed: with ``shard=``, the seed of the order that all ranks share, 0 unless given.  Without it the order follows
+            from ``generator``, or from torch's global one, as torch's own does.
+        on_error: "raise" raises the dataset's error in place of the batch, "skip" leaves the sample out;
+            ``mpiter.Skip(most=100)`` leaves out at most 100 samples.
+        shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
+        pin_memory_device: torch's own argument, which is passed on to it.
+    """
+
+    seed: int | None
+    on_error: OnError
+    shard: Sharding
     pin_memory_device: str
 
 
+@takes(OfTorch)
 class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
     """A ``DataLoader`` with torch's arguments and batches.  To replace torch's loader, change only the import.
 
@@ -47,6 +62,9 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ``prefetch_factor=None`` prefetches as many batches as the workers need.
     In addition to torch's methods: ``state_dict()``, ``load_state_dict()``, ``close()``, ``with``, ``stats()``.
 
+    Args:
+        options: beside torch's arguments; ``mpiter.torch.loader.OfTorch`` describes these.
+
     >>> import torch
     >>> data = torch.utils.data.TensorDataset(torch.arange(4.0), torch.arange(4))
     >>> for x, y in DataLoader(data, batch_size=2):
@@ -55,7 +73,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     tensor([2., 3.]) tensor([2, 3])
     """
 
-    @takes(OfTorch)
     def __init__(
         self,
         dataset: Any,
@@ -83,7 +100,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         if self._is_shared:
             check_sharing(dataset, is_torchs_stream(dataset), sampler, batch_sampler, generator)
         elif seed is not None:
-            raise OptionError("seed= goes with shard=; without it pass generator=torch.Generator().manual_seed(…).")
+            raise OptionError(
+                f"seed={seed!r:.60} goes with shard=, for the order that all ranks share.  Without it the order is "
+                f"torch's: pass generator=torch.Generator().manual_seed({seed!r:.60}), or call torch.manual_seed() "
+                f"before each run."
+            )
         batches = dataset, batch_size, shuffle, sampler, batch_sampler
         work = workers_of(num_workers), collate_fn, pin_memory, drop_last, timeout, worker_init_fn
         more: dict[str, Any] = {"prefetch_factor": prefetch_factor, "persistent_workers": bool(persistent_workers)}

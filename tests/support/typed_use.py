@@ -1,26 +1,104 @@
 """What users write, for mypy and pyright alone: an ignored line that is no mistake is one."""
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+
 from __future__ import annotations
 
 from typing import Any, assert_type
 
+import numpy as np
+
 import mpiter
+from mpiter.echo import Echo
 from mpiter.iterators.iterators import Batches
+
+Array = np.ndarray[Any, np.dtype[np.number[Any] | np.bool_]]
+X: np.ndarray[Any, np.dtype[np.float32]] = np.zeros((4, 2), np.float32)
+ANYTHING: Any = X
+
+
+class Pictures:
+    """What most datasets are like: annotated."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        return X[index], index
+
+
+class Unannotated:
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return ANYTHING
+
+
+class Half(Pictures):
+    """Its samples' type is known in part."""
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return "a name", index
+
+
+def batches_have_the_types_of_stacked_samples() -> None:
+    for numbers in mpiter.batches([1, 2], 2):
+        assert_type(numbers, Array)
+    for pair in mpiter.batches([(1, 2.0)], 2, on_error="skip", ragged="pad"):
+        assert_type(pair, tuple[Array, Array])
+    for pair in mpiter.batches(Pictures(), 2):
+        assert_type(pair, tuple[Array, Array])
+    for untold in mpiter.batches(Pictures(), 2, ragged="list"):
+        assert_type(untold, Any)
+    stream = mpiter.batches(Pictures(), 2)
+    assert_type(next(stream), tuple[Array, Array])
+    assert_type(stream.next(), tuple[Array, Array])
+    assert_type(list(stream), list[tuple[Array, Array]])
+
+
+def columns_come_back_as_arrays() -> None:
+    assert_type(next(mpiter.batches(X, 2)), Array)
+    assert_type(next(mpiter.batches((X, X), 2)), tuple[Array, Array])
+    assert_type(next(mpiter.batches((X, X, X), 2)), tuple[Array, Array, Array])
+    assert_type(next(mpiter.batches({"x": X, "y": X}, 2)), dict[str, Array])
+    assert_type(next(mpiter.batches((X, [1, 2, 3, 4]), 2)), Any)
+
+
+def what_the_dataset_does_not_tell_is_not_made_up() -> None:
+    assert_type(next(mpiter.batches(Half(), 2)), Any)
+    assert_type(next(mpiter.batches(ANYTHING, 2)), Any)
+    assert_type(next(mpiter.batches(["a", "b"], 2)), Any)
+    for batch in mpiter.batches(Unannotated(), 2):
+        print(batch.anything)
+    for batch in mpiter.SerialIterator(Unannotated(), 2):
+        print(batch[0].anything)
+    assert_type(next(mpiter.SerialIterator((X, X), 2)), mpiter.Batch[Any])
+    assert_type(next(mpiter.SerialIterator({"x": X}, 2)), mpiter.Batch[Any])
+    assert_type(next(mpiter.SerialIterator(X, 2)), mpiter.Batch[Any])
+
+
+def batches_of_iterators_are_lists_of_samples() -> None:
+    with mpiter.MultiprocessIterator([1, 2], 2, n_processes=2) as it:
+        for batch in it:
+            assert_type(batch, mpiter.Batch[int])
+    assert_type(mpiter.MultithreadIterator(range(4), 2).next(), mpiter.Batch[int])
+    pairs = next(mpiter.SerialIterator([("a", 1)], 1))
+    assert_type(pairs, mpiter.Batch[tuple[str, int]])
+    assert_type([name for name, _ in pairs], list[str])
+    assert_type(next(mpiter.SerialIterator(mpiter.Packed([1, 2]), 2)), mpiter.Batch[int])
+
+
+def takes_any(stream: Batches[Any], it: mpiter.SerialIterator[Any]) -> None:
+    print(next(stream), next(it))
 
 
 def of_right_programs() -> None:
-    with mpiter.batches([1, 2], 2, on_error="skip", ragged="pad") as stream:
-        assert_type(stream, Batches[Any])
-        for x in stream:
-            print(x)
-    it = mpiter.MultiprocessIterator([1, 2], 2, n_processes=2)
-    assert_type(iter(it), mpiter.MultiprocessIterator[Any])
-    with it as same:
-        assert_type(same, mpiter.MultiprocessIterator[Any])
-    pairs: mpiter.SerialIterator[tuple[str, int]] = mpiter.SerialIterator([("a", 1)], 1)
-    batch = next(pairs)
-    assert_type(batch, mpiter.Batch[tuple[str, int]])
-    assert_type([name for name, _ in batch], list[str])
+    takes_any(mpiter.batches([1, 2], 2, ragged="list"), mpiter.SerialIterator([1, 2], 2))
+    for joined in mpiter.DataLoader([1, 2], 2, collate_fn=sum):
+        assert_type(joined, int)
+    for pair in Echo(mpiter.batches([(1, 2.0)], 2), 2):
+        assert_type(pair, tuple[Array, Array])
     loader: mpiter.DataLoader[list[int]] = mpiter.DataLoader([1, 2], 2, collate_fn=list)
     with loader as opened:
         assert_type(opened, mpiter.DataLoader[list[int]])
@@ -41,6 +119,6 @@ def of_right_programs() -> None:
 
 def of_wrong_ones() -> None:
     mpiter.batches([1], 2, on_error="leave out")  # type: ignore[arg-type]
-    mpiter.batches([1], 2, ragged="stack")  # type: ignore[arg-type]
+    mpiter.batches([1], 2, ragged="stack")  # type: ignore[type-var]
     mpiter.batches([1], 2, num_workers=2)  # type: ignore[call-arg]
     mpiter.nothing  # type: ignore[attr-defined]  # noqa: B018
