@@ -20,6 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 WITH_PIP = ".venv"  # its pip installs into the other environments too: pip in each would take ten seconds each
+TORCH = "torch==2.13.0"
 CHAINERS_BUILD = ("setuptools<81",)  # its sdist imports pkg_resources, which newer ones have not
 LONGEST_SCRATCH = 33  # a socket's path holds 107 characters, 104 on some systems; Ray adds 70 to its folder
 OFFLINE = ("connection broken by", "NewConnectionError", "Max retries exceeded", "name resolution")

@@ -1,5 +1,13 @@
-"""`python3 examples`: the demo, from a fresh clone, in an environment of its own (`.venv`)."""
+"""`python3 examples`: the demo, from a fresh clone, in an environment of its own (`.venv`).
 
+    python3 examples           trainings in torch, NumPy and Chainer; torch is that of the Python that runs this
+    python3 examples --torch   the same with a torch of the demo's own, in `.venv-demo`
+
+With `--torch` pip installs the build of torch that it finds. If that is to be the small one, without CUDA, point pip at
+an index of such builds (PIP_EXTRA_INDEX_URL), as torch's own instructions do.
+"""
+
+import importlib.util
 import os
 import sys
 
@@ -8,11 +16,49 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), ".ci"))
 
 import bootstrap
 
+OLDEST_TORCH = (2, 6)  # as in pyproject.toml
+BRINGS = "`python3 examples --torch` installs one"
+
 
 def main(arguments: list) -> int:
     """Prepares the environment and runs the demo there."""
-    python = bootstrap.prepare(bootstrap.Environment(".venv", extras="images,chainer", build=bootstrap.CHAINERS_BUILD))
-    return bootstrap.run(python, os.path.join(HERE, "demo.py"), *arguments)
+    if arguments not in ([], ["--torch"]):
+        print(__doc__)
+        return 0 if arguments in (["--help"], ["-h"]) else 2
+    plain = bootstrap.Environment(".venv", extras="images,chainer", build=bootstrap.CHAINERS_BUILD)
+    if arguments:
+        folders, lacks = [], ""
+        plain = plain._replace(folder=".venv-demo", wanted=(bootstrap.TORCH,))
+        bootstrap.stand(bootstrap.Environment(bootstrap.WITH_PIP))
+    else:
+        folders, lacks = callers_torch()
+    python = bootstrap.prepare(plain)
+    return bootstrap.run(python, os.path.join(HERE, "demo.py"), lacks, *folders)
+
+
+def callers_torch() -> tuple:
+    """(folders, why not): where the Python that runs this has torch and what torch needs, or why it can't serve.
+
+    Nothing is imported. The demo's environment has the same interpreter, and looks into these folders last: what it has
+    itself, NumPy above all, stays its own.
+    """
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.origin:
+        return [], f"the Python that runs this has no torch: {BRINGS}"
+    version = version_of("torch")
+    if tuple(map(int, version.split(".")[:2])) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        return [], f"the Python that runs this has torch {version}, older than {oldest}: {BRINGS}"
+    installed = [os.path.dirname(os.path.dirname(found.origin))]
+    installed += [folder for folder in sys.path if folder.endswith("-packages")]
+    return list(dict.fromkeys(installed)), ""
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package."""
+    from importlib.metadata import version  # not in the Pythons that are too old
+
+    return version(package)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """mpiter's main job, in front of your eyes: trainings that no longer wait for their data, and that can be interrupted.
 
-What: draws JPEG files of four shapes.  Trains on them in NumPy, and in torch if it is installed, with a Ctrl-C in
+What: draws JPEG files of four shapes.  Trains on them in torch, if there is one, and in NumPy, with a Ctrl-C in
 mid-epoch, and compares.  Trains a small classifier three times with the very same Chainer trainer: from Chainer's
 SerialIterator, from Chainer's MultiprocessIterator and from mpiter's.  Then it kills a worker half-way through an
 epoch, stops a training within an epoch, resumes it from the snapshot under another number of workers, and compares.
-Where: in the environment that examples/__main__.py prepares; pictures and snapshots go to `.demo` in the clone.
+Where: in the environment that examples/__main__.py prepares; pictures and snapshots go to `.demo` in the clone.  Its
+arguments are why there is no torch, if so, and the folders that have it.
 Guarantees: every number shown was measured in this run; a difference where there must be none is a failure.
 """
 
@@ -12,6 +13,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import zlib
@@ -83,6 +85,9 @@ class Demo:
     folder: Path = FOLDER
     runs: list[Run] = field(default_factory=list)
     held_out: Any = None
+    lacks_torch: str = ""
+    torchs: list[str] = field(default_factory=list)  # folders that have torch and what it needs
+    has_failed: bool = False
 
     def shapes(self) -> Shapes:
         """The pictures to learn from."""
@@ -143,8 +148,13 @@ def numpy_training(demo: Demo) -> None:
 
 
 def torch_training(demo: Demo) -> None:
-    """The same in torch."""
-    interrupted.torch_training(demo.folder, WORKERS)
+    """The same in torch, in a process of its own."""
+    if demo.lacks_torch:
+        print(f"  left out: {demo.lacks_torch}")
+        return
+    script = Path(__file__).with_name("with_torch.py")
+    command = [sys.executable, str(script), str(demo.folder), str(WORKERS), *demo.torchs]
+    demo.has_failed = subprocess.run(command).returncode != 0
 
 
 def train_serial(demo: Demo) -> None:
@@ -173,9 +183,8 @@ def table(demo: Demo) -> None:
         ("CPU ms per batch, its workers", lambda run: f"{1000 * run.cpu.workers_s / run.batches:.1f}"),
         (f"accuracy on {HELD_OUT} other pictures", lambda run: f"{run.accuracy:.1%}"),
     ]
-    print(f"  {'':<36}" + "".join(f"{run.name:>12}" for run in demo.runs))
-    for title, value in rows:
-        print(f"  {title:<36}" + "".join(f"{value(run):>12}" for run in demo.runs))
+    names = [run.name for run in demo.runs]
+    meters.side_by_side(names, {title: [value(run) for run in demo.runs] for title, value in rows})
     print(f"  ({WORKERS} workers on {cores()} cores, batches of {BATCH}, {EPOCHS} epochs, n_prefetch=2)")
 
 
@@ -265,39 +274,49 @@ def stop_and_resume(demo: Demo) -> None:
 def the_change(demo: Demo) -> None:
     """Print the change that a user types."""
     print(
-        "  - from chainer.iterators import MultiprocessIterator\n"
-        "  + from mpiter.chainer import MultiprocessIterator\n\n"
-        "  In torch: from mpiter.torch import DataLoader.  In NumPy: for x, y in mpiter.batches(dataset, 64): ..."
+        "  torch    - from torch.utils.data import DataLoader\n"
+        "           + from mpiter.torch import DataLoader\n"
+        "  NumPy    - batches = (np.stack([decode(f) for f in files[i : i + 64]]) for i in range(0, n, 64))\n"
+        "           + batches = mpiter.batches(images, 64, shuffle=False)  # images[i] is decode(files[i])\n"
+        "  Chainer  - from chainer.iterators import MultiprocessIterator\n"
+        "           + from mpiter.chainer import MultiprocessIterator"
     )
 
 
-STEPS: list[tuple[str, Callable[[Demo], None]]] = [
-    ("Pictures", draw_pictures),
-    ("A NumPy training: Ctrl-C in mid-epoch, and on with another number of workers", numpy_training),
-    ("The same in torch", torch_training),
-    ("A Chainer trainer with Chainer's SerialIterator", train_serial),
-    ("The same with Chainer's MultiprocessIterator", train_chainers),
-    ("The same with mpiter's", train_ours),
-    ("Side by side", table),
-    ("Kill a worker half-way through an epoch", kill_a_worker),
-    ("Stop within an epoch, resume with another number of workers", stop_and_resume),
-    ("The change of one line", the_change),
+STEPS: list[tuple[str, str, Callable[[Demo], None]]] = [
+    ("pictures", "Pictures", draw_pictures),
+    ("torch", "A torch training: Ctrl-C in mid-epoch, and on with another number of workers", torch_training),
+    ("NumPy", "The same in NumPy", numpy_training),
+    ("Chainer", "A Chainer trainer with Chainer's SerialIterator", train_serial),
+    ("Chainer", "The same with Chainer's MultiprocessIterator", train_chainers),
+    ("Chainer", "The same with mpiter's", train_ours),
+    ("Chainer", "Side by side", table),
+    ("Chainer", "Kill a worker half-way through an epoch", kill_a_worker),
+    ("Chainer", "Stop within an epoch, resume with another number of workers", stop_and_resume),
+    ("Chainer", "The change of one line", the_change),
 ]
 
 
-def main() -> None:
-    """Takes the steps in turn."""
-    demo = Demo()
+def main(lacks_torch: str = "", *torchs: str) -> None:
+    """Takes the steps in turn, and says which part took what."""
+    demo = Demo(lacks_torch=lacks_torch, torchs=list(torchs))
     logging.basicConfig(stream=sys.stdout, format="  mpiter: %(message)s")
     shutil.rmtree(demo.folder / "result", ignore_errors=True)
     (demo.folder / "result").mkdir(parents=True)
-    for number, (title, step) in enumerate(STEPS, 1):
+    took = dict[str, float]()
+    for number, (part, title, step) in enumerate(STEPS, 1):
         print(f"\n{number}. {title}", flush=True)
+        began = time.perf_counter()
         step(demo)
+        took[part] = took.get(part, 0.0) + time.perf_counter() - began
+    parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in took.items())
+    print(f"\n{sum(took.values()):.0f} s in all: {parts}")
+    if demo.has_failed:
+        sys.exit("the part in torch failed, as is said above: `python3 examples --torch` has a torch of its own")
 
 
 if __name__ == "__main__":
     try:
-        main()
+        main(*sys.argv[1:])
     except KeyboardInterrupt:
         sys.exit(130)

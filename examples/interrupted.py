@@ -1,6 +1,5 @@
 """The demo's trainings in NumPy and torch: Ctrl-C interrupts them in mid-epoch, and they go on under other workers."""
 
-import importlib.util
 import signal
 import sys
 from collections.abc import Callable
@@ -93,8 +92,5 @@ def numpy_training(folder: Path, workers: int) -> None:
 
 
 def torch_training(folder: Path, workers: int) -> None:
-    """The training in torch, if it is installed."""
-    if importlib.util.find_spec("torch") is None:
-        print("  torch is not installed in this environment: left out")
-    else:
-        compare(in_torch, folder, workers)
+    """The same in torch."""
+    compare(in_torch, folder, workers)

@@ -33,6 +33,13 @@ class Progress:
             print()
 
 
+def side_by_side(names: list[str], rows: dict[str, list[str]]) -> None:
+    """Print a table: a column for each name, a row for each title."""
+    print(f"  {'':<36}" + "".join(f"{name:>12}" for name in names))
+    for title, cells in rows.items():
+        print(f"  {title:<36}" + "".join(f"{cell:>12}" for cell in cells))
+
+
 class Plain:
     """A stream for reports that expect a terminal: what moves the cursor is left out."""
 

@@ -1,4 +1,4 @@
-"""The command `mpiter`, also as `python -m mpiter`: ``doctor``, ``tune``, ``audit`` and ``pack`` add their subcommands.
+"""The command `mpiter`, also as `python -m mpiter`: ``doctor``, ``tune``, ``trace``, ``audit``, ``pack`` add theirs.
 
 Guarantees an exit status that a script can rely on: 0 for success, 1 if something is wrong, 2 for wrong arguments, 130
 for Ctrl-C.
@@ -16,7 +16,7 @@ from typing import Any
 from . import __version__, audit, doctor
 from .errors import MpiterError, OptionError
 from .images import pack
-from .tuning import tune
+from .tuning import timeline, tune
 
 WRONG, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="mpiter", description="A multi-process batch loader: its tools.")
     parser.add_argument("--version", action="version", version=f"mpiter {__version__}")
     commands: Any = parser.add_subparsers(metavar="COMMAND")
-    for part in (doctor, tune, audit, pack):
+    for part in (doctor, tune, timeline, audit, pack):
         part.add_to(commands)
     options = parser.parse_args(arguments)
     if "run" not in options:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import machine
@@ -55,6 +56,7 @@ class Stats:
     in_flight_bytes: int = _number("bytes of the batches in flight")
     leased_batches: int = _number("batches handed out and still referenced")
     skips: tuple[tuple[Any, str], ...] = ()  # index and error of the first hundred samples that were left out
+    _taken_s: float = field(default_factory=lambda: time.monotonic(), init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
         """A few lines that say whether the program waits for data, and what would help."""
@@ -77,8 +79,36 @@ class Stats:
         """The share of ``recent_s`` that ``next()`` waited, from 0 to 1."""
         return min(1.0, self.recent_wait_s / self.recent_s) if self.recent_s > 0 else 0.0
 
+    def since(self, earlier: Stats) -> Stats:
+        """Return these numbers with ``recent_s`` and what belongs to it counted from ``earlier`` on.
+
+        Without it they are counted from the last look on, whoever looked: a progress bar does so all the time.
+
+        >>> from mpiter import batches
+        >>> it = batches(range(100), 4, n_processes=0, epochs=None)
+        >>> seen, before = next(it), it.stats()
+        >>> for _ in range(10):
+        ...     seen = next(it)
+        >>> it.stats().since(before).recent_batches
+        10
+        """
+        # A loader counts from zero with new workers, whom the time until their first batch
+        # tells from those before.
+        counts_on = not earlier.batches or earlier.start_s == self.start_s
+        waited_s = earlier.wait_s if counts_on else 0.0
+        batches = earlier.batches if counts_on else 0
+        return replace(
+            self,
+            recent_s=self._taken_s - earlier._taken_s,
+            recent_wait_s=self.wait_s - waited_s,
+            recent_batches=self.batches - batches,
+        )
+
     def as_dict(self, prefix: str = "mpiter/") -> dict[str, float]:
         """Return the numbers as a flat dict, for ``wandb.log()``, Lightning's ``log_dict()``, MLflow and the like.
+
+        The curve to look at is ``recent_share``, the share of the time that the program waited; ``since()`` sets the
+        interval that it is about.
 
         >>> Stats(batches=2, recent_s=4.0, recent_wait_s=1.0).as_dict()["mpiter/recent_share"]
         0.25

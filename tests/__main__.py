@@ -24,7 +24,7 @@ from typing import NamedTuple
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".ci"))
 
 import bootstrap
-from bootstrap import Environment, Trouble
+from bootstrap import TORCH, Environment, Trouble
 
 PYTHONS = ("3.11", "3.12", "3.13")
 NEWEST = "3.13"  # where workers die as well
@@ -36,7 +36,6 @@ ON_THE_NEWEST = (
     *("deaths/test_crash_matrix.py", "deaths/test_interrupts.py", "deaths/test_left_behind.py"),
 )
 ON_CHAINERS_NUMPY = ("samples/test_codec.py", "doors")  # what leans on NumPy
-TORCH = "torch==2.13.0"
 JAX = "jax==0.10.2"
 MPI = ("mpi4py==4.1.2", "mpich==5.0.2")
 CHAINERS_PYTHON = "3.11"  # the last with numpy.distutils, which Chainer imports unless mpiter.chainer_compat helps it
@@ -94,13 +93,13 @@ def everything(arguments: list) -> int:
     with ThreadPoolExecutor(1) as pool:  # pip installs the other environments beside the first and its tests
         ready = [pool.submit(make_ready, job) for job in others]
         bootstrap.prepare(here(first.environment.folder, extras=EXTRAS))
-        rows = [timed("style", style, deadline), timed("docs", site, deadline), timed("examples", demo, deadline)]
+        rows = [timed("style", style, deadline), timed("docs", site, deadline)]
         suites = [(first, timed(first.name, suite, first, arguments, deadline))]
         for job, is_ready in zip(others, ready):
             concurrent.futures.wait([is_ready])  # a failure shows again, with its remedy, where the environment is used
             suites.append((job, timed(job.name, suite, job, arguments, deadline)))
     rows += [second_chance(job, row, arguments, deadline) for job, row in suites]
-    rows += [timed("package", package, deadline), timed("guard", guard, deadline)]
+    rows += [timed("examples", demo, deadline), timed("package", package, deadline), timed("guard", guard, deadline)]
     return report(rows)
 
 
@@ -188,8 +187,9 @@ def site(deadline: float) -> Row:
 
 
 def demo(deadline: float) -> Row:
-    """`python3 examples`, as a newcomer asks for it."""
-    failed = int(bootstrap.run(sys.executable, "examples", timeout=left(deadline)) != 0)
+    """`python3 examples`, as a newcomer asks for it whose Python has torch."""
+    python = bootstrap.prepare(torchs())
+    failed = int(bootstrap.run(python, "examples", timeout=left(deadline)) != 0)
     return Row("examples", passed=1 - failed, failed=failed)
 
 

@@ -112,7 +112,8 @@ def test_the_public_names():
         *("SerialIterator", "Shard", "Skip", "StateError", "Stats", "WorkerCrashed", "WorkerInfo", "batches"),
         *("get_rng", "get_worker_info", "tune"),
     ]
-    assert len(dataclasses.fields(mpiter.Stats)) <= 20
+    public = [one for one in dataclasses.fields(mpiter.Stats) if not one.name.startswith("_")]
+    assert len(public) <= 20
     assert all(hasattr(mpiter, name) for name in mpiter.__all__)
     assert re.fullmatch(r"\d+\.\d+\.\d+", mpiter.__version__)
 

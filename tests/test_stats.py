@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import mpiter
+from mpiter import stats as telling
 from mpiter.engine import tally as tallying
 from mpiter.engine.tally import Tally
 from mpiter.stats import NUMBERS, Stats
@@ -28,7 +29,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
             return 0.0
 
     clock = Clock()
-    monkeypatch.setattr(tallying, "time", clock)
+    for module in (tallying, telling):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -92,6 +94,41 @@ def test_frequent_reads_leave_other_readers_something_to_see(clock: Any) -> None
         seen = looked(tally)
     assert 1 <= seen.recent_s <= 2
     assert seen.recent_batches == seen.recent_s / 0.125
+
+
+def test_an_interval_between_two_looks_of_one_reader_is_told_whatever_others_look_at(clock: Any) -> None:
+    tally = Tally()
+    before = Stats(**tally.look())
+    shares, ends = list[float](), list[Any]()
+    for waits_s in (1.0, 0.5, 2.0):
+        for _ in range(4):
+            clock.now += 2.5
+            tally.waits = tally.waits[0] + waits_s, None
+            tally.handed_out(8)
+            now = looked(tally)  # a progress bar, each time
+        interval = now.since(before)
+        shares.append(interval.as_dict()["mpiter/recent_share"])
+        ends.append((interval.recent_s, interval.recent_batches, interval.batches))
+        before = now
+    assert shares == pytest.approx([0.4, 0.2, 0.8])
+    assert ends == [(10.0, 4, 4), (10.0, 4, 8), (10.0, 4, 12)]
+    assert "waited 80% of the last 10.0 s, for 4 batches" in str(interval)
+
+
+def test_an_interval_in_which_a_loader_has_started_new_workers_has_the_waiting_for_those(clock: Any) -> None:
+    def after(start_s: float, wait_s: float, batches: int) -> Stats:
+        tally = Tally()
+        tally.waits = start_s, None
+        for _ in range(batches):
+            tally.handed_out(8)
+        tally.waits = wait_s, None
+        return Stats(**tally.look())
+
+    before = after(start_s=3.0, wait_s=3.5, batches=50)
+    clock.now += 10
+    interval = after(start_s=2.0, wait_s=4.0, batches=60).since(before)
+    assert (interval.recent_share, interval.recent_batches) == (0.4, 60)
+    assert Stats().since(before).recent_share == 0
 
 
 def test_of_a_moment_nothing_is_concluded() -> None:

@@ -28,7 +28,7 @@ class Rare(TypedDict, total=False):
         sample_timeout: seconds that one sample may take, 600 unless given; after that its worker is replaced and the
             sample is tried once more.  None sets no limit.
         in_order: True hands batches over in the planned order; False as they finish, without exact resume.
-        trace: the name of a file to record which worker did what and when, for ui.perfetto.dev or chrome://tracing.
+        trace: the name of a file to record which worker did what and when, which `mpiter trace` draws.
         receipts: a folder in which every batch that is handed out is noted, for `mpiter audit`; or a ``Receipts``.
         serializer: how samples are sent: in "slots" of shared memory, as "packed" bytes, or by an object of yours with
             ``pack`` and ``unpack``.

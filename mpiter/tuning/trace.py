@@ -1,8 +1,9 @@
-"""``trace="run.json"``: what every worker, the prefetch thread and the consumer did, for Perfetto and chrome://tracing.
+"""``trace="run.json"``: what every worker, the prefetch thread and the consumer did.
 
-A ``Tracer`` is a hook of one loop and notes each event; once a second the notes are appended to the file.  Guarantees
-that the file is complete JSON after each write, even if the program is killed; that it has at most ``MOST`` events; and
-that a full disk ends the trace, not the program.
+The file has the format of Perfetto and chrome://tracing, and ``timeline.py`` draws it. A ``Tracer`` is a hook of
+one loop and notes each event; once a second the notes are appended to the file.  Guarantees that the file is complete
+JSON after each write, even if the program is killed; that it has at most ``MOST`` events; and that a full disk ends the
+trace, not the program.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Trace:
             if self._pid != os.getpid():  # this is a forked process, which writes its own file
                 self._begin()
             self._loops += 1
-            return Tracer(self, self._loops, f"batches of {rules.batch_size}, {rules.workers} workers ({backend})")
+            workers = f"{rules.workers} worker{'s' * (rules.workers != 1)} ({backend})"
+            return Tracer(self, self._loops, f"batches of {rules.batch_size}, {workers}")
 
     def write(self, number: int, notes: list[Note]) -> None:
         """Append the notes of loop ``number`` as events, unless the trace is full or has failed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import contextlib
 import json
 import os
 import random
@@ -159,10 +160,8 @@ def test_a_value_that_was_planted_in_a_file_is_a_state_error_or_a_value(tmp_path
     before = random.getstate(), np.random.get_state()
     loader, model = parts()
     try:
-        with Checkpoint(path, loader, model=model) as c:
+        with contextlib.suppress(StateError), Checkpoint(path, loader, model=model) as c:
             list(c.steps(loader))
-    except StateError as error:
-        assert str(error)
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])

@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import mpiter
 from mpiter import errors, images
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,6 +66,21 @@ def test_the_examples_of_clients_stand_in_programs_that_run() -> None:
 def test_the_pages_are_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
     assert sum(len(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md")) <= 25_000
+
+
+def test_the_change_of_a_line_in_the_readme_gives_the_batches_of_the_line_that_it_replaces() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    theirs, ours = (line[1:] for line in lines if line[1:].startswith("batches = "))
+    files = range(200)
+    pictures = [np.full((4, 4), name, np.uint8) for name in files]
+    known = {"np": np, "mpiter": mpiter, "files": files, "n": len(files)}
+    expected = known | {"decode": pictures.__getitem__}
+    found = known | {"images": pictures}
+    exec(theirs, expected)
+    exec(ours, found)
+    with found["batches"] as batches:
+        for one, other in zip(expected["batches"], batches, strict=True):
+            assert np.array_equal(one, other)
 
 
 def test_files_named_in_the_pages_exist() -> None:

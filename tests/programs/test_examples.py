@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,39 @@ def test_an_example_runs(name, tmp_path):
 
 
 def test_every_example_is_run():
-    of_demo = {"__main__.py", "demo.py", "interrupted.py", "meters.py", "pictures.py"}
+    of_demo = {"__main__.py", "demo.py", "interrupted.py", "meters.py", "pictures.py", "with_torch.py"}
     scripts = {path.name for path in EXAMPLES.glob("*.py")} - of_demo
     assert scripts == set(SAID)
+
+
+def callers_torch(folder: Path | None, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]:
+    """What the demo finds where the calling Python has no other packages than those of ``folder``."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))  # and put back as it was, afterwards
+    find = runpy.run_path(str(EXAMPLES / "__main__.py"))["callers_torch"]
+    others = [place for place in sys.path if not place.endswith("-packages")]
+    monkeypatch.setattr(sys, "path", [*([str(folder)] if folder else []), *others])
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    return find()
+
+
+def with_a_torch(folder: Path, version: str) -> Path:
+    """A folder of packages with a torch that mustn't be imported."""
+    (folder / "torch").mkdir(parents=True)
+    (folder / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")
+    (folder / f"torch-{version}.dist-info").mkdir()
+    (folder / f"torch-{version}.dist-info" / "METADATA").write_text(f"Name: torch\nVersion: {version}\n")
+    return folder
+
+
+def test_the_demo_takes_the_torch_of_the_python_that_runs_it_or_says_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = with_a_torch(tmp_path / "site-packages", "2.6.0+cpu")
+    assert callers_torch(mine, monkeypatch) == ([str(mine)], "")
+    old = with_a_torch(tmp_path / "old" / "site-packages", "1.13.1")
+    folders, lacks = callers_torch(old, monkeypatch)
+    assert folders == []
+    assert "has torch 1.13.1, older than 2.6: `python3 examples --torch` installs one" in lacks
+    folders, lacks = callers_torch(None, monkeypatch)
+    assert folders == []
+    assert "has no torch: `python3 examples --torch` installs one" in lacks

@@ -1,4 +1,7 @@
-"""``trace=``: the file keeps the published format, says what ``stats()`` says, and outlives what ends a program."""
+"""``trace=``: the file keeps the published format, says what ``stats()`` says, and outlives what ends a program.
+
+``mpiter trace`` draws it as a page that holds all it shows.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +20,9 @@ from typing import Any
 import pytest
 
 import mpiter
+from mpiter.__main__ import main
 from mpiter.errors import OptionError
+from mpiter.tuning import timeline
 from mpiter.tuning import trace as tracing
 from mpiter.tuning.trace import Trace
 
@@ -211,3 +217,123 @@ def test_a_disk_that_is_full_ends_the_trace_and_not_the_run(
     (record,) = [record for record in caplog.records if record.name == "mpiter"]
     assert "run.json cannot be written, and ends here: [Errno 28]" in record.getMessage()
     os.close(trace._fd)
+
+
+# -- the page that `mpiter trace` writes -------------------------------------------------------------------------------
+
+
+def drawn(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """Return the page of a trace; it lies where the command says, and loads and runs nothing."""
+    assert main(["trace", str(path), *options]) == 0
+    text = Path(capsys.readouterr().out.strip()).read_text()
+    assert not re.search(r"""<script|src=|href=|url\(|@import|javascript:""", text)
+    return text
+
+
+def test_a_page_beside_the_trace_has_each_batch_as_a_bar_with_its_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run & <run>.json"
+    with mpiter.batches(range(80), 8, n_processes=0, trace=path) as stream:
+        assert len(list(stream)) == 10
+    text = drawn(path, capsys)
+    assert left_in(tmp_path) == ["run & <run>.html", "run & <run>.json"]
+    assert "<title>Timeline of run &amp; &lt;run&gt;.json</title>" in text
+    bars = re.findall(r"<title>(step|open|fetch): [\d.]+\xa0(?:µs|ms|s) from [\d.]+\xa0(?:µs|ms|s) on", text)
+    assert Counter(bars) == {"step": 10, "open": 10, "fetch": 10}
+    assert text.count("a batch of 8") == 10
+    assert all(f">{name}</text>" in text for name in ("consumer", "prefetch thread", "worker 0"))
+    assert "<b>wait</b>: your program waits for a batch" in text
+    assert re.search(r'class="faint middle">[\d,.]+ (ms|s)</text>', text), "the axis has units"
+    assert "10 batches in " in text
+    assert drawn(path, capsys) == text, "a page of its own is written over"
+
+
+def a_trace(loops: int, batches: int, workers: int) -> list[Event]:
+    """A trace of loops one after the other, with steps of 4 ms; a wait of 90 ms is the longest but the first."""
+    events = list[Event]()
+
+    def add(pid: int, thread: int, phase: str, what: str, begin: int, long: int = 0, **args: Any) -> None:
+        about = {"pid": pid, "tid": thread, "ts": begin, "dur": long, "cat": "mpiter"}
+        events.append({"ph": phase, "name": what, "s": "p", **about, "args": args})
+
+    now = 0
+    for loop in range(loops):
+        add(loop, 0, "M", "process_name", now, name=f"mpiter {loop}: batches of 8, {workers} workers (process)")
+        for thread, name in enumerate(["consumer", "prefetch thread", *map("worker {}".format, range(workers))], 1):
+            add(loop, thread, "M", "thread_name", now, name=name)
+        for batch in range(batches):
+            wait = 60_000 if not batch else 90_000 if (loop, batch) == (0, batches // 2) else 500
+            worker = batch % workers
+            add(loop, 3 + worker, "X", "fetch", now, wait + 3_000, rows=8, queue_s=1e-4, cpu_s=1e-3)
+            add(loop, 1, "X", "wait", now, wait)
+            add(loop, 1, "X", "open", now + wait, 100, samples=8)
+            add(loop, 1, "X", "step", now + wait + 100, 4_000)
+            add(loop, 2, "C", "batches", now, ready=batch % 3, **{"on their way": 4})
+            now += wait + 4_100
+        add(loop, 2, "i", "worker 1 was lost, and is replaced", now - 5)
+    return events
+
+
+def test_a_large_trace_is_drawn_in_slices_and_the_longest_wait_closer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "SHAPES", 3_000)
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(a_trace(loops=2, batches=2_000, workers=3)))
+    text = drawn(path, capsys)
+    assert text.count("<h2>") == 1, "loops one after the other have the same rows"
+    assert "4,000 batches in 18.6\xa0s, by 2 loops, one after the other." in text
+    assert "Its first wait took 60.0\xa0ms, the longest of the others 90.0\xa0ms, at 4.66\xa0s." in text
+    assert "rows marked ≈ are drawn in slices of " in text
+    assert 500 < text.count("<rect") <= 3_000 + 2 * 6, "and a track for each row"
+    assert "<figcaption>Closer: around the longest wait, at " in text
+    assert text.count("<title>worker 1 was lost, and is replaced, at ") == 2
+    part = drawn(path, capsys, "--from", "4.67", "--to", "4.80", "--out", str(tmp_path / "part.html"))
+    assert "<title>wait: 79.5\xa0ms from 4.67\xa0s on" in part, "it is cut where the page begins"
+    assert "slices" not in part
+    assert main(["trace", str(path), "--from", "100"]) == 2
+    assert "choose other seconds" in capsys.readouterr().err
+
+
+GOOD = a_trace(1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        json.dumps(GOOD).encode()[:-40],
+        bytes(range(256)),
+        b"[" * 100_000,
+        b'{"traceEvents": []}',
+        json.dumps([{**GOOD[0], "cat": "other"}]).encode(),
+        json.dumps([{**GOOD[0], "ts": 10**400}]).encode(),
+        json.dumps([*GOOD, {**GOOD[-2], "pid": 77}]).encode(),
+        json.dumps([*GOOD, {**GOOD[-3], "name": "sleep"}]).encode(),
+        json.dumps([*GOOD, {**GOOD[-3], "args": None}]).encode(),
+        json.dumps([*GOOD, 7]).encode(),
+        b"[]",
+        json.dumps(GOOD[:3]).encode(),
+    ],
+)
+def test_a_damaged_or_foreign_trace_is_an_error_in_a_line_with_its_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(content)
+    assert main(["trace", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line
+    assert "trace= has written, or record it again" in line or "take some batches while trace= records" in line
+    assert left_in(tmp_path) == ["run.json"]
+
+
+def test_no_other_file_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(GOOD))
+    (tmp_path / "run.html").write_text("my own")
+    assert main(["trace", str(tmp_path / "run.json")]) == 2
+    assert "name another file by --out" in capsys.readouterr().err
+    assert (tmp_path / "run.html").read_text() == "my own"
+    assert main(["trace", str(tmp_path / "none.json")]) == 1
+    assert "No such file" in capsys.readouterr().err

@@ -1,0 +1,76 @@
+"""The demo's part in torch, in a process of its own: `with_torch.py FOLDER WORKERS [FOLDER WITH PACKAGES ...]`.
+
+Where: in the demo's environment, which looks for torch in the folders that are named, after its own. No other part of
+the demo runs with these: Chainer would import what it finds there.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FOLDER, WORKERS = Path(sys.argv[1]), int(sys.argv[2])
+sys.path += sys.argv[3:]  # workers get it too
+
+import interrupted  # noqa: E402
+import meters  # noqa: E402
+import torch  # noqa: E402
+import torch.utils.data  # noqa: E402
+from pictures import HELD_OUT, NAMES, PICTURES, SMALL, Shapes  # noqa: E402
+
+import mpiter.torch  # noqa: E402
+
+BATCH = 64
+
+
+def epoch(loader: Callable[..., Any], workers: int) -> tuple[float, float, float]:
+    """Train for an epoch; return the seconds until the first batch, those waited, and all."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Flatten(),
+        torch.nn.Linear(SMALL * SMALL, 2048),
+        torch.nn.ReLU(),
+        torch.nn.Linear(2048, len(NAMES)),
+    )
+    optimizer = torch.optim.Adam(network.parameters())
+    began = time.perf_counter()
+    shapes = Shapes(FOLDER, range(HELD_OUT, PICTURES))
+    batches = iter(loader(shapes, BATCH, shuffle=True, num_workers=workers))
+    waits = list[float]()
+    asked = began
+    for pixels, labels in batches:
+        waits.append(time.perf_counter() - asked)
+        loss = torch.nn.functional.cross_entropy(network(pixels), labels.long())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        asked = time.perf_counter()
+    return waits[0], sum(waits), time.perf_counter() - began
+
+
+def compare() -> None:
+    """Set an epoch from torch's DataLoader and one from ours side by side."""
+    theirs, ours = torch.utils.data.DataLoader, mpiter.torch.DataLoader
+    columns = {
+        "torch, 0": epoch(theirs, 0),
+        f"torch, {WORKERS}": epoch(theirs, WORKERS),
+        f"mpiter, {WORKERS}": epoch(ours, WORKERS),
+    }
+    pictures = PICTURES - HELD_OUT
+    meters.side_by_side(
+        list(columns),
+        {
+            "images/s, the start included": [f"{pictures / all_s:.0f}" for *_, all_s in columns.values()],
+            "seconds until the first batch": [f"{first_s:.2f}" for first_s, *_ in columns.values()],
+            "share of time waited for data": [f"{wait_s / all_s:.0%}" for _, wait_s, all_s in columns.values()],
+        },
+    )
+    print(f"  (torch {torch.__version__}; the number is that of the workers, one epoch in batches of {BATCH})")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # the network is too small for more
+    interrupted.torch_training(FOLDER, WORKERS)
+    print("  An epoch from torch's own DataLoader, without and with workers, and from mpiter's:", flush=True)
+    compare()

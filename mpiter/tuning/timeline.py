@@ -1,0 +1,479 @@
+"""``mpiter trace run.json``: the timeline of a trace as one page of HTML, for any browser.
+
+Reads the file that ``trace=`` has written: ``Loading`` is what some loops in it did, ``page`` draws it. Guarantees that
+the page loads nothing from elsewhere and runs no script, and that it stays small: it has at most ``SHAPES`` shapes. A
+row with more events than its part of them is drawn in slices of time, and the page says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import OptionError
+from .trace import CONSUMER, WORKER
+
+SHAPES = 20_000  # of a page, which then has some 3 MB
+MOST_LOADINGS, MOST_ROWS, MOST_MARKS = 6, 66, 100  # that are drawn
+_A_ROW = 400  # shapes, at most: as many as can be told apart
+_CLOSE = 15  # batches before and after the longest wait that are shown closer
+_LARGEST = 1 << 53  # microseconds
+_GENERATOR = '<meta name="generator" content="mpiter trace">'
+
+WIDTH, BESIDE, MARGIN, ROW, BAR = 1000, 205, 14, 28, 22  # pixels
+KINDS = {  # of activity: by whom, what
+    "step": "your program's step",
+    "wait": "your program waits for a batch",
+    "open": "it takes the batch out of shared memory",
+    "order": "which samples come next is computed",
+    "fetch": "a worker fetches samples",
+    "ready": "finished batches wait to be taken",
+}
+STYLE = """
+:root { --ground: #fdfdfc; --ink: #1c2127; --faint: #59626d; --track: #e8ebee; --line: #c9d0d6;
+  --step: #0072b2; --wait: #d55e00; --open: #e69f00; --order: #8a939d; --fetch: #009e73;
+  --ready: #cc79a7; --lost: #b00020; }
+@media (prefers-color-scheme: dark) {
+  :root { --ground: #14171b; --ink: #e4e7ea; --faint: #a0a9b3; --track: #2a3037; --line: #46505a;
+    --step: #56b4e9; --wait: #e8873a; --open: #f0c04a; --order: #7f8994; --fetch: #2fbf93;
+    --ready: #cc79a7; --lost: #ff6b81; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground);
+  max-width: 1060px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem; }
+p { margin: .3rem 0; } .faint { color: var(--faint); font-size: 13px; }
+ul { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; font-size: 13px; }
+li::before { content: ""; display: inline-block; width: 12px; height: 12px; border-radius: 2px;
+  margin-right: .4rem; vertical-align: -1px; background: var(--colour); }
+figure { margin: .6rem 0; overflow-x: auto; }
+figcaption { font-weight: 600; font-size: 14px; position: sticky; left: 0; }
+svg { display: block; width: 100%; min-width: 720px; height: auto; }
+text { font: 13px system-ui, sans-serif; fill: var(--ink); } text.faint { font-size: 11px; fill: var(--faint); }
+.end { text-anchor: end; } .middle { text-anchor: middle; }
+"""
+
+
+class Span(NamedTuple):
+    """What went on in a row from ``begin`` to ``end``, in seconds of the trace."""
+
+    begin: float
+    end: float
+    kind: str
+    says: str = ""  # beside its kind and its time
+    height: float = 1.0  # of the row, from 0 to 1
+
+
+@dataclass(slots=True)
+class Loading:
+    """What loops of the same kind did: those that ran one after the other have the same rows."""
+
+    name: str
+    rows: dict[int, str]  # the name of each row by its thread number
+    spans: dict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))
+    counts: list[tuple[float, int, int]] = field(default_factory=list)  # when, ready, on their way
+    losses: list[tuple[float, str]] = field(default_factory=list)  # when, and what was lost
+    loops: int = 1
+
+    @property
+    def begin(self) -> float:
+        return min((spans[0].begin for spans in self._drawn), default=0.0)
+
+    @property
+    def end(self) -> float:
+        return max((spans[-1].end for spans in self._drawn), default=0.0)
+
+    @property
+    def _drawn(self) -> list[list[Span]]:
+        return [spans for spans in self.spans.values() if spans]
+
+    def add(self, later: Loading) -> None:
+        """Add what a later loop did."""
+        self.rows |= later.rows
+        for thread, spans in later.spans.items():
+            self.spans[thread] += spans
+        self.counts += later.counts
+        self.losses += later.losses
+        self.loops += later.loops
+
+    def within(self, begin: float, end: float) -> Loading:
+        """Return the part from ``begin`` to ``end``."""
+        found = Loading(self.name, self.rows, loops=self.loops)
+        for thread, spans in self.spans.items():
+            for span in spans:
+                if span.end > begin and span.begin < end:
+                    cut = span._replace(begin=max(begin, span.begin), end=min(end, span.end))
+                    found.spans[thread].append(cut)
+        before = [count for count in self.counts if count[0] < begin]
+        found.counts = [(begin, *count[1:]) for count in before[-1:]]
+        found.counts += [count for count in self.counts if begin <= count[0] < end]
+        found.losses = [loss for loss in self.losses if begin <= loss[0] < end]
+        return found
+
+    def ready(self) -> list[Span]:
+        """Return the numbers of finished batches as spans, the largest as high as the row."""
+        counts = sorted(self.counts)
+        most = max((ready for _, ready, _ in counts), default=0) or 1
+        ends = [begin for begin, _, _ in counts[1:]] + [max(self.end, *(at for at, _, _ in counts))]
+        spans = list[Span]()
+        for (begin, ready, coming), end in zip(counts, ends, strict=True):
+            spans.append(Span(begin, end, "ready", f"{ready}, and {coming} on their way", ready / most))
+        return spans
+
+
+# -- the trace -------------------------------------------------------------------------------------------------------
+
+
+def read(path: str) -> list[Loading]:
+    """Return what the trace in the file ``path`` says; raise an OptionError if it can't be one."""
+    loops = dict[int, Loading]()
+    number = 0
+    try:
+        events = json.loads(Path(path).read_bytes())
+        if not isinstance(events, list):
+            raise ValueError("it is no list of events")
+        for event in events:
+            number += 1
+            if event["cat"] != "mpiter":
+                raise ValueError("another program wrote it")
+            _note(loops, event)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        where = f"event {number} of {path}" if number else path
+        raise OptionError(
+            f"{where} is damaged, or of no trace of mpiter's ({error!r:.90}): name a file that "
+            "trace= has written, or record it again."
+        ) from error
+    for loop in loops.values():
+        for spans in loop.spans.values():
+            spans.sort()
+    found = list[Loading]()
+    with_spans = (loop for loop in loops.values() if loop.spans)
+    for loop in sorted(with_spans, key=lambda loop: loop.begin):
+        before = (one for one in found if one.name == loop.name and one.end <= loop.begin)
+        earlier = next(before, None)
+        if earlier is None:
+            found.append(loop)
+        else:
+            earlier.add(loop)
+    if not found:
+        raise OptionError(f"{path} has nothing to draw: take some batches while trace= records.")
+    return found
+
+
+def _note(loops: dict[int, Loading], event: dict[str, Any]) -> None:
+    """Add an event, in the form that ``trace.py`` gives it."""
+    phase, name, args = event["ph"], event["name"], event["args"]
+    loop, thread = _whole(event["pid"]), _whole(event["tid"])
+    begin = _whole(event["ts"]) / 1e6
+    end = begin + _whole(event["dur"]) / 1e6
+    if phase == "M" and name == "process_name":
+        loops[loop] = Loading(str(args["name"]).partition(": ")[2], {})
+    elif phase == "M":
+        loops[loop].rows[thread] = str(args["name"])
+    elif phase == "C":
+        loops[loop].counts.append((begin, _whole(args["ready"]), _whole(args["on their way"])))
+    elif phase == "i":
+        loops[loop].losses.append((begin, str(name)))
+    elif name in KINDS and thread in loops[loop].rows:
+        loops[loop].spans[thread].append(Span(begin, end, name, _about(args)))
+    else:
+        raise ValueError(f"unknown: {name!r}")
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _LARGEST:
+        raise ValueError(f"{value!r} is no number of such an event")
+    return value
+
+
+def _about(args: dict[str, Any]) -> str:
+    """Say what the event's figures are."""
+    if "samples" in args:
+        return f"a batch of {_whole(args['samples']):,}"
+    if "rows" in args:
+        queue_s, cpu_s = float(args["queue_s"]), float(args["cpu_s"])
+        return (
+            f"samples: {_whole(args['rows']):,}; {_time(cpu_s)} of processor time; "
+            f"waited {_time(queue_s)} for its turn"
+        )
+    return ""
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+def page(title: str, found: Sequence[Loading]) -> str:
+    """Return the page: for each loading what it comes to in a sentence, all of it, and a part closer."""
+    drawn = found[:MOST_LOADINGS]
+    rows = sum(min(len(one.rows), MOST_ROWS) + 1 for one in drawn)
+    shapes = min(_A_ROW, SHAPES // (2 * rows))
+    body = [f"<h1>{escape(title)}</h1>", *_legend(drawn)]
+    for one in drawn:
+        body += _section(one, shapes)
+    if len(found) > len(drawn):
+        body.append(f"<p>{len(found) - len(drawn)} more, which overlap these, aren't drawn.</p>")
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"{_GENERATOR}<title>{escape(title)}</title><style>{STYLE}</style>"
+    )
+    lines = [f'<!doctype html><html lang="en"><head>{head}</head><body>', *body, "</body></html>"]
+    return "\n".join([*lines, ""])
+
+
+def _legend(found: Sequence[Loading]) -> Iterator[str]:
+    kinds = {span.kind for one in found for spans in one.spans.values() for span in spans}
+    kinds |= {"ready"} if any(one.counts for one in found) else set()
+    marks = {kind: f"<b>{kind}</b>: {says}" for kind, says in KINDS.items() if kind in kinds}
+    if any(one.losses for one in found):
+        marks["lost"] = "a worker was lost, and replaced"
+    items = (f'<li style="--colour: var(--{kind})">{says}' for kind, says in marks.items())
+    yield f"<ul>{''.join(items)}</ul>"
+    yield "<p class=faint>Point at a bar to read what it is and how long it took.</p>"
+
+
+def _section(one: Loading, shapes: int) -> Iterator[str]:
+    yield f"<h2>{escape(one.name)}</h2>"
+    yield f"<p>{escape(_told(one))}</p>"
+    if len(one.rows) > MOST_ROWS:
+        yield f"<p class=faint>{len(one.rows) - MOST_ROWS} more rows aren't drawn.</p>"
+    if len(one.losses) > MOST_MARKS:
+        yield f"<p class=faint>Of {len(one.losses)} losses the first {MOST_MARKS} are marked.</p>"
+    merged = [thread for thread, spans in _lanes(one) if len(spans) > shapes]
+    yield from _figure("All of it" if merged else "", one, shapes)
+    if not merged:
+        return
+    slice_s = (one.end - one.begin) / shapes
+    yield (
+        "<p class=faint>There are more events than can be told apart: rows marked ≈ are drawn in "
+        f"slices of {_time(slice_s)} or a few times that, each filled by the share of its time "
+        "that an activity took. <code>mpiter trace FILE --from S --to S</code> shows a part.</p>"
+    )
+    longest = _longest(one)
+    if longest is not None:
+        begin, end = _around(one, longest)
+        caption = f"Closer: around the longest wait, at {_time(longest.begin)}"
+        yield from _figure(caption, one.within(begin, end), shapes)
+
+
+def _told(one: Loading) -> str:
+    """What it comes to, in sentences."""
+    spans = one.spans.get(CONSUMER, [])
+    batches = sum(span.kind == "open" for span in spans)
+    waits = [span for span in spans if span.kind == "wait"]
+    took_s = one.end - one.begin
+    says = f"{batches:,} {'batch' if batches == 1 else 'batches'} in {_time(took_s)}"
+    if one.loops > 1:
+        says += f", by {one.loops} loops, one after the other"
+    says += "."
+    if waits and took_s:
+        waited_s = sum(span.end - span.begin for span in waits)
+        says += f" The program waited {_share(waited_s / took_s)} of the time."
+        says += f" Its first wait took {_time(waits[0].end - waits[0].begin)}"
+        longest = _longest(one)
+        if longest is not None:
+            took = _time(longest.end - longest.begin)
+            says += f", the longest of the others {took}, at {_time(longest.begin)}"
+        says += "."
+    return says
+
+
+def _longest(one: Loading) -> Span | None:
+    """The longest wait after the first batch, which waits for workers to start."""
+    waits = [span for span in one.spans.get(CONSUMER, ()) if span.kind == "wait"]
+    return max(waits[1:], key=lambda span: span.end - span.begin, default=None)
+
+
+def _around(one: Loading, longest: Span) -> tuple[float, float]:
+    """The interval of some batches before and after a wait."""
+    waits = [span for span in one.spans[CONSUMER] if span.kind == "wait"]
+    at = waits.index(longest)
+    return waits[max(0, at - _CLOSE)].begin, waits[min(len(waits) - 1, at + _CLOSE)].end
+
+
+# -- a picture -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The time that a picture shows, from left to right."""
+
+    begin: float
+    end: float
+
+    def x(self, at: float) -> float:
+        return BESIDE + (WIDTH - BESIDE - MARGIN) * (at - self.begin) / (self.end - self.begin)
+
+    def ticks(self) -> Iterator[tuple[float, str]]:
+        """Yield some ten round numbers, with their unit."""
+        span_s = self.end - self.begin
+        unit, factor = ("ms", 1e3) if self.end < 1 else ("s", 1.0) if self.end < 300 else ("min", 1 / 60)
+        rough = factor * span_s / 8
+        scale = 10.0 ** math.floor(math.log10(rough))
+        step = next(scale * digit for digit in (1, 2, 5, 10) if scale * digit >= rough)
+        digits = max(0, -math.floor(math.log10(step)))
+        for number in range(math.ceil(factor * self.begin / step), int(factor * self.end / step) + 1):
+            yield number * step / factor, f"{number * step:,.{digits}f} {unit}"
+
+
+def _lanes(one: Loading) -> Iterator[tuple[int, list[Span]]]:
+    """Yield the rows of a picture: their thread numbers, and 0 for the batches that are ready."""
+    for thread in sorted(one.rows)[:MOST_ROWS]:
+        yield thread, one.spans.get(thread, [])
+    if one.counts:
+        yield 0, one.ready()
+
+
+def _figure(caption: str, one: Loading, shapes: int) -> Iterator[str]:
+    axis = Axis(one.begin, max(one.end, one.begin + 1e-6))
+    lanes = list(_lanes(one))
+    bottom = 6 + ROW * len(lanes)
+    parts = list[str]()
+    for at, says in axis.ticks():
+        x = axis.x(at)
+        parts.append(f'<path d="M{x:.1f} 2V{bottom + 2}" stroke="var(--line)" stroke-width=".6"/>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" class="faint middle">{says}</text>')
+    for number, (thread, spans) in enumerate(lanes):
+        top = 4 + ROW * number
+        is_merged = len(spans) > shapes
+        name = one.rows.get(thread, "ready batches") + (" ≈" if is_merged else "")
+        parts.append(f'<text x="6" y="{top + 15}">{escape(name)}</text>')
+        aside = _aside(thread, spans, axis)
+        parts.append(f'<text x="{BESIDE - 8}" y="{top + 15}" class="faint end">{escape(aside)}</text>')
+        parts.append(_bar(BESIDE, top, WIDTH - BESIDE - MARGIN, BAR, "track"))
+        parts += _merged(spans, axis, top, shapes) if is_merged else _single(spans, axis, top)
+    for at, says in one.losses[:MOST_MARKS]:
+        x = axis.x(min(max(at, axis.begin), axis.end))
+        told = f"<title>{escape(says)}, at {_time(at)}</title>"
+        mark = f"M{x - 5:.1f} 0h10l-4 7V{bottom}h-2V7z"
+        parts.append(f'<path d="{mark}" fill="var(--lost)">{told}</path>')
+    size = f'viewBox="0 0 {WIDTH} {bottom + 22}" role="img"'
+    yield "<figure>"
+    if caption:
+        yield f"<figcaption>{escape(caption)}</figcaption>"
+    yield f"<svg {size}><title>{escape(caption or one.name)}</title>"
+    yield from parts
+    yield "</svg></figure>"
+
+
+def _aside(thread: int, spans: Sequence[Span], axis: Axis) -> str:
+    """The figure beside a row's name."""
+    if not thread:
+        counts = [int(span.says.partition(",")[0]) for span in spans]
+        return f"at most {max(counts, default=0)}"
+    kind = "wait" if thread == CONSUMER else "fetch" if thread >= WORKER else "order"
+    share = sum(span.end - span.begin for span in spans if span.kind == kind) / (axis.end - axis.begin)
+    return f"{_share(share)} {'waiting' if kind == 'wait' else 'busy'}"
+
+
+def _single(spans: Iterable[Span], axis: Axis, top: float) -> Iterator[str]:
+    """Draw each span."""
+    for span in spans:
+        left, right = axis.x(span.begin), axis.x(span.end)
+        tall = BAR * span.height
+        where = f"{_time(span.end - span.begin)} from {_time(span.begin)} on"
+        about = f"; {span.says}" if span.says else ""
+        wide = max(right - left - 0.7, 0.6)  # neighbours can be told apart
+        if tall:
+            says = f"{span.kind}: {where}{about}"
+            yield _bar(left, top + BAR - tall, wide, tall, span.kind, says)
+
+
+def _merged(spans: Sequence[Span], axis: Axis, top: float, shapes: int) -> Iterator[str]:
+    """Draw slices of time, each filled by the shares of what went on in it."""
+    kinds = [kind for kind in KINDS if any(span.kind == kind for span in spans)]
+    slices = max(1, shapes // len(kinds))
+    each_s = (axis.end - axis.begin) / slices
+    shares = {kind: [0.0] * slices for kind in kinds}
+    counts = [0] * slices
+    for span in spans:
+        first = min(slices - 1, max(0, int((span.begin - axis.begin) / each_s)))
+        last = min(slices - 1, max(0, int((span.end - axis.begin) / each_s)))
+        counts[first] += 1
+        for number in range(first, last + 1):
+            begins = axis.begin + number * each_s
+            within_s = min(span.end, begins + each_s) - max(span.begin, begins)
+            shares[span.kind][number] += span.height * max(0.0, within_s) / each_s
+    yield '<g shape-rendering="crispEdges">'  # without seams between the slices
+    for number, count in enumerate(counts):
+        begins = axis.begin + number * each_s
+        found = {kind: min(1.0, shares[kind][number]) for kind in kinds}
+        told = ", ".join(f"{kind} {_share(share)}" for kind, share in found.items())
+        says = f"{_time(each_s)} from {_time(begins)} on: {told}; events: {count:,}"
+        base = top + BAR
+        for kind, share in found.items():
+            tall = min(BAR * share, base - top)
+            base -= tall
+            if tall >= 0.05:
+                wide = axis.x(begins + each_s) - axis.x(begins)
+                yield _bar(axis.x(begins), base, wide, tall, kind, says)
+    yield "</g>"
+
+
+def _bar(x: float, y: float, wide: float, tall: float, kind: str, says: str = "") -> str:
+    box = f'x="{x:.2f}" y="{y:.1f}" width="{wide:.2f}" height="{tall:.1f}" fill="var(--{kind})"'
+    return f"<rect {box}><title>{escape(says)}</title></rect>" if says else f"<rect {box}/>"
+
+
+def _time(seconds: float) -> str:
+    """Three digits, and the unit.
+
+    >>> [_time(seconds).split() for seconds in (0.0000123, 1.234, 123.4, 1234.0)]
+    [['12.3', 'µs'], ['1.23', 's'], ['123', 's'], ['20.6', 'min']]
+    """
+    limits = (1e-3, 1e6, "µs"), (1, 1e3, "ms"), (600, 1, "s"), (math.inf, 1 / 60, "min")
+    factor, unit = next((factor, unit) for limit, factor, unit in limits if seconds < limit)
+    value = seconds * factor
+    digits = 0 if value >= 100 or not value else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f}\N{NO-BREAK SPACE}{unit}"
+
+
+def _share(share: float) -> str:
+    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    about = "Draw what trace= has recorded as a page of HTML that opens in any browser, without a network."
+    parser = commands.add_parser("trace", help="draw the timeline of a trace", description=about)
+    parser.add_argument("file", metavar="FILE.json", help="what trace= has written")
+    parser.add_argument("--out", metavar="FILE.html", help="the page (default: beside the trace)")
+    parser.add_argument("--from", dest="begin", type=float, metavar="S", help="draw from this second on")
+    parser.add_argument("--to", dest="end", type=float, metavar="S", help="draw up to this second")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    out = Path(options.out or Path(options.file).with_suffix(".html"))
+    if out.exists() and _GENERATOR not in _beginning(out):
+        raise OptionError(f"{out} isn't a page of mpiter trace: name another file by --out.")
+    found = read(options.file)
+    if options.begin is not None or options.end is not None:
+        begin = options.begin if options.begin is not None else 0.0
+        end = options.end if options.end is not None else math.inf
+        parts = [one.within(begin, end) for one in found]
+        found = [one for one in parts if one.spans]
+        if not found:
+            raise OptionError(f"nothing was recorded from {begin:g} to {end:g} s: choose other seconds.")
+    text = page(f"Timeline of {Path(options.file).name}", found)
+    part = out.with_name(f"{out.name}.{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
+    print(out)
+    return 0
+
+
+def _beginning(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(1000).decode(errors="replace")
