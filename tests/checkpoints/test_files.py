@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
-import contextlib
 import json
 import os
 import random
