@@ -22,7 +22,7 @@ from ..samples.envelope import dumps
 from ..samples.tensors import torch_with
 from .anypool import Threads
 from .pool import Pool
-from .starting import import_once, start_server
+from .starting import import_once, keep_standard_descriptors, start_server
 
 _REMEDY = "Open such things in worker_init or on first use, and leave them out in __getstate__."  # forking doesn't help
 
@@ -87,6 +87,7 @@ class Process:
 
     def prepare(self) -> None:
         """Start the fork server ahead, if this backend uses one, so that workers start sooner."""
+        keep_standard_descriptors()
         if self.start_method == "forkserver" and not multiprocessing.current_process().daemon:
             with contextlib.suppress(OSError, RuntimeError):  # starting the workers will report it
                 start_server()
@@ -98,6 +99,7 @@ class Process:
                 "this is a daemonic process (a worker of multiprocessing.Pool, say, or of another loader), which may "
                 "not have children. Pass n_processes=0 (num_workers=0) or backend='thread', or make it not a daemon."
             )
+        keep_standard_descriptors()
         if self.start_method != "fork":
             pool = partial(Pool, context=multiprocessing.get_context(self.start_method))
             try:

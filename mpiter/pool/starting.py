@@ -71,14 +71,19 @@ class _ForkServer(_Base):  # type: ignore[misc]
             self._take(frozenset())
         self._began_in, self._read = _surroundings(), _own_files()
         config: dict[str, Any] = mp_process.current_process()._config  # type: ignore[attr-defined]
-        before, short = config.get("tempdir"), min(tempfile.gettempdir(), "/tmp", key=len)  # addresses are short
-        folder = config["tempdir"] = tempfile.mkdtemp(prefix="pymp-", dir=short)
+        before, folder = config.get("tempdir"), _new_folder()
+        where = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        through = f"/proc/self/fd/{where}"
+        # A socket's address has about a hundred bytes, and TMPDIR may have more.
+        short = config["tempdir"] = through if os.path.exists(through) else folder
         try:
             super().ensure_running()
-            if self._forkserver_address.startswith(folder):  # a new one has begun to listen
+            if self._forkserver_address.startswith(short):  # a new one has begun to listen
+                self._forkserver_address = os.path.join(folder, os.path.basename(self._forkserver_address))
                 self._go_unnamed()
         finally:
             config["tempdir"] = before
+            os.close(where)
             if not str(self._forkserver_address).startswith(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -137,6 +142,16 @@ class _ForkServer(_Base):  # type: ignore[misc]
             os.lstat(through)  # where /proc is not mounted the name stays
             os.unlink(self._forkserver_address)
             self._forkserver_address = through
+
+
+def _new_folder() -> str:
+    """Make a folder for the server's socket: where temporary files belong, else in memory."""
+    try:
+        return tempfile.mkdtemp(prefix="pymp-")
+    except OSError:
+        if not os.access("/dev/shm", os.W_OK):
+            raise
+        return tempfile.mkdtemp(prefix="pymp-", dir="/dev/shm")
 
 
 class _Preload(list[str]):
@@ -259,6 +274,16 @@ def _as_workers_start() -> Iterator[None]:
             yield
         finally:
             forking.connect_to_new_process, spawning.get_preparation_data = connect, prepare
+
+
+def keep_standard_descriptors() -> None:
+    """Open standard input, output and error on nothing where the program has closed them.
+
+    Otherwise a pipe or the memory of batches would get the number, and what is printed would be written into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 def start_tracker() -> None:

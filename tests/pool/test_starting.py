@@ -85,6 +85,56 @@ def test_the_fork_server_imports_once_what_the_program_finds(tmp_path: Path) -> 
     assert sorted(by_program_and_server) == ["data", "data", "library", "library"]
 
 
+SURROUNDED = """
+import errno, os, sys, tempfile
+import mpiter
+
+def full(suffix=None, prefix=None, dir=None):
+    if (dir or tempfile.gettempdir()) == "/tmp":
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp")
+    return genuine(suffix, prefix, dir)
+
+class Prints(list):
+    def __getitem__(self, index):
+        os.write(2, b"the worker's")
+        return super().__getitem__(index)
+
+genuine, tempfile.mkdtemp = tempfile.mkdtemp, full
+backend = mpiter.Process(sys.argv[1])
+closed = list(map(int, sys.argv[2:]))
+for descriptor in closed:
+    os.close(descriptor)
+with mpiter.batches(Prints(range(8)), 2, shuffle=False, n_processes=1, backend=backend) as stream:
+    batches = []
+    for batch in stream:
+        if 2 in closed:
+            os.write(2, b"the program's")
+        batches.append(batch.tolist())
+    with open("found", "w") as file:
+        print(batches, *(os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in closed), file=file)
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
+def test_a_program_may_have_closed_its_standard_descriptors(tmp_path: Path, method: str) -> None:
+    """What is printed then goes nowhere: neither into a pipe nor into a batch that has taken the number."""
+    assert run(tmp_path, SURROUNDED, method, 0, 2).ended_well()
+    nothing = "/dev/null"
+    assert (tmp_path / "found").read_text().split("] ")[-1].split() == [nothing, nothing]
+    assert (tmp_path / "found").read_text().startswith("[[0, 1], [2, 3], [4, 5], [6, 7]]")
+
+
+@pytest.mark.parametrize("has_another", [True, False])
+def test_the_fork_server_starts_though_tmp_is_full(tmp_path: Path, has_another: bool) -> None:
+    """Its socket lies where TMPDIR says, whose name may be longer than an address, else in memory."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    environment = {"TMPDIR": str(folder) if has_another else "/tmp"}
+    outcome = run(tmp_path, SURROUNDED, "forkserver", **environment)
+    assert (outcome.code, outcome.err, outcome.left_running) == (0, "the worker's" * 8, [])
+    assert list(folder.iterdir()) == []
+
+
 NOTED = """
 import os
 with open("imports", "a") as file:
