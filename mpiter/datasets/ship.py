@@ -12,6 +12,7 @@ import io
 import mmap
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
@@ -23,7 +24,7 @@ import numpy as np
 
 from ..errors import DatasetNotPicklable, SharedMemoryFull, warn
 from ..samples import tensors
-from ..samples.byvalue import ByValue, culprit
+from ..samples.byvalue import SCRIPT, ByValue, culprit, is_importable
 from ..samples.envelope import aligned
 from ..samples.tree import PAGE
 from ..transport.memory import SharedBytes, SharedFile, write_all
@@ -99,12 +100,16 @@ class Mapped:
 
 
 class Shipment:
-    """A pickled cargo; ``hold`` is the class that keeps its buffers where workers can read them."""
+    """A pickled cargo; ``hold`` is the class that keeps its buffers where workers can read them.
+
+    ``modules`` are those that opening it imports, without those that every worker has.
+    """
 
     def __init__(self, cargo: Any, hold: Any = Mapped) -> None:
         self._maps_files = hold.maps_files
         self._kept: list[Any] | None = [] if hold.maps_files else None
-        raw, self._shared, stays = self._packed(cargo, self._kept)
+        raw, self._shared, stays, modules = self._packed(cargo, self._kept)
+        self.modules = frozenset(filter(_takes_time, modules.union(_first)))
         if stays:
             warn(_told(stays))
         if raw[1].nbytes > _MANY:
@@ -118,8 +123,9 @@ class Shipment:
 
     def _packed(
         self, cargo: Any, kept: list[Any] | None
-    ) -> tuple[list[memoryview], list[SharedBytes | None], list[str]]:
-        """Return the buffers to send (settings, cargo, arrays), as many mapped files or None, and what can't be sent.
+    ) -> tuple[list[memoryview], list[SharedBytes | None], list[str], set[str]]:
+        """Return the buffers to send (settings, cargo, arrays), as many mapped files or None, what can't be sent, and
+        the modules that workers will import.
 
         The buffer of a mapped file is empty.  ``kept`` is that of ``_dumps``.
         """
@@ -129,7 +135,9 @@ class Shipment:
         program = by_value(held)
         raw = [memoryview(program), memoryview(pickled), *(buffer.raw() for buffer in buffers)]
         shared = [one.obj if self._maps_files and isinstance(one.obj, SharedBytes) else None for one in raw]
-        return [memoryview(b"") if there else one for one, there in zip(raw, shared, strict=True)], shared, stays
+        modules.update(held.modules)
+        raw = [memoryview(b"") if there else one for one, there in zip(raw, shared, strict=True)]
+        return raw, shared, stays, modules
 
     def open(self, notice: Callable[[str], object]) -> Any:
         """Return the cargo, unpickled; ``notice`` warns the user.  Pages of arrays that it writes to become private."""
@@ -144,7 +152,7 @@ class Shipment:
     def holds(self, cargo: Any) -> bool:
         """True if packing ``cargo`` now would give the same bytes, so that workers needn't get it again."""
         try:
-            raw, shared, _ = self._packed(cargo, [] if self._maps_files else None)
+            raw, shared, _, _ = self._packed(cargo, [] if self._maps_files else None)
         except Exception:  # it can't be pickled now: starting new workers will raise the error
             return False
         if shared != self._shared or [buffer.nbytes for buffer in raw] != self._sizes:
@@ -158,6 +166,13 @@ class Shipment:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_kept": None}
+
+
+def _takes_time(name: str) -> bool:
+    """True if workers import this module only because the dataset needs it."""
+    package = name.partition(".")[0]
+    is_there_anyway = package in sys.stdlib_module_names or package in ("mpiter", "numpy", *SCRIPT)
+    return not is_there_anyway and name in sys.modules and is_importable(name)
 
 
 def _are_equal(one: Any, other: Any) -> bool:

@@ -104,10 +104,15 @@ def put(held: Held, dumps: Dumps) -> Iterator[str]:
             yield f"{module}.{name} ({problem})"
 
 
+def is_installed(file: str) -> bool:
+    """True if a module's file belongs to Python or to an installed package."""
+    return file.startswith(_INSTALLED) or "-packages/" in file
+
+
 def _is_own(name: str) -> bool:
     """True if a module is the program's own: its file belongs neither to Python nor to an installed package."""
     file = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")  # a lazy module mustn't load itself
-    if not isinstance(file, str) or not file.endswith(".py") or file.startswith(_INSTALLED) or "-packages/" in file:
+    if not isinstance(file, str) or not file.endswith(".py") or is_installed(file):
         return False
     return name.partition(".")[0] not in ("mpiter", *SCRIPT) and is_importable(name)
 

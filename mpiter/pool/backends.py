@@ -22,7 +22,7 @@ from ..samples.envelope import dumps
 from ..samples.tensors import torch_with
 from .anypool import Threads
 from .pool import Pool
-from .starting import start_server
+from .starting import import_once, keep_standard_descriptors, start_server
 
 _REMEDY = "Open such things in worker_init or on first use, and leave them out in __getstate__."  # forking doesn't help
 
@@ -79,6 +79,7 @@ class Process:
         if start_method not in (None, *known):
             raise OptionError(f"start_method={start_method!r} is not available here; use one of {', '.join(known)}.")
         self._may_fork = start_method is None and "fork" in known
+        self._has_launched = False
         self.start_method = start_method or ("forkserver" if sys.platform == "linux" else "spawn")
 
     def __repr__(self) -> str:
@@ -86,6 +87,7 @@ class Process:
 
     def prepare(self) -> None:
         """Start the fork server ahead, if this backend uses one, so that workers start sooner."""
+        keep_standard_descriptors()
         if self.start_method == "forkserver" and not multiprocessing.current_process().daemon:
             with contextlib.suppress(OSError, RuntimeError):  # starting the workers will report it
                 start_server()
@@ -97,17 +99,29 @@ class Process:
                 "this is a daemonic process (a worker of multiprocessing.Pool, say, or of another loader), which may "
                 "not have children. Pass n_processes=0 (num_workers=0) or backend='thread', or make it not a daemon."
             )
+        keep_standard_descriptors()
         if self.start_method != "fork":
             pool = partial(Pool, context=multiprocessing.get_context(self.start_method))
             try:
-                return packed(cargo, ship.Mapped, pool, ship.REMEDY)
+                launch = packed(cargo, ship.Mapped, pool, ship.REMEDY)
             except DatasetNotPicklable as error:
                 cuda = getattr(torch_with("cuda"), "cuda", None)  # which no forked process can use any more
                 if not self._may_fork or error.is_handle or (cuda is not None and cuda.is_initialized()):
                     raise
                 warn(f"{error} Forking the workers instead.")
+            else:
+                if self.start_method == "forkserver":
+                    self._import_once(launch.cargo.modules)
+                return launch
         name_classes()
         return Launch(ship.Kept(cargo), partial(Pool, context=multiprocessing.get_context("fork")), dumps)
+
+
+    def _import_once(self, modules: frozenset[str]) -> None:
+        """Have the fork server import what workers need, if they are started again and again."""
+        # The first workers import for themselves: mostly they are the only ones, and needn't wait for another server.
+        import_once(modules if self._has_launched else ())
+        self._has_launched = True
 
 
 class Thread:

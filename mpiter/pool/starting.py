@@ -22,10 +22,13 @@ from multiprocessing import process as mp_process
 from multiprocessing import resource_tracker, spawn
 from typing import Any, cast
 
+from ..datasets.variables import is_installed
 from ..errors import WorkerStartError
+from ..worker import preloaded as preloading
 from ..worker.home import TO_THE_LAUNCHER
 
 _DYING_S = 1.0  # how long a dying fork server is waited for
+_FOR_IMPORTS_S = 60.0  # how long the server may import what datasets need; workers may take as long
 _starting = threading.RLock()
 ours: weakref.WeakSet[Any] = weakref.WeakSet()  # worker processes that this process has started
 
@@ -42,21 +45,86 @@ class _ForkServer(_Base):  # type: ignore[misc]
     _forkserver_address: Any
     _door: int | None = None  # a descriptor on the socket's place in the file system
 
+    def __init__(self, modules: frozenset[str] = frozenset()) -> None:
+        """Make a server that will also import ``modules``, which datasets need."""
+        super().__init__()
+        self._began_in: Any = None
+        self._read: dict[str, float] = {}
+        self._take(modules)
+
+    def _take(self, modules: frozenset[str]) -> None:
+        self.modules = modules
+        self._has_started_one = not modules
+        chosen = cast(Any, mp_forkserver)._forkserver._preload_modules  # by the user; __main__ unless he has chosen
+        others = (*preloaded, *(name for name in _USEFUL.split() if name in sys.modules), *chosen)
+        needed = "multiprocessing.popen_forkserver", "mpiter.worker.worker"
+        in_order = [name for name in list(sys.modules) if name in modules]
+        self._preload_modules = _Preload([*needed, *(name for name in others if name != "__main__")], in_order)
+
     def ensure_running(self) -> None:
         start_tracker()  # first, because starting it unblocks interrupts
         if self.is_running():  # making a folder each time would take as long as a fork
             return
+        if self._forkserver_pid is not None and self.modules:
+            # It has died, perhaps because a module can't be imported once for all workers.
+            _refused.update(self.modules)
+            self._take(frozenset())
+        self._began_in, self._read = _surroundings(), _own_files()
         config: dict[str, Any] = mp_process.current_process()._config  # type: ignore[attr-defined]
-        before, short = config.get("tempdir"), min(tempfile.gettempdir(), "/tmp", key=len)  # addresses are short
-        folder = config["tempdir"] = tempfile.mkdtemp(prefix="pymp-", dir=short)
+        before, folder = config.get("tempdir"), _new_folder()
+        where = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        through = f"/proc/self/fd/{where}"
+        # A socket's address has about a hundred bytes, and TMPDIR may have more.
+        short = config["tempdir"] = through if os.path.exists(through) else folder
         try:
             super().ensure_running()
-            if self._forkserver_address.startswith(folder):  # a new one has begun to listen
+            if self._forkserver_address.startswith(short):  # a new one has begun to listen
+                self._forkserver_address = os.path.join(folder, os.path.basename(self._forkserver_address))
                 self._go_unnamed()
         finally:
             config["tempdir"] = before
+            os.close(where)
             if not str(self._forkserver_address).startswith(folder):
                 shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def is_outdated(self) -> bool:
+        """True if what this server has imported for datasets might be another thing if it were imported now."""
+        if not self.modules:
+            return False
+        files = _own_files()
+        return self._began_in != _surroundings() or any(files.get(file) != when for file, when in self._read.items())
+
+    @contextlib.contextmanager
+    def in_time(self) -> Iterator[None]:
+        """Limit the time that the first worker waits while the server imports what datasets need."""
+        if self._has_started_one:
+            yield
+            return
+        self.ensure_running()
+        too_late = threading.Timer(_FOR_IMPORTS_S, self._give_up, [self._forkserver_pid])
+        too_late.start()
+        try:
+            yield
+            self._has_started_one = True
+        finally:
+            too_late.cancel()
+
+    def _give_up(self, pid: int) -> None:
+        if self._forkserver_pid == pid and self.is_running():
+            os.kill(pid, signal.SIGKILL)
+
+    def retire(self) -> None:
+        """End the server once it has no workers; it isn't asked for others."""
+        if self._forkserver_pid is not None:
+            _ending.append(self._forkserver_pid)
+            self.part()
+
+    def part(self) -> None:
+        """Close this process's descriptors of the server."""
+        for descriptor in (self._forkserver_alive_fd, self._door):
+            if descriptor is not None:
+                os.close(descriptor)
 
     def is_running(self) -> bool:
         if self._forkserver_pid is not None:
@@ -76,35 +144,85 @@ class _ForkServer(_Base):  # type: ignore[misc]
             self._forkserver_address = through
 
 
+def _new_folder() -> str:
+    """Make a folder for the server's socket: where temporary files belong, else in memory."""
+    try:
+        return tempfile.mkdtemp(prefix="pymp-")
+    except OSError:
+        if not os.access("/dev/shm", os.W_OK):
+            raise
+        return tempfile.mkdtemp(prefix="pymp-", dir="/dev/shm")
+
+
 class _Preload(list[str]):
-    """The list of modules that the fork server imports.
+    """The list of modules that the fork server imports; ``of_datasets`` are imported last.
 
     The server's command line contains the ``repr`` of this list, which here is an expression that first sets the
     ``sys.path`` of this program: else the server might find another mpiter, or none.
     """
 
+    def __init__(self, usual: list[str], of_datasets: list[str]) -> None:
+        super().__init__(usual)
+        self._of_datasets = of_datasets
+
     def __repr__(self) -> str:
         path = spawn.get_preparation_data("mpiter").get("sys_path", [])
         forgets = f"[__import__('os').environ.pop(name, None) for name in {TO_THE_LAUNCHER}]"
-        return f"__import__('sys').path.__setitem__(slice(None), {path!r}) or {forgets} and {list(self)!r}"
+        load = f"__import__({preloading.__name__!r}, fromlist=['load']).load"
+        loads = f"{load}({list(self)!r}, {self._of_datasets!r}, {sys.argv!r})"
+        return f"__import__('sys').path.__setitem__(slice(None), {path!r}) or {forgets} and {loads}"
 
 
 # Modules that can be imported before a fork; if this program has one, its datasets probably use it.
 _USEFUL = "PIL.Image cv2 h5py datasets.arrow_dataset torch_geometric.data torchvision.transforms transformers.data"
 preloaded: list[str] = []  # other modules that the fork server imports when it starts, so that workers needn't
 _server: _ForkServer | None = None
+_refused: set[str] = set()  # modules that the server couldn't import for all workers, or others beside them
+_ending: list[int] = []  # servers that end with their last worker
 
 
 def _our_server() -> _ForkServer:
     global _server
     if _server is None:
-        chosen = cast(Any, mp_forkserver)._forkserver._preload_modules  # by the user; __main__ unless he has chosen
-        others = (*preloaded, *(name for name in _USEFUL.split() if name in sys.modules), *chosen)
-        needed = "multiprocessing.popen_forkserver", "mpiter.worker.worker"
-        wanted = [*needed, *(name for name in others if name != "__main__"), "mpiter.worker.preloaded"]
         _server = _ForkServer()
-        _server._preload_modules = _Preload(wanted)
     return _server
+
+
+def _surroundings() -> Any:
+    """Return what a module may look at while it is imported."""
+    folder = None
+    with contextlib.suppress(OSError):  # it has been removed
+        folder = os.getcwd()
+    return folder, dict(os.environ), [*sys.path], [*sys.argv]
+
+
+def _own_files() -> dict[str, float]:
+    """Return the files of the program's own modules, and when each was last changed."""
+    found = dict[str, float]()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__dict__", {}).get("__file__")  # a lazy module mustn't load itself
+        if isinstance(file, str) and not is_installed(file):
+            with contextlib.suppress(OSError):
+                found[file] = os.stat(file).st_mtime
+    return found
+
+
+def import_once(modules: Iterable[str]) -> None:
+    """Have the fork server import ``modules`` for the workers that it will fork; another one, if it is running."""
+    global _server
+    if sys.platform != "linux":
+        return
+    with _starting:
+        server = _our_server()
+        wanted = server.modules.union(modules) - _refused
+        if wanted != server.modules or server.is_outdated:
+            server.retire()
+            _server = _ForkServer(wanted)
+        for pid in list(_ending):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                    continue
+            _ending.remove(pid)
 
 
 def start_server() -> None:
@@ -117,7 +235,9 @@ def start(process: Any) -> None:
     """Start a worker process; if the fork server dies meanwhile, start another and try once more."""
     with _as_workers_start():
         try:
-            process.start()
+            is_servers = process._start_method == "forkserver"
+            with _our_server().in_time() if is_servers else contextlib.nullcontext():
+                process.start()
         except (EOFError, ConnectionError):
             end = time.monotonic() + _DYING_S  # its socket closes shortly before the process ends
             while _our_server().is_running() and time.monotonic() < end:
@@ -156,6 +276,16 @@ def _as_workers_start() -> Iterator[None]:
             forking.connect_to_new_process, spawning.get_preparation_data = connect, prepare
 
 
+def keep_standard_descriptors() -> None:
+    """Open standard input, output and error on nothing where the program has closed them.
+
+    Otherwise a pipe or the memory of batches would get the number, and what is printed would be written into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
 def start_tracker() -> None:
     """Start multiprocessing's resource tracker, whose start unblocks signals, and restore the mask."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
@@ -178,10 +308,9 @@ def _disown() -> None:
                     os.close(descriptor)
     forget(list(ours))
     if _server is not None:  # it is the parent's
-        for descriptor in (_server._forkserver_alive_fd, _server._door):
-            if descriptor is not None:
-                os.close(descriptor)
+        _server.part()
         _server = None
+    _ending.clear()
 
 
 def forget(processes: Iterable[Any]) -> None:

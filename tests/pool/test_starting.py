@@ -85,6 +85,169 @@ def test_the_fork_server_imports_once_what_the_program_finds(tmp_path: Path) -> 
     assert sorted(by_program_and_server) == ["data", "data", "library", "library"]
 
 
+SURROUNDED = """
+import errno, os, sys, tempfile
+import mpiter
+
+def full(suffix=None, prefix=None, dir=None):
+    if (dir or tempfile.gettempdir()) == "/tmp":
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp")
+    return genuine(suffix, prefix, dir)
+
+class Prints(list):
+    def __getitem__(self, index):
+        os.write(2, b"the worker's")
+        return super().__getitem__(index)
+
+genuine, tempfile.mkdtemp = tempfile.mkdtemp, full
+backend = mpiter.Process(sys.argv[1])
+closed = list(map(int, sys.argv[2:]))
+for descriptor in closed:
+    os.close(descriptor)
+with mpiter.batches(Prints(range(8)), 2, shuffle=False, n_processes=1, backend=backend) as stream:
+    batches = []
+    for batch in stream:
+        if 2 in closed:
+            os.write(2, b"the program's")
+        batches.append(batch.tolist())
+    with open("found", "w") as file:
+        print(batches, *(os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in closed), file=file)
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
+def test_a_program_may_have_closed_its_standard_descriptors(tmp_path: Path, method: str) -> None:
+    """What is printed then goes nowhere: neither into a pipe nor into a batch that has taken the number."""
+    assert run(tmp_path, SURROUNDED, method, 0, 2).ended_well()
+    nothing = "/dev/null"
+    assert (tmp_path / "found").read_text().split("] ")[-1].split() == [nothing, nothing]
+    assert (tmp_path / "found").read_text().startswith("[[0, 1], [2, 3], [4, 5], [6, 7]]")
+
+
+@pytest.mark.parametrize("has_another", [True, False])
+def test_the_fork_server_starts_though_tmp_is_full(tmp_path: Path, has_another: bool) -> None:
+    """Its socket lies where TMPDIR says, whose name may be longer than an address, else in memory."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    environment = {"TMPDIR": str(folder) if has_another else "/tmp"}
+    outcome = run(tmp_path, SURROUNDED, "forkserver", **environment)
+    assert (outcome.code, outcome.err, outcome.left_running) == (0, "the worker's" * 8, [])
+    assert list(folder.iterdir()) == []
+
+
+NOTED = """
+import os
+with open("imports", "a") as file:
+    file.write("1")
+"""
+SHARED = """
+import numpy as np
+SIZE = 1
+
+class Data:
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return index * SIZE
+"""
+# The thread does what the dataset needs, and a forked process has none.
+UNSHAREABLE = """
+import queue, threading
+asked, told = queue.Queue(), queue.Queue()
+
+def work():
+    while True:
+        told.put(asked.get() * 5)
+
+threading.Thread(target=work, daemon=True).start()
+
+class Data:
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        asked.put(index)
+        return told.get(timeout=20)
+"""
+
+
+def test_workers_that_end_with_each_epoch_import_once_what_a_fork_can_share(tmp_path: Path) -> None:
+    """Each import is counted: the program's, the first worker's, then the fork server's."""
+    (tmp_path / "shared.py").write_text(NOTED + SHARED)
+    (tmp_path / "unshareable.py").write_text(NOTED + UNSHAREABLE)
+    text = """
+    import os, pathlib
+    import mpiter
+    import shared
+
+    def epoch(loader):
+        batches = [batch.tolist() for batch in loader]
+        print(*batches, pathlib.Path("imports").stat().st_size)
+
+    def loader_of(dataset):
+        return mpiter.DataLoader(dataset, 2, num_workers=1, persistent_workers=False)
+
+    loader = loader_of(shared.Data())
+    for shared.SIZE in (1, 2, 3):  # what the program changes reaches workers, whoever has imported the module
+        epoch(loader)
+    os.utime("shared.py", (0, 0))  # as if it had been edited
+    epoch(loader)
+    os.environ["MODE"] = "other"  # which the module might look at
+    epoch(loader)
+
+    import unshareable
+    loader = loader_of(unshareable.Data())
+    for _ in range(3):
+        epoch(loader)
+    """
+    assert run(tmp_path, text).ended_well().lines == [
+        "[0, 1] [2, 3] 2",
+        "[0, 2] [4, 6] 3",
+        "[0, 3] [6, 9] 3",
+        "[0, 3] [6, 9] 4",
+        "[0, 3] [6, 9] 5",
+        "[0, 5] [10, 15] 7",
+        "[0, 5] [10, 15] 10",  # the server has tried both modules, and the worker imports its own
+        "[0, 5] [10, 15] 11",
+    ]
+
+
+KEPT = {
+    "plain": "import json, random; SIZE = random.random()",
+    "closed": "with open(__file__) as file: TEXT = file.read()",
+    "asks": "import sys; assert sys.argv == ['train.py', '--fast']",
+}
+LEFT = {
+    "thread": "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+    "file": "file = open(__file__)",
+    "connection": "import socket; pair = socket.socketpair()",
+    "numpys": "import numpy as np; holder = [{'rng': np.random.default_rng()}]",
+    "legacy": "import numpy as np; holder = np.random.RandomState(1)",
+    "pythons": "import random; holder = lambda rng=random.Random(): rng.random()",
+    "fails": "1 / 0",
+    "exits": "raise SystemExit('it wants to be a program')",
+    "dies": "import os; os._exit(3)",
+}
+
+
+def test_the_fork_server_keeps_only_what_a_fork_can_share(tmp_path: Path) -> None:
+    """Each module is loaded in a process of its own, as the server's command line does; it tells by its exit code."""
+    for name, source in {**KEPT, **LEFT}.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    text = """
+    import os, sys
+    from mpiter.worker.preloaded import load
+
+    for name in sys.argv[1:]:
+        if (child := os.fork()) == 0:
+            load(["there.is.no.such.module"], [name], ["train.py", "--fast"])
+            os._exit(0)
+        print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    outcomes = run(tmp_path, text, *KEPT, *LEFT).ended_well().lines
+    codes = {name: 3 if name == "dies" else 77 for name in LEFT}
+    assert outcomes == [f"{name} {code}" for name, code in {**dict.fromkeys(KEPT, 0), **codes}.items()]
+
+
 LIFELINE = """
 import fcntl, multiprocessing, os, time
 from mpiter.worker import home
