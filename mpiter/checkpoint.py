@@ -25,9 +25,12 @@ import numpy as np
 from . import machine
 from .engine.options import seconds
 from .errors import OptionError, StateError, warn
+from .order.state import number_of, typed
 from .samples.jsonable import decoded, encoded
 from .typevars import T
 from .worker.seeding import give_back, global_generators, state_of
+
+_REMEDY = "pass another path, or delete the file if it is a damaged one."
 
 
 class _State(Enum):
@@ -294,6 +297,10 @@ class Checkpoint:
 
     def _load(self) -> None:
         states = _read(self.path)
+        for name, part in self._parts.items():
+            saved = states["parts"].get(name, {})
+            if type(part) is dict and type(saved) is not dict:
+                raise StateError(f"{self.path} holds {saved!r:.80} as part {name}, which is a dict here.")
         if states["parts"].keys() != self._parts.keys():
             theirs, ours = ", ".join(states["parts"]), ", ".join(self._parts)
             raise StateError(f"{self.path} holds {theirs}, but was given {ours}: pass the same parts, or another path.")
@@ -303,7 +310,11 @@ class Checkpoint:
         self.finished, self.epoch, self._passes = states["steps"], states["epoch"], states["passes"]
         for name, generator in _generators().items():
             if name in states["generators"]:
-                give_back(generator, states["generators"][name])
+                try:
+                    give_back(generator, states["generators"][name])
+                except Exception as error:  # generators raise any type for a wrong state
+                    what = f"{self.path} holds no state of the random generator {name}"
+                    raise StateError(f"{what}: {type(error).__name__}: {error}.") from error
         self._note_places()
 
 
@@ -354,12 +365,24 @@ def _read(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         try:
             with np.load(file, allow_pickle=False) as arrays:
+                if any(member.compress_type for member in arrays.zip.infolist()):
+                    raise ValueError("it is compressed, as no checkpoint is: it could fill the memory")
                 memory = [arrays[str(at)] for at in range(len(arrays) - 1)]
-                states: dict[str, Any] = decoded(json.loads(bytes(arrays["states"])), memory)
-                return {**states, "parts": dict(states["parts"])}
+                states: Any = decoded(json.loads(bytes(arrays["states"])), memory)
         except Exception as error:
             what = f"{path} cannot be read as a checkpoint ({type(error).__name__})"
-            raise StateError(f"{what}: pass another path, or delete the file if it is a damaged one.") from error
+            raise StateError(f"{what}: {_REMEDY}") from error
+    try:
+        for name in ("steps", "epoch"):
+            number_of(states, name)
+        for name in ("parts", "generators", "passes"):
+            if not all(type(key) is str for key in typed(states, name, dict)):
+                raise StateError(f"the state's {name!r} has other keys than names.")
+        for name in states["passes"]:
+            number_of(states["passes"], name)
+    except StateError as error:
+        raise StateError(f"{path} cannot be read as a checkpoint ({str(error).removesuffix('.')}): {_REMEDY}") from None
+    return states  # type: ignore[no-any-return]
 
 
 def _generators() -> dict[str, Any]:

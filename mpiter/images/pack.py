@@ -64,7 +64,8 @@ class PackedFolder(ImageFolder):
             with open(self._fd, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
                 members = archive.infolist()
                 differs = archive.comment.startswith(_INDEX_OF) and archive.comment != _index_comment(members)
-                if differs or any(each.header_offset < 0 for each in members):
+                end = os.fstat(self._fd).st_size
+                if differs or not all(0 <= each.header_offset <= end - each.compress_size for each in members):
                     raise zipfile.BadZipFile("its index is damaged")
                 if not {each.compress_type for each in members} <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
                     raise zipfile.BadZipFile("it has members that are neither stored nor deflated")
@@ -137,7 +138,7 @@ def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
     names = sorted(name for name in _listed(root, left_out) if name != ours)
     if all(name.endswith("/") for name in names):
         raise OptionError(f"{root} has no files to pack.")
-    with open(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+    with open(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:  # any other: this file system has no locks

@@ -259,6 +259,8 @@ class Generators:
         self.put_back(states)
         if tells and "told" in states:
             for one, epoch in zip(self._told, map(operator.index, states["told"]), strict=True):
+                if abs(epoch) > LARGEST:
+                    raise ValueError(f"epoch {epoch} is beyond {LARGEST}")
                 one.set_epoch(epoch)
 
     def globals_now(self) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 Numbers, strings, None, lists and dicts with string keys stay as they are; any other value becomes a dict with one key:
 ``~`` and the name of its kind.  The memory of arrays is written as base64, or kept in a list beside the JSON.
-Guarantees that values come back with their types, and that decoding unpickles, imports and evaluates nothing.
+Guarantees that values come back with their types; that decoding unpickles and evaluates nothing, and imports at most
+the library of an array's dtype, torch or ml_dtypes; and that it takes no more memory than there is to decode.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import re
 from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -22,6 +24,7 @@ from . import tensors
 from .tree import is_raw
 
 _LARGEST = 2**53  # the largest int that every JSON reader keeps exactly
+_OF_ML_DTYPES = re.compile(r"bfloat16|u?int[124]|float[468]_\w+")
 _Memory = list[Any] | None  # arrays kept beside the JSON; None: they are written in it
 
 
@@ -141,28 +144,41 @@ def _decoded(plain: Any, beside: Sequence[Any]) -> Any:
     if tag == "~tensor":
         dtype, shape, memory = told
         return tensors.from_bytes(np.frombuffer(_memory(memory, beside), np.uint8), dtype, shape)
-    return _MADE[tag](_decoded(told, beside))
+    made_of, make = _MADE[tag]
+    if type(told) is not made_of:
+        raise TypeError(f"{tag} of {told!r:.60}")
+    return make(_decoded(told, beside))
 
 
 def _array(name: str, shape: list[int], memory: Any) -> Any:
-    try:
-        dtype = np.dtype(name)
-    except TypeError:
+    if type(name) is not str:
+        raise TypeError(f"{name!r:.60} is no dtype's name")
+    if _OF_ML_DTYPES.fullmatch(name):
         importlib.import_module("ml_dtypes")  # makes its names known
-        dtype = np.dtype(name)
+    dtype = np.dtype(name)
     if not _is_memory(dtype):
         raise TypeError(f"an array of {dtype}")
-    return np.frombuffer(memory, dtype).reshape(shape) if dtype.itemsize else np.zeros(shape, dtype)
+    if not dtype.itemsize:
+        return np.ndarray(shape, dtype, bytearray())  # np.zeros() would give each element a byte
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
-_MADE: dict[str, Callable[[Any], Any]] = {
-    "~int": lambda told: int(told, 16),
-    "~float": float,
-    "~bytes": lambda told: bytes(_memory(told)),
-    "~tuple": tuple,
-    "~set": set,
-    "~deque": lambda parts: deque(*parts),
-    "~dict": dict,
-    "~OrderedDict": OrderedDict,
-    "~Counter": lambda pairs: Counter(dict(pairs)),
+def _deque(told: list[Any]) -> deque[Any]:
+    parts, most = told
+    if type(parts) is not list:
+        raise TypeError(f"~deque of {parts!r:.60}")
+    return deque(parts, most)
+
+
+# What a tag's value must be: an array in place of a list would become far more objects than it has bytes.
+_MADE: dict[str, tuple[type, Callable[[Any], Any]]] = {
+    "~int": (str, lambda told: int(told, 16)),
+    "~float": (str, float),
+    "~bytes": (str, lambda told: b64decode(told, validate=True)),
+    "~tuple": (list, tuple),
+    "~set": (list, set),
+    "~deque": (list, _deque),
+    "~dict": (list, dict),
+    "~OrderedDict": (list, OrderedDict),
+    "~Counter": (list, lambda pairs: Counter(dict(pairs))),
 }

@@ -89,5 +89,8 @@ def as_bytes(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | 
 def from_bytes(raw: np.ndarray[Any, Any], dtype: str, shape: Sequence[int]) -> Any:
     import torch
 
-    kind = getattr(torch, dtype)
-    return torch.from_numpy(raw).view(kind).reshape(shape) if len(raw) else torch.empty(*shape, dtype=kind)
+    # Not getattr(), which would import a submodule that a damaged state names.
+    kind = vars(torch).get(dtype)
+    if not isinstance(kind, torch.dtype):
+        raise TypeError(f"{dtype!r:.60} is no dtype of torch's")
+    return torch.from_numpy(raw).view(kind).reshape(shape)

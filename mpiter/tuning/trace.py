@@ -7,6 +7,7 @@ that a full disk ends the trace, not the program.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -44,7 +45,9 @@ class Trace:
     """A trace file that all loops of an iterator or a loader write to; its pickle has the path only."""
 
     def __init__(self, path: str) -> None:
-        self._path = os.path.realpath(path)
+        # A link in place of the file is replaced itself: following it would replace what another user has it point to.
+        folder, name = os.path.split(os.path.abspath(path))
+        self._path = os.path.join(os.path.realpath(folder), name)
         is_other = os.path.exists(self._path) and not os.path.isfile(self._path)  # a folder, or a device
         if is_other or not os.path.isdir(os.path.dirname(self._path)):
             raise OptionError(f"trace={path!r} must name a file, such as 'run.json', in a folder that exists.")
@@ -96,7 +99,9 @@ class Trace:
         It replaces an older one, rather than emptying it: another program may still write that.
         """
         new = f"{self._path}.{self._pid}"
-        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        with contextlib.suppress(FileNotFoundError):  # left by a killed program, or a link that someone has put there
+            os.unlink(new)
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         weakref.finalize(self, os.close, fd).atexit = False
         os.replace(new, self._path)
         return fd

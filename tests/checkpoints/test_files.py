@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
+import json
 import os
+import random
 from collections import OrderedDict
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import mpiter
 from mpiter import Checkpoint, StateError
 
 STATE = {
@@ -113,6 +119,75 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_told_or_reads_as_it_was(path)
     with pytest.raises(StateError, match="cannot be read"):
         written(path, {"a": 3})
     assert path.read_bytes() == b"rubbish", "it is not written over"
+
+
+PLANTED = [None, 0, -1, 1 << 70, 0.5, "x", [], {}, [1], {"a": 1}, {"~dict": [[1, 2]]}, {"~array": ["|S0", [9], ""]}]
+
+
+def parts_of(plain, path=()):
+    """The paths of the values in a checkpoint's JSON; of a long list only the first ones."""
+    yield path
+    items = plain.items() if isinstance(plain, dict) else enumerate(plain[:3]) if isinstance(plain, list) else ()
+    for key, part in items:
+        yield from parts_of(part, (*path, key))
+
+
+@settings(max_examples=50)
+@given(data=st.data())
+def test_a_value_that_was_planted_in_a_file_is_a_state_error_or_a_value(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("planted") / "run.npz"
+
+    def parts():
+        loader = mpiter.DataLoader(range(6), 2, shuffle=True, seed=1)
+        return loader, {"w": np.arange(3), "deep": [{"a": (1, 2)}]}
+
+    loader, model = parts()
+    with Checkpoint(path, loader, model=model) as c:
+        next(c.steps(loader))
+    with np.load(path) as file:
+        arrays = dict(file)
+    plain = json.loads(bytes(arrays.pop("states")))
+    *ways, last = data.draw(st.sampled_from([way for way in parts_of(plain) if way]), "path")
+    inner = plain
+    for way in ways:
+        inner = inner[way]
+    if data.draw(st.booleans(), "is left out"):
+        del inner[last]
+    else:
+        inner[last] = data.draw(st.sampled_from(PLANTED), "value")
+    with path.open("wb") as file:
+        np.savez(file, states=np.frombuffer(json.dumps(plain).encode(), np.uint8), **arrays)
+    before = random.getstate(), np.random.get_state()
+    loader, model = parts()
+    try:
+        with contextlib.suppress(StateError), Checkpoint(path, loader, model=model) as c:
+            list(c.steps(loader))
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def test_what_is_wrong_with_a_file_is_said(path):
+    written(path, {"a": 1})
+    with np.load(path) as file:
+        arrays = dict(file)
+    genuine = json.loads(bytes(arrays.pop("states")))
+    for change, told in (
+        ({"steps": "x"}, "'steps' is 'x', not of type int"),
+        ({"epoch": -1}, "'epoch' is -1, not within 0"),
+        ({"parts": [1]}, r"'parts' is \[1\], not of type dict"),
+        ({"parts": {"model": 5}}, "holds 5 as part model, which is a dict here"),
+        ({"generators": {"numpy": 3}}, "holds no state of the random generator numpy"),
+        ({"passes": {"0": "x"}}, "'0' is 'x', not of type int"),
+    ):
+        with path.open("wb") as file:
+            np.savez(file, states=np.frombuffer(json.dumps(genuine | change).encode(), np.uint8), **arrays)
+        with pytest.raises(StateError, match=rf"run\.npz .*{told}"):
+            Checkpoint(path, model={"a": 2}).__enter__()
+    with path.open("wb") as file:
+        np.savez_compressed(file, states=np.zeros(1 << 20, np.uint8))
+    with pytest.raises(StateError, match="cannot be read"):
+        found(path)
 
 
 @pytest.mark.parametrize("where", ["fsync", "replace"])

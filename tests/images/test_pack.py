@@ -104,6 +104,14 @@ def test_an_archive_that_is_there_stays(folder, tmp_path):
     assert (tmp_path / "out.zip").read_bytes() == b"mine"
 
 
+def test_a_link_in_place_of_the_unfinished_archive_is_not_followed(folder, tmp_path, capsys):
+    (tmp_path / "another's").write_text("whole")
+    (tmp_path / "out.zip.packing").symlink_to("another's")
+    assert main(["pack", str(folder), str(tmp_path / "out.zip")]) == 1
+    assert "out.zip.packing" in capsys.readouterr().err
+    assert (tmp_path / "another's").read_text() == "whole"
+
+
 def test_of_two_that_pack_into_one_archive_the_second_is_refused(folder, tmp_path, monkeypatch):
     def refused(path):
         with pytest.raises(OptionError, match=r"another `mpiter pack` is writing .*out\.zip\.packing"):

@@ -132,6 +132,15 @@ def test_a_torn_archive_is_told_when_it_is_opened(mine):
             PackedFolder(mine)
 
 
+@pytest.mark.parametrize("size", [0xFFFFFFFE, 1 << 62])
+def test_an_index_that_tells_of_more_bytes_than_there_are_is_damaged(tmp_path, size):
+    with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:
+        archive.writestr("cat/1.png", b"some")
+        archive.filelist[0].compress_size = size
+    with pytest.raises(BrokenImage, match=r"mine\.zip .* as a ZIP archive: its index is damaged"):
+        PackedFolder(tmp_path / "mine.zip")
+
+
 def test_a_damaged_picture_is_told_with_its_name_and_the_others_are_read(mine):
     dataset = PackedFolder(mine)
     at = mine.read_bytes().index(dataset.fetch(1)) + 400

@@ -69,6 +69,7 @@ VALUES = st.one_of(
     ),
     st.booleans(),
     st.sampled_from([[], {}, [1], {"a": 1}, [[0]], ["MT19937"]]),
+    st.sampled_from([{"~array": ["|S0", [1 << 40], ""]}, {"~tensor": ["_dynamo", [1], "AAAA"]}, {"~tuple": [[]]}]),
 )
 
 

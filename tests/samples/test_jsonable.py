@@ -133,9 +133,32 @@ def test_what_holds_itself_is_refused() -> None:
         {"~dict": [[{"~set": []}, 1]]},
         {"~tuple": 3},
         {"~tensor": ["load", [1], "AAAA"]},
+        {"~tensor": ["float32", [1 << 28], ""]},
+        {"~array": ["<f4", [1 << 28], ""]},
+        {"~array": [[["a", "<f4"]], [1], "AAAAAA=="]},
+        {"~tuple": {"~array": ["|S0", [1 << 28], ""]}},
+        {"~deque": [{"~array": ["|S0", [1 << 28], ""]}, None]},
+        {"~set": "text"},
         {"a": object()},
     ],
 )
 def test_damage_is_refused(damage: Any) -> None:
     with pytest.raises(StateError):
         decoded([damage])
+
+
+def test_no_array_takes_more_memory_than_was_kept_of_it() -> None:
+    empty = decoded({"~array": ["|S0", [1 << 30], ""]})
+    assert (empty.shape, empty.dtype.str, empty.nbytes) == ((1 << 30,), "|S0", 0)
+    with pytest.raises(StateError):
+        decoded([{"~bytes": 0}] * 1000, [np.zeros(1 << 20, np.uint8)])
+
+
+@pytest.mark.torch
+def test_the_name_of_a_dtype_has_torch_import_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason=NO_TORCH)
+    asked: list[str] = []
+    monkeypatch.setattr(torch, "__getattr__", asked.append)  # where torch imports submodules
+    with pytest.raises(StateError, match="'_planted' is no dtype"):
+        decoded({"~tensor": ["_planted", [1], "AAAA"]})
+    assert asked == []

@@ -57,6 +57,16 @@ def events_of(path: Path) -> list[Event]:
     return events
 
 
+@pytest.mark.parametrize("planted", ["run.json", "run.json.{}"], ids=["the file", "the new one"])
+def test_a_link_in_place_of_the_file_is_replaced_and_not_followed(tmp_path: Path, planted: str) -> None:
+    (tmp_path / "another's").write_text("whole")
+    (tmp_path / planted.format(os.getpid())).symlink_to("another's")
+    with mpiter.batches(range(4), 2, n_processes=0, trace=str(tmp_path / "run.json")) as stream:
+        list(stream)
+    assert (tmp_path / "another's").read_text() == "whole"
+    assert events_of(tmp_path / "run.json")
+
+
 def named(events: list[Event], name: str) -> list[Event]:
     return [event for event in events if event["name"] == name]
 
