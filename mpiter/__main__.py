@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from . import __version__, audit, doctor
@@ -29,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands: Any = parser.add_subparsers(metavar="COMMAND")
     for part in (doctor, tune, timeline, audit, pack):
         part.add_to(commands)
+    _hint(sys.argv[1:] if arguments is None else arguments, parser, commands.choices)
     options = parser.parse_args(arguments)
     if "run" not in options:
         parser.print_help()
@@ -44,6 +47,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"mpiter: {error}", file=sys.stderr)
         return MISUSED if isinstance(error, OptionError) else WRONG
     return status
+
+
+def _hint(words: Sequence[str], parser: argparse.ArgumentParser, commands: dict[str, argparse.ArgumentParser]) -> None:
+    """End the program if a word is a misspelt command or option, with the one that was meant; argparse does not."""
+    if not words or words[0].startswith("-"):
+        return
+    if words[0] not in commands:
+        _refuse(parser, "command", words[0], commands)
+        return
+    command = commands[words[0]]
+    options = re.findall(r"--[\w-]+", command.format_help())
+    for word in words[1:]:
+        name = word.partition("=")[0]
+        if name.startswith("--") and not any(option.startswith(name) for option in options):
+            _refuse(command, "option", name, options)
+
+
+def _refuse(parser: argparse.ArgumentParser, kind: str, word: str, known: Iterable[str]) -> None:
+    for near in get_close_matches(word, known, 1, 0.7):
+        parser.error(f"there is no {kind} {word}; did you mean {near}?")
 
 
 if __name__ == "__main__":

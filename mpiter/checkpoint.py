@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from . import machine
+from .engine import describing
 from .engine.options import seconds
 from .errors import OptionError, StateError, warn
 from .order.state import number_of, typed
@@ -89,6 +90,15 @@ class Checkpoint:
         self._state, self._counts_epochs, self._saved_at = _State.OUTSIDE, False, 0.0
         self._heard: int | None = None  # the signal that is held back
         self._handlers: dict[int, Any] = {}  # as they were before the block
+
+    def __repr__(self) -> str:
+        """Say in one line what is saved, and how far the training is."""
+        return describing.in_a_line(self, type(self).__name__, self._facts)
+
+    def _facts(self) -> describing.Facts:
+        parts = ", ".join(f"{name} ({type(part).__name__})" for name, part in self._parts.items())
+        done = f"epoch {self.epoch}, {self.finished:,} steps finished"
+        return [str(self.path), parts, done] + ["not in use"] * (self._state is _State.OUTSIDE)
 
     def __enter__(self) -> Self:
         """Load the file; or write it if it is missing, which shows at once whether all parts can be saved."""
@@ -298,10 +308,9 @@ class Checkpoint:
     def _load(self) -> None:
         states = _read(self.path)
         for name, part in self._parts.items():
-            if type(part) is dict and type(states["parts"].get(name, {})) is not dict:
-                raise StateError(
-                    f"{self.path} holds {states['parts'][name]!r:.80} as part {name}, which is a dict here."
-                )
+            saved = states["parts"].get(name, {})
+            if type(part) is dict and type(saved) is not dict:
+                raise StateError(f"{self.path} holds {saved!r:.80} as part {name}, which is a dict here.")
         if states["parts"].keys() != self._parts.keys():
             theirs, ours = ", ".join(states["parts"]), ", ".join(self._parts)
             raise StateError(f"{self.path} holds {theirs}, but was given {ours}: pass the same parts, or another path.")

@@ -57,16 +57,6 @@ def test_python_says_which_name_may_be_meant(name: str, told: str) -> None:
     assert told in ran.stderr
 
 
-@pytest.mark.parametrize(("words", "told"), [("tun", "'tune'"), ("tune --batchsize 3 module:x", "--batchsize")])
-def test_a_word_that_the_command_does_not_know_is_told(
-    words: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command.main(words.split())
-    assert ended.value.code == 2
-    assert told in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("door", "name", "says"),
     [
@@ -128,6 +118,30 @@ def test_help_of_torchs_door_says_what_it_takes_beside_torchs_arguments() -> Non
     listed = set(inspect.signature(torch_loader.DataLoader).parameters)
     assert _described(torch_loader.DataLoader) == listed - set(own)
     assert {"seed", "shard", "on_error", "backend"} <= listed - set(own)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["tun", "module:name"], "there is no command tun; did you mean tune?"),
+        (["tune", "module:name", "--batchsize", "8"], "there is no option --batchsize; did you mean --batch-size?"),
+        (["tune", "--batchsize=8"], "there is no option --batchsize; did you mean --batch-size?"),
+        (["elsewhere"], "invalid choice: 'elsewhere'"),
+        (["tune", "module:name", "--elsewhere"], "unrecognized arguments: --elsewhere"),
+    ],
+)
+def test_the_command_says_which_word_may_be_meant(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(words)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_beginning_of_an_option_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["tune", "nowhere:nothing", "--batch", "8"]) == 2
+    assert "nowhere:nothing cannot be found" in capsys.readouterr().err
 
 
 def test_the_command_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

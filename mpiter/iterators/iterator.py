@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 import numpy as np
 
+from ..engine import describing
 from ..engine.alone import pump_for
 from ..engine.options import Options, whole
 from ..errors import IteratorClosed, OptionError
-from ..order.cursor import Cursor, Pace
+from ..order.cursor import Cursor, Pace, batches_of
 from ..order.order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
 from ..order.state import load, save
 from ..samples.batch import Batch
@@ -97,6 +98,23 @@ class DatasetIterator(Generic[D_co]):
 
     def __iter__(self) -> Self:
         return self
+
+    def __repr__(self) -> str:
+        """Say in one line what it is and where it is."""
+        return describing.in_a_line(self, type(self).__name__, self._facts)
+
+    def _facts(self) -> describing.Facts:
+        options, here, pace = self._pump.options, self._cursor, self._pace
+        facts = [describing.source(options.dataset, f"batches of {options.batch_size}", options)]
+        share, length = options.share(), len(here.order)
+        if pace.wrap:  # no batch ends with the epoch
+            facts.append(f"epoch {here.epoch}, sample {here.position:,} of {length:,}")
+        else:
+            batch = -(-here.position // share.step(pace.batch_size))
+            facts.append(
+                describing.place(here.epoch, batch, batches_of(length, pace.batch_size, pace.drop_last, share))
+            )
+        return facts + ["closed"] * (self._pump.is_closed and not self._revives)
 
     @overload
     def __next__(self: DatasetIterator[Parts]) -> Batch[Any]: ...

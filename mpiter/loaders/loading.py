@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Generic, Self
 
 from ..datasets.columns import Table, users
+from ..engine import describing
 from ..engine.alone import pump_for
 from ..engine.options import Options, seconds, whole
 from ..engine.tally import Skipped
@@ -131,6 +132,11 @@ class Epoch(Generic[B_co]):
 
     def __iter__(self) -> Self:
         return self
+
+    def __repr__(self) -> str:
+        """Say in one line what it iterates over and where it is."""
+        what = f"{type(self).__name__} of {type(self._loader).__name__}"
+        return describing.in_a_line(self, what, lambda: self._loader._facts(self._current))
 
     def __len__(self) -> int:
         """Return the number of batches of this epoch; after a resume, of those that are left."""
@@ -289,6 +295,28 @@ class Loading(Generic[B_co]):
             what = "dataset" if self._sampled is None else "sampler"
             raise TypeError(f"it isn't known how many batches come: the {what} has no length.")
         return rest
+
+    def __repr__(self) -> str:
+        """Say in one line what it is and where it is."""
+        return describing.in_a_line(self, type(self).__name__, lambda: self._facts(self._under_way))
+
+    def _facts(self, current: Pass | None) -> describing.Facts:
+        """Return the facts for ``repr()``, with the place in ``current``; None: in the next epoch."""
+        here = self._next if current is None else current
+        if self.batch_size is not None:
+            batches = f"batches of {self.batch_size}"
+        elif self.batch_sampler is not None:
+            batches = f"batches by a {type(self.batch_sampler).__name__}"
+        else:
+            batches = "no batching"
+        size = self._cut[0]
+        step = 1 if size is None or self._is_stream else self._recipe.share().step(size)
+        batch, total = -(-here.position // step), self._rest(0)
+        if total is not None:
+            batch = min(batch, total)  # a short one may be left out
+        facts = [describing.source(self.dataset, batches, self._recipe)]
+        facts.append(describing.place(here.epoch, batch, total))
+        return facts + ["closed"] * self._is_closed
 
     def __iter__(self) -> Epoch[B_co]:
         if self._is_closed:
