@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+import typing
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import reference
 import mpiter
 import mpiter.__main__ as command
 from mpiter.engine.arguments import Rare
+from mpiter.iterators.iterators import Batches
 
 
 def test_the_public_names_are_what_one_is_shown() -> None:
@@ -128,6 +130,11 @@ def test_help_of_torchs_door_says_what_it_takes_beside_torchs_arguments() -> Non
     listed = set(inspect.signature(torch_loader.DataLoader).parameters)
     assert _described(torch_loader.DataLoader) == listed - set(own)
     assert {"seed", "shard", "on_error", "backend"} <= listed - set(own)
+
+
+def test_a_type_may_say_less_than_a_checker_knows() -> None:
+    for kind in (mpiter.DataLoader, mpiter.SerialIterator, Batches):
+        assert typing.get_origin(kind[int]) is kind
 
 
 def test_the_command_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
