@@ -44,7 +44,12 @@ if TYPE_CHECKING:
     # say so: batches of these are lists.
     Value = int | float | complex | np.number[Any] | np.bool_ | Array
     # Only Any fits Never: the samples' type, or a part of it, isn't known.
-    Untold = Samples[Never] | Samples[tuple[Never, Any] | tuple[Any, Never]]
+    Untold = (
+        Samples[Never]
+        | Samples[tuple[Never, Any] | tuple[Any, Never]]
+        | Samples[tuple[Never, Any, Any] | tuple[Any, Never, Any] | tuple[Any, Any, Never]]
+        | Samples[dict[Any, Never]]
+    )
 
     class Stacks(Generic[Data_co, Ragged_co]):
         """An iterator of stacked batches."""
@@ -65,6 +70,10 @@ if TYPE_CHECKING:
         def __next__(self: Stacks[Samples[Value], Even]) -> Array: ...
         @overload
         def __next__(self: Stacks[Samples[tuple[Value, Value]], Even]) -> tuple[Array, Array]: ...
+        @overload
+        def __next__(self: Stacks[Samples[tuple[Value, Value, Value]], Even]) -> tuple[Array, Array, Array]: ...
+        @overload
+        def __next__(self: Stacks[Samples[dict[str, Array]], Even]) -> dict[str, Array]: ...
         @overload
         def __next__(self) -> Any: ...
         def __next__(self) -> Any: ...

@@ -35,11 +35,20 @@ class Unannotated:
         return ANYTHING
 
 
-class Half(Pictures):
-    """Its samples' type is known in part."""
+class Named(list[dict[str, np.ndarray]]):
+    """Its samples have names for their parts."""
 
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        return "a name", index
+
+class Half(list[tuple[Any, int]]):
+    """Its samples' type is known in part; so is that of the next two."""
+
+
+class HalfOfThree(list[tuple[int, Any, int]]):
+    pass
+
+
+class HalfNamed(list[dict[str, Any]]):
+    pass
 
 
 def batches_have_the_types_of_stacked_samples() -> None:
@@ -49,6 +58,8 @@ def batches_have_the_types_of_stacked_samples() -> None:
         assert_type(pair, tuple[Array, Array])
     for pair in mpiter.batches(Pictures(), 2):
         assert_type(pair, tuple[Array, Array])
+    assert_type(next(mpiter.batches([(1, 2.0, True)], 2)), tuple[Array, Array, Array])
+    assert_type(next(mpiter.batches(Named(), 2)), dict[str, Array])
     for untold in mpiter.batches(Pictures(), 2, ragged="list"):
         assert_type(untold, Any)
     stream = mpiter.batches(Pictures(), 2)
@@ -67,6 +78,8 @@ def columns_come_back_as_arrays() -> None:
 
 def what_the_dataset_does_not_tell_is_not_made_up() -> None:
     assert_type(next(mpiter.batches(Half(), 2)), Any)
+    assert_type(next(mpiter.batches(HalfOfThree(), 2)), Any)
+    assert_type(next(mpiter.batches(HalfNamed(), 2)), Any)
     assert_type(next(mpiter.batches(ANYTHING, 2)), Any)
     assert_type(next(mpiter.batches(["a", "b"], 2)), Any)
     for batch in mpiter.batches(Unannotated(), 2):
