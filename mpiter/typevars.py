@@ -1,7 +1,7 @@
-"""The type variables of datasets, samples and batches; type checkers see their defaults, as Python can from 3.13 on.
+"""What type checkers know of datasets and batches; the defaults of type variables are Python's own from 3.13 on.
 
-An iterator is generic in the type of its dataset, from which a checker finds the type of a batch: see the overloads of
-``DatasetIterator.__next__`` and of ``Batches.__next__``.
+An iterator is generic in the type of its dataset, and a loader too: a checker finds a batch's type in the overloads of
+``DatasetIterator.__next__`` and of ``Stacks.__next__``.
 """
 
 from __future__ import annotations
@@ -10,21 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Literal, Never, Protocol
+    from typing import Generic, Literal, Never, Protocol, overload
 
     import numpy as np
     from typing_extensions import TypeVar
 
-    Ragged = Literal["raise", "list", "pad"]
+    Ways = Literal["raise", "list", "pad"]
+    Even = Literal["raise", "pad"]  # with these, what is stacked into an array comes as one, or as an error
 
     T = TypeVar("T", default=Any)  # a sample
     T_co = TypeVar("T_co", covariant=True)
-    D = TypeVar("D")  # a dataset
-    D_co = TypeVar("D_co", covariant=True, default=Any)
-    R = TypeVar("R", bound=Ragged, default=Literal["raise"])  # the ``ragged`` option
-    R_co = TypeVar("R_co", bound=Ragged, covariant=True, default=Any)
+    Data = TypeVar("Data")  # a dataset
+    Data_co = TypeVar("Data_co", covariant=True, default=Any)
+    Ragged = TypeVar("Ragged", bound=Ways, default=Literal["raise"])  # the option ``ragged``
+    Ragged_co = TypeVar("Ragged_co", bound=Ways, covariant=True, default=Any)
+    Size_co = TypeVar("Size_co", bound=int | None, covariant=True, default=Any)  # a loader's ``batch_size``
     B = TypeVar("B", default=Any)  # a batch that an iterator hands out
     B_co = TypeVar("B_co", covariant=True, default=Any)  # a batch that a loader hands out
+
+    class ByDataset:
+        """Stands for a loader's batch that its dataset's type tells, since there is no ``collate_fn``."""
+
+    Made_co = TypeVar("Made_co", covariant=True, default=ByDataset)  # what ``collate_fn`` returns
 
     class Samples(Protocol[T_co]):
         """A dataset of samples, as far as its type tells."""
@@ -35,11 +42,45 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[np.number[Any] | np.bool_]]
     # What is stacked into an array.  An int of more than 64 bits isn't, nor is an array of objects whose type doesn't
     # say so: batches of these are lists.
-    Stacked = int | float | complex | np.number[Any] | np.bool_ | Array
+    Value = int | float | complex | np.number[Any] | np.bool_ | Array
     # Only Any fits Never: the samples' type, or a part of it, isn't known.
-    Untold = Samples[Never] | Samples[tuple[Never, Any] | tuple[Any, Never]]
-else:
-    from typing import TypeVar
+    Untold = (
+        Samples[Never]
+        | Samples[tuple[Never, Any] | tuple[Any, Never]]
+        | Samples[tuple[Never, Any, Any] | tuple[Any, Never, Any] | tuple[Any, Any, Never]]
+        | Samples[dict[Any, Never]]
+    )
 
-    T = D = D_co = B = B_co = TypeVar("T")
-    R = R_co = TypeVar("R")
+    class Stacks(Generic[Data_co, Ragged_co]):
+        """An iterator of stacked batches."""
+
+        @overload
+        def __next__(self: Stacks[Never] | Stacks[Mapping[Any, Never]]) -> Any: ...
+        @overload
+        def __next__(self: Stacks[Array]) -> Array: ...
+        @overload
+        def __next__(self: Stacks[tuple[Array, Array]]) -> tuple[Array, Array]: ...
+        @overload
+        def __next__(self: Stacks[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]: ...
+        @overload
+        def __next__(self: Stacks[Mapping[str, Array]]) -> dict[str, Array]: ...
+        @overload
+        def __next__(self: Stacks[Parts | Untold]) -> Any: ...
+        @overload
+        def __next__(self: Stacks[Samples[Value], Even]) -> Array: ...
+        @overload
+        def __next__(self: Stacks[Samples[tuple[Value, Value]], Even]) -> tuple[Array, Array]: ...
+        @overload
+        def __next__(self: Stacks[Samples[tuple[Value, Value, Value]], Even]) -> tuple[Array, Array, Array]: ...
+        @overload
+        def __next__(self: Stacks[Samples[dict[str, Array]], Even]) -> dict[str, Array]: ...
+        @overload
+        def __next__(self) -> Any: ...
+        def __next__(self) -> Any: ...
+else:
+    from typing import Generic, TypeVar
+
+    T = Data = B = B_co = TypeVar("T")
+    Data_co, Ragged, Ragged_co = TypeVar("Data_co"), TypeVar("Ragged"), TypeVar("Ragged_co")
+    Made_co, Size_co = TypeVar("Made_co"), TypeVar("Size_co")
+    Stacks = Generic

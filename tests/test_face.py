@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+import typing
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import reference
 import mpiter
 import mpiter.__main__ as command
 from mpiter.engine.arguments import Rare
+from mpiter.iterators.iterators import Batches
 
 
 def test_the_public_names_are_what_one_is_shown() -> None:
@@ -142,6 +144,11 @@ def test_the_command_says_which_word_may_be_meant(
 def test_the_beginning_of_an_option_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["tune", "nowhere:nothing", "--batch", "8"]) == 2
     assert "nowhere:nothing cannot be found" in capsys.readouterr().err
+
+
+def test_a_type_may_say_less_than_a_checker_knows() -> None:
+    for kind in (mpiter.DataLoader, mpiter.SerialIterator, Batches):
+        assert typing.get_origin(kind[int]) is kind
 
 
 def test_the_command_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

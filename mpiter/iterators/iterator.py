@@ -23,7 +23,7 @@ from ..order.state import load, save
 from ..samples.batch import Batch
 from ..samples.tree import Contents
 from ..stats import Stats
-from ..typevars import B, D_co, T
+from ..typevars import B, Data_co, T
 from ..worker.seeding import seed_for
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Sampling:
         return self.order_sampler is None and (self.shuffle is None or bool(self.shuffle))
 
 
-class DatasetIterator(Generic[D_co]):
+class DatasetIterator(Generic[Data_co]):
     """An iterator over batches: a position in the epochs, and a pump that delivers the batches from there on."""
 
     class TimeoutWarning(RuntimeWarning):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, Unpack, overload
+from collections.abc import Callable
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ..engine.arguments import Rare, takes
 from ..engine.options import Options
@@ -13,13 +14,8 @@ from ..order.ranks import Sharding
 from ..rules import OnError
 from ..samples.batch import Settle, Stacker, collate, columns_of, settle_as
 from ..samples.tree import Contents
-from ..typevars import D, D_co, R, R_co
+from ..typevars import Data, Data_co, Ragged, Ragged_co, Stacks
 from .iterator import DatasetIterator, Sampling
-
-if TYPE_CHECKING:
-    from ..typevars import Array, Parts, Samples, Stacked, Untold
-
-    Even = Literal["raise", "pad"]
 
 
 def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Sampling:
@@ -32,7 +28,7 @@ def _need_workers(name: str, number: Any) -> None:
 
 
 @takes(Rare)
-class MultiprocessIterator(DatasetIterator[D_co]):
+class MultiprocessIterator(DatasetIterator[Data_co]):
     """Batches fetched ahead by worker processes: Chainer's arguments in Chainer's order, and those of ``batches()``.
 
     ``repeat=True`` continues with the next epoch, without end; False stops after one, with a short last batch.
@@ -49,7 +45,7 @@ class MultiprocessIterator(DatasetIterator[D_co]):
 
     def __init__(
         self,
-        dataset: D_co,
+        dataset: Data_co,
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
@@ -82,7 +78,7 @@ class MultiprocessIterator(DatasetIterator[D_co]):
 
 
 @takes(Rare)
-class MultithreadIterator(DatasetIterator[D_co]):
+class MultithreadIterator(DatasetIterator[Data_co]):
     """Batches fetched ahead by threads: for datasets that wait or release the GIL.
 
     The arguments are those of ``MultiprocessIterator``, with ``n_threads`` for ``n_processes``.  A dataset that uses a
@@ -101,7 +97,7 @@ class MultithreadIterator(DatasetIterator[D_co]):
 
     def __init__(
         self,
-        dataset: D_co,
+        dataset: Data_co,
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
@@ -127,7 +123,7 @@ class MultithreadIterator(DatasetIterator[D_co]):
 
 
 @takes(Rare)
-class SerialIterator(DatasetIterator[D_co]):
+class SerialIterator(DatasetIterator[Data_co]):
     """Batches fetched without workers: each sample is fetched in ``next()``.
 
     The arguments are those of ``MultiprocessIterator``, except those about workers.
@@ -143,7 +139,7 @@ class SerialIterator(DatasetIterator[D_co]):
 
     def __init__(
         self,
-        dataset: D_co,
+        dataset: Data_co,
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
@@ -161,30 +157,11 @@ class SerialIterator(DatasetIterator[D_co]):
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
 
-class Batches(DatasetIterator[D_co], Generic[D_co, R_co]):
+class Batches(Stacks[Data_co, Ragged_co], DatasetIterator[Data_co]):
     """An iterator of stacked batches; ``batches()`` makes it."""
 
-    if TYPE_CHECKING:
-
-        @overload
-        def __next__(self: Batches[Never] | Batches[Mapping[Any, Never]]) -> Any: ...  # Any alone fits Never
-        @overload
-        def __next__(self: Batches[Array]) -> Array: ...
-        @overload
-        def __next__(self: Batches[tuple[Array, Array]]) -> tuple[Array, Array]: ...
-        @overload
-        def __next__(self: Batches[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]: ...
-        @overload
-        def __next__(self: Batches[Mapping[str, Array]]) -> dict[str, Array]: ...
-        @overload
-        def __next__(self: Batches[Parts | Untold]) -> Any: ...
-        @overload
-        def __next__(self: Batches[Samples[Stacked], Even]) -> Array: ...
-        @overload
-        def __next__(self: Batches[Samples[tuple[Stacked, Stacked]], Even]) -> tuple[Array, Array]: ...
-        @overload
-        def __next__(self) -> Any: ...
-        def __next__(self) -> Any: ...
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)  # for fewer types, too: Python knows no defaults
 
     @property
     def ragged(self) -> str:
@@ -242,7 +219,7 @@ class Columns:
 
 @takes(Rare)
 def batches(
-    dataset: D,
+    dataset: Data,
     batch_size: int,
     *,
     n_processes: int | None = None,
@@ -256,11 +233,11 @@ def batches(
     maxtasksperchild: int | None = None,
     worker_init: Any = None,
     backend: Any = "process",
-    ragged: R = "raise",  # type: ignore[assignment]  # R's own default
+    ragged: Ragged = "raise",  # type: ignore[assignment]  # its own default
     on_error: OnError = "raise",
     shard: Sharding = None,
     **options: Unpack[Rare],
-) -> Batches[D, R]:
+) -> Batches[Data, Ragged]:
     """Iterate over ``dataset`` in stacked batches.
 
     Each ``for`` loop over the result goes through ``epochs`` epochs, and the next ``for`` through the following ones.

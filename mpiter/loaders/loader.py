@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Unpack
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 import numpy as np
 
@@ -18,11 +19,17 @@ from ..rules import OnError
 from ..samples.batch import collate, samples_of, settle_as
 from ..samples.tensors import torch_with
 from ..samples.tree import Contents
-from ..typevars import B_co
+from ..typevars import Data_co, Made_co, Ragged_co, Size_co
 from ..worker.here import WorkerInfo
 from ..worker.seeding import seed_for
 from .batched import unchanged
-from .loading import Loading
+from .loading import Epoch, Loading
+
+if TYPE_CHECKING:
+    from ..typevars import B, ByDataset, Data, Ragged, Stacks
+
+    class StackedEpoch(Stacks[Data, Ragged], Epoch[Any]):
+        """An epoch whose batches the dataset's type tells."""
 
 _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
 
@@ -44,7 +51,7 @@ class OnlyOne:
 
 
 @takes(OfLoaders)
-class DataLoader(Loading[B_co]):
+class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]):
     """Gives batches of NumPy arrays from a dataset, an epoch for each ``iter()``; has torch's ``DataLoader`` arguments.
 
     Args:
@@ -83,13 +90,13 @@ class DataLoader(Loading[B_co]):
 
     def __init__(
         self,
-        dataset: Any,
-        batch_size: int | None = 1,
+        dataset: Data_co,
+        batch_size: Size_co = 1,  # type: ignore[assignment]  # its own default
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         num_workers: int = 0,
-        collate_fn: Callable[[Any], B_co] | None = None,
+        collate_fn: Callable[[Any], Made_co] | None = None,
         *,
         drop_last: bool = False,
         timeout: float = 0,
@@ -97,7 +104,7 @@ class DataLoader(Loading[B_co]):
         multiprocessing_context: Any = None,
         generator: Any = None,
         prefetch_factor: int | None = None,
-        ragged: Literal["raise", "list", "pad"] = "raise",
+        ragged: Ragged_co = "raise",  # type: ignore[assignment]  # its own default
         seed: int | None = None,
         on_error: OnError = "raise",
         shard: Sharding = None,
@@ -133,13 +140,25 @@ class DataLoader(Loading[B_co]):
         alone = batch_sampler is None and batch_size is None
         collates = collate_fn or (unchanged if alone else functools.partial(collate, settle=settle_as(ragged)))
         self._sampled, self._goes_through_all = sampler if batch_sampler is None else batch_sampler, not is_drawn
-        self._cut = int(batch_size or 1) if batch_sampler is None else None, self.drop_last
+        self._cut = int(self.batch_size or 1) if batch_sampler is None else None, self.drop_last
         self._in_one = is_stream or self._is_one_workers(collates=collate_fn is not None)
         self._opens = OnlyOne() if self._in_one else Columns(settle_as(ragged))
         skips, stacks = on_error != "raise", not alone and collate_fn is None
         served = self._served(is_stream, collates, stacks, skips)
         worker_init = functools.partial(by_id, worker_init_fn) if worker_init_fn is not None and num_workers else None
         self._begin(served, num_workers, worker_init, {"on_error": on_error, "shard": shard, **options})
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __iter__(self: DataLoader[ByDataset, Data, Ragged, int]) -> StackedEpoch[Data, Ragged]: ...
+        @overload
+        def __iter__(self: DataLoader[ByDataset, Any, Any, Any]) -> Epoch[Any]: ...
+        @overload
+        def __iter__(self: DataLoader[B, Any, Any, Any]) -> Epoch[B]: ...
+        def __iter__(self) -> Any: ...
+    else:
+        __class_getitem__ = classmethod(GenericAlias)  # for fewer types, too: Python knows no defaults
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and "_next" in self.__dict__:

@@ -35,11 +35,20 @@ class Unannotated:
         return ANYTHING
 
 
-class Half(Pictures):
-    """Its samples' type is known in part."""
+class Named(list[dict[str, np.ndarray]]):
+    """Its samples have names for their parts."""
 
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        return "a name", index
+
+class Half(list[tuple[Any, int]]):
+    """Its samples' type is known in part; so is that of the next two."""
+
+
+class HalfOfThree(list[tuple[int, Any, int]]):
+    pass
+
+
+class HalfNamed(list[dict[str, Any]]):
+    pass
 
 
 def batches_have_the_types_of_stacked_samples() -> None:
@@ -49,6 +58,8 @@ def batches_have_the_types_of_stacked_samples() -> None:
         assert_type(pair, tuple[Array, Array])
     for pair in mpiter.batches(Pictures(), 2):
         assert_type(pair, tuple[Array, Array])
+    assert_type(next(mpiter.batches([(1, 2.0, True)], 2)), tuple[Array, Array, Array])
+    assert_type(next(mpiter.batches(Named(), 2)), dict[str, Array])
     for untold in mpiter.batches(Pictures(), 2, ragged="list"):
         assert_type(untold, Any)
     stream = mpiter.batches(Pictures(), 2)
@@ -67,6 +78,8 @@ def columns_come_back_as_arrays() -> None:
 
 def what_the_dataset_does_not_tell_is_not_made_up() -> None:
     assert_type(next(mpiter.batches(Half(), 2)), Any)
+    assert_type(next(mpiter.batches(HalfOfThree(), 2)), Any)
+    assert_type(next(mpiter.batches(HalfNamed(), 2)), Any)
     assert_type(next(mpiter.batches(ANYTHING, 2)), Any)
     assert_type(next(mpiter.batches(["a", "b"], 2)), Any)
     for batch in mpiter.batches(Unannotated(), 2):
@@ -89,14 +102,27 @@ def batches_of_iterators_are_lists_of_samples() -> None:
     assert_type(next(mpiter.SerialIterator(mpiter.Packed([1, 2]), 2)), mpiter.Batch[int])
 
 
+def a_loaders_batches_are_stacked_or_what_its_collate_fn_returns() -> None:
+    with mpiter.DataLoader(Pictures(), batch_size=2, shuffle=True) as loader:
+        for pair in loader:
+            assert_type(pair, tuple[Array, Array])
+    assert_type(next(iter(mpiter.DataLoader((X, X)))), tuple[Array, Array])
+    assert_type(next(iter(mpiter.DataLoader({"x": X}, 2))), dict[str, Array])
+    assert_type(next(iter(mpiter.DataLoader(Pictures(), 2, ragged="list"))), Any)
+    assert_type(next(iter(mpiter.DataLoader(Pictures(), None))), Any)
+    assert_type(next(iter(mpiter.DataLoader(iter([1, 2]), 2))), Any)
+    assert_type(next(iter(mpiter.DataLoader(Pictures(), 2, collate_fn=len))), int)
+    some: mpiter.DataLoader[Any] = mpiter.DataLoader(Pictures(), 2)
+    for untold in some:
+        assert_type(untold, Any)
+
+
 def takes_any(stream: Batches[Any], it: mpiter.SerialIterator[Any]) -> None:
     print(next(stream), next(it))
 
 
 def of_right_programs() -> None:
     takes_any(mpiter.batches([1, 2], 2, ragged="list"), mpiter.SerialIterator([1, 2], 2))
-    for joined in mpiter.DataLoader([1, 2], 2, collate_fn=sum):
-        assert_type(joined, int)
     for pair in Echo(mpiter.batches([(1, 2.0)], 2), 2):
         assert_type(pair, tuple[Array, Array])
     loader: mpiter.DataLoader[list[int]] = mpiter.DataLoader([1, 2], 2, collate_fn=list)
@@ -104,8 +130,6 @@ def of_right_programs() -> None:
         assert_type(opened, mpiter.DataLoader[list[int]])
     for numbers in loader:
         assert_type(numbers, list[int])
-    untold = mpiter.DataLoader([1, 2], 2)
-    assert_type(untold, mpiter.DataLoader[Any])
     with mpiter.Checkpoint("run.npz", loader, model={"w": 1}, every_s=100) as c:
         assert_type(c, mpiter.Checkpoint)
         for epoch in c.epochs(2):
