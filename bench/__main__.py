@@ -5,6 +5,7 @@
     python3 bench NAME         another experiment; `--help` after its name tells what it can be told
     python3 bench --list       their names
     python3 bench NAME --small a short round of it: it shows that it works
+    python3 bench NAME --judge says which of its requirements hold; the exit status is 1 if one fails
     python3 bench NAME --out FILE.json
 
 Without `--out` a result, and its page, go to `build/bench/`, over those of the last time.

@@ -89,6 +89,34 @@ class Curves:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """A line for those who read nothing else: what was measured, of ours and of theirs."""
+
+    what: str
+    ours: Spread | None
+    theirs: Spread | None
+
+    def cells(self) -> list[str]:
+        times = NOTHING
+        if self.ours is not None and self.theirs is not None and self.theirs.median:
+            times = f"{number(self.ours.median / self.theirs.median)} times"
+        return [self.what, told(self.ours), told(self.theirs), times]
+
+
+@dataclass(frozen=True)
+class InShort:
+    """The figures at the end: a heading that says which way is better, and what theirs is."""
+
+    heading: str
+    theirs: str
+    lines: Sequence[Compared]
+
+    def table(self) -> tuple[str, list[list[str]]]:
+        head = ["", "mpiter", self.theirs, "ratio"]
+        return self.heading, [head, *(line.cells() for line in self.lines)]
+
+
+@dataclass(frozen=True)
 class Experiment:
     """An experiment; among the figures of its turns the most important stands first."""
 
@@ -103,6 +131,8 @@ class Experiment:
     says: Callable[[Summary], Iterable[str]] = lambda summary: ()  # what comes of it, in sentences
     curves: Callable[[Summary], Iterable[Curves]] = lambda summary: ()
     bars: Sequence[str] = ()  # figures that lie one upon the other in the page's bars; else the first figure
+    unit: str = ""  # of the bars, if it isn't how the first figure is headed
+    in_short: Callable[[Summary], InShort] | None = None
     against: str = ""  # the row that the others' first figures are multiples of
     environment: Callable[[str, str], str] | None = None  # of a row on a case, if not all are ours
     asked: Sequence[str] = ()  # options beyond the common ones, which turns are told
@@ -166,6 +196,7 @@ class Spread:
 
 
 Summary = Mapping[tuple[str, str], Mapping[str, Spread]]  # (case, row) -> figure -> its spread
+Tables = Sequence[tuple[str, list[list[str]]]]  # titles, and lines of cells, headings first
 # The interquartile range of so few values in terms of their range, if they were normal noise: 1.35 / d2.
 _OF_THE_RANGE = {1: 0.0, 2: 1.20, 3: 0.80, 4: 0.66}
 
@@ -236,7 +267,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim, and what the run says of it: PASS, FAIL, not measured, or not a conclusion."""
+    """One claim, and what the run says: PASS, FAIL, `not reached` of an aim, not measured, or not a conclusion."""
 
     claim: str
     found: float | None
@@ -266,8 +297,10 @@ def judge(claim: Claim, rounds: int, enough: int = MIN_ROUNDS) -> Verdict:
         says = "not measured"
     elif rounds < enough:
         says = "not a conclusion"
+    elif claim.holds:
+        says = "PASS"
     else:
-        says = "PASS" if claim.holds else "FAIL"
+        says = "FAIL" if claim.must else "not reached"
     return Verdict(claim.text, claim.found, says, claim.must)
 
 
@@ -397,7 +430,10 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def conduct(experiment: Experiment, parser: argparse.ArgumentParser) -> int:
-    """Measure, report, keep; the exit status is 1 when a requirement fails or a turn goes wrong, 130 after Ctrl-C."""
+    """Measure, report, keep; the exit status is 1 if a turn goes wrong, 130 after Ctrl-C.
+
+    Requirements are a maintainer's: with ``--judge`` they are reported too, and one that fails is an exit status of 1.
+    """
     options = parsed(experiment, parser)
     if options.turn:
         be_measured(experiment.take)
@@ -426,22 +462,33 @@ def conduct(experiment: Experiment, parser: argparse.ArgumentParser) -> int:
         "turns": answers,
     }
     tables = [experiment.table(case, summary) for case in options.cases if any(key[0] == case for key in summary)]
-    print("\n".join(report(result, tables, judged)))
+    short = [experiment.in_short(summary).table()] if experiment.in_short and summary else []
+    reported = judged if options.judge else []
+    print("\n".join(report(result, tables, reported, short, is_kept=options.out is not None)))
     keep_result(options.out, result)
     if options.out:
-        _keep_page(experiment, options.out.with_suffix(".html"), result, summary, tables)
+        _keep_page(experiment, options.out.with_suffix(".html"), result, summary, tables, short)
     if is_interrupted:
         return 130
-    return int(bool(problems) or any(verdict.failed for verdict in judged))
+    return int(bool(problems) or any(verdict.failed for verdict in reported))
 
 
-def _keep_page(experiment: Experiment, file: Path, result: Mapping[str, Any], summary: Summary, tables: Any) -> None:
+def _keep_page(
+    experiment: Experiment,
+    file: Path,
+    result: Mapping[str, Any],
+    summary: Summary,
+    tables: Tables,
+    short: Tables,
+) -> None:
     import page
 
     title = (experiment.doc or "").partition("\n")[0].rstrip(".")
     bars = experiment.bars or [next(iter(experiment.figures))]
     stacked = {name: experiment.figures[name] for name in bars}
-    keep(file, page.page(title, result, tables, page.plots(summary, stacked, experiment.curves(summary))))
+    unit = experiment.unit or stacked[bars[0]]
+    pictures = page.plots(summary, stacked, unit, experiment.cases, experiment.curves(summary))
+    keep(file, page.page(title, result, tables, short, pictures))
     print(f"\n{file.resolve().as_uri()}")
 
 
@@ -462,9 +509,9 @@ def _warnings(answers: Sequence[Mapping[str, Any]], summary: Summary) -> Iterato
 
 
 def report(
-    result: Mapping[str, Any], tables: Iterable[tuple[str, list[list[str]]]], judged: Iterable[Verdict]
+    result: Mapping[str, Any], tables: Tables, judged: Iterable[Verdict], short: Tables = (), is_kept: bool = False
 ) -> Iterator[str]:
-    """Yield the lines that are printed."""
+    """Yield the lines that are printed; warnings that are kept in a file are counted."""
     settings = result["settings"]
     yield (
         f"{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s a turn, each in a process of its own, "
@@ -476,11 +523,18 @@ def report(
     yield ""
     yield from (f"absent   {row}: {why}" for row, why in result["absent"].items())
     yield from (f"PROBLEM  {problem}" for problem in dict.fromkeys(result["problems"]))
-    yield from (f"warning  {warning}" for warning in result["warnings"])
+    warnings = result["warnings"]
+    if is_kept and warnings:
+        yield f"warnings: {len(warnings)}, which stand at the end of the page; most say that the machine was busy"
+    else:
+        yield from (f"warning  {warning}" for warning in warnings)
     if settings["rounds"] < MIN_ROUNDS:
         yield f"fewer than {MIN_ROUNDS} rounds: not a conclusion"
     yield from result["says"]
     yield from (verdict.line() for verdict in judged)
+    for title, lines in short:
+        yield f"\n{title}"
+        yield from drawn(lines)
 
 
 def drawn(lines: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -587,6 +641,7 @@ def command_line(
     add("--cases", nargs="+", choices=experiment.cases, default=cases, metavar="CASE")
     add("--rows", nargs="+", choices=experiment.rows, default=list(experiment.rows), metavar="ROW")
     add("--timeout", type=float, default=timeout, help="seconds after which a turn is given up")
+    add("--judge", action="store_true", help="say which requirements hold, and exit with 1 if one fails")
     add("--turn", action="store_true", help=argparse.SUPPRESS)  # measure what is told on standard input
     for environment, says in ENVIRONMENTS.items() if experiment.environment else ():
         name = "--python" if environment == "ours" else f"--python-{environment}"

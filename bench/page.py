@@ -1,4 +1,4 @@
-"""One result as a page: what was asked, plots, tables, verdicts, and where it was measured.
+"""One result as a page: plots, tables, where it was measured; warnings and what was claimed are folded at the end.
 
 Guarantees a file that holds all that it shows: plots are drawn by matplotlib and embedded as SVG, nothing is loaded
 from elsewhere, and every text of a result is escaped. Without matplotlib (`pip install 'mpiter[bench]'`) the page has
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from driver import Curves, Summary, number
+from driver import Curves, Summary, Tables, number
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")  # Okabe and Ito's
 BAR, WIDE = 0.32, 8.5  # inches: the height of a bar, the width of a plot
@@ -22,24 +22,30 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #1c2127; background: #fff; m
   padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; font-size: 13px; } td, th { padding: .2rem .7rem; text-align: right; }
-td:first-child, th:first-child { text-align: left; } tr { border-bottom: 1px solid #dde2e6; }
+td:first-child, th:first-child { text-align: left; white-space: nowrap; }
+.facts td { text-align: left; } tr { border-bottom: 1px solid #dde2e6; }
 .wide { overflow-x: auto; } svg { max-width: 100%; height: auto; }
 .FAIL, .warning { color: #a33b00; } .PASS { color: #00734f; } .faint { color: #59626d; font-size: 13px; }
+figure { margin: 1rem 0; } summary { cursor: pointer; margin-top: 1.2rem; } dl { font-size: 14px; }
+dt { font-weight: 600; float: left; clear: left; margin-right: .6rem; } dd { margin: 0 0 .2rem; }
+.short { font-size: 15px; } .short td:last-child { font-weight: 600; }
 """
-Tables = Iterable[tuple[str, Sequence[Sequence[str]]]]
 
 
-def page(title: str, result: Mapping[str, Any], tables: Tables, pictures: Sequence[str]) -> str:
+def page(title: str, result: Mapping[str, Any], tables: Tables, short: Tables, pictures: Sequence[str]) -> str:
     """The whole page."""
     body = [
         f"<h1>{escape(title)}</h1>",
-        *_remarks(result),
-        *_says(result),
         *(f"<figure>{picture}</figure>" for picture in pictures),
         *([] if pictures else ["<p class=faint>No plots: pip install 'mpiter[bench]' brings matplotlib.</p>"]),
+        *(part for name, lines in short for part in _table(name, lines, "short")),
+        *_says(result),
+        *_remarks(result),
+        *_rows(result),
         *(part for name, lines in tables for part in _table(name, lines)),
-        *_verdicts(result),
         *_facts(result),
+        *_warnings(result),
+        *_verdicts(result),
     ]
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
     return "\n".join([f'<!doctype html><html lang="en"><head>{head}</head><body>', *body, "</body></html>", ""])
@@ -48,14 +54,30 @@ def page(title: str, result: Mapping[str, Any], tables: Tables, pictures: Sequen
 def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
     settings = result["settings"]
     yield (
-        f"<p>{settings['rounds']} interleaved rounds of {settings['seconds']:g} s a turn, each in its own process, "
+        f"<p>{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s a turn, each in its own process, "
         f"after a warm-up of {settings['warmup']:g} s. Figures are medians; <b>~</b> marks those whose rounds disagree."
         "</p>"
     )
     for row, why in result["absent"].items():
         yield f"<p class=faint>Not measured: {escape(row)}: {escape(why)}</p>"
-    for problem in [*dict.fromkeys(result["problems"]), *result["warnings"]]:
+    for problem in dict.fromkeys(result["problems"]):
         yield f"<p class=warning>{escape(problem)}</p>"
+
+
+def _rows(result: Mapping[str, Any]) -> Iterator[str]:
+    """Say what the rows are that were measured."""
+    measured = {one["row"] for one in result["summary"]}
+    says = {row: about for row, about in result["rows"].items() if row in measured}
+    yield "<h2>What is compared</h2><dl>"
+    yield from (f"<dt>{escape(row)}<dd>{escape(about)}" for row, about in says.items())
+    yield "</dl>"
+
+
+def _warnings(result: Mapping[str, Any]) -> Iterator[str]:
+    if result["warnings"]:
+        yield f"<details><summary>Warnings: {len(result['warnings'])}</summary><ul class=faint>"
+        yield from (f"<li>{escape(warning)}" for warning in result["warnings"])
+        yield "</ul></details>"
 
 
 def _says(result: Mapping[str, Any]) -> Iterator[str]:
@@ -63,23 +85,24 @@ def _says(result: Mapping[str, Any]) -> Iterator[str]:
         yield "<ul>" + "".join(f"<li>{escape(sentence)}" for sentence in result["says"]) + "</ul>"
 
 
-def _table(name: str, lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"<h2>{escape(name)}</h2><div class=wide><table>"
+def _table(name: str, lines: Sequence[Sequence[str]], kind: str = "") -> Iterator[str]:
+    yield f"<h2>{escape(name)}</h2><div class=wide><table class='{kind}'>"
     for at, cells in enumerate(lines):
-        kind = "td" if at else "th"
-        yield "<tr>" + "".join(f"<{kind}>{escape(cell)}</{kind}>" for cell in cells) + "</tr>"
+        tag = "td" if at else "th"
+        yield "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
     yield "</table></div>"
 
 
 def _verdicts(result: Mapping[str, Any]) -> Iterator[str]:
     if not result["verdicts"]:
         return
-    yield "<h2>What was claimed</h2><div class=wide><table><tr><th>claim<th>found<th>must it?<th>says</tr>"
+    yield "<details><summary>What was claimed, for maintainers</summary>"
+    yield "<div class=wide><table><tr><th>claim<th>found<th>must it?<th>says</tr>"
     for one in result["verdicts"]:
         found = "" if one["found"] is None else number(one["found"])
         cells = f"<td>{escape(one['claim'])}<td>{found}<td>{'must' if one['must'] else 'aim'}"
         yield f"<tr>{cells}<td class='{one['says']}'>{one['says']}</tr>"
-    yield "</table></div>"
+    yield "</table></div></details>"
 
 
 def _facts(result: Mapping[str, Any]) -> Iterator[str]:
@@ -93,7 +116,7 @@ def _facts(result: Mapping[str, Any]) -> Iterator[str]:
         "command": result["command"],
         **{name: str(value) for name, value in result["settings"].items()},
     }
-    yield "<h2>Where and how</h2><table class=faint>"
+    yield "<h2>Where and how</h2><table class='faint facts'>"
     yield from (f"<tr><td>{escape(name)}<td>{escape(fact)}</tr>" for name, fact in facts.items())
     yield "</table>"
 
@@ -101,21 +124,25 @@ def _facts(result: Mapping[str, Any]) -> Iterator[str]:
 # -- plots -----------------------------------------------------------------------------------------------------------
 
 
-def plots(summary: Summary, stacked: Mapping[str, str], curves: Iterable[Curves]) -> list[str]:
-    """SVG: bars of every case, then the curves; none without matplotlib."""
+def plots(
+    summary: Summary, stacked: Mapping[str, str], unit: str, cases: Mapping[str, str], curves: Iterable[Curves]
+) -> list[str]:
+    """SVG: bars of every case, in ``unit``, then the curves; none without matplotlib."""
     try:
         import matplotlib.figure
     except ImportError:
         return []
     with matplotlib.rc_context(SETTINGS):
-        drawn = [_bars(summary, stacked), *map(_curves, curves)]
+        drawn = [_bars(summary, stacked, unit, cases), *map(_curves, curves)]
         return [_svg(figure) for figure in drawn if figure is not None]
 
 
 def _figure(height: float) -> Any:
     from matplotlib.figure import Figure  # not pyplot: no display, no state
 
-    return Figure(figsize=(WIDE, height), layout="constrained")
+    figure = Figure(figsize=(WIDE, height), layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.12)
+    return figure
 
 
 def _svg(figure: Any) -> str:
@@ -125,7 +152,7 @@ def _svg(figure: Any) -> str:
     return text[text.index("<svg") :]
 
 
-def _bars(summary: Summary, stacked: Mapping[str, str]) -> Any:
+def _bars(summary: Summary, stacked: Mapping[str, str], unit: str, cases: Mapping[str, str]) -> Any:
     """A case below the other, each with a scale of its own: they differ by orders of magnitude."""
     found: dict[str, list[str]] = {}
     for (case, row), figures in summary.items():
@@ -133,13 +160,15 @@ def _bars(summary: Summary, stacked: Mapping[str, str]) -> Any:
             found.setdefault(case, []).append(row)
     if not found:
         return None
-    heights = [len(rows) + 2 for rows in found.values()]
+    heights = [len(rows) + 3 for rows in found.values()]
     figure = _figure(BAR * sum(heights))
     axes = figure.subplots(len(found), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (case, rows) in zip(axes, found.items(), strict=True):
         _bars_of(axis, [summary[case, row] for row in rows], rows, stacked)
-        axis.set_title(case, loc="left")
-    axes[-1].set_xlabel(next(iter(stacked.values())) if len(stacked) == 1 else "")
+        axis.set_title(f"{case}: {cases[case]}", loc="left", wrap=True)
+        axis.set_xlabel(unit, loc="left")
+    if len(stacked) > 1:
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(stacked), frameon=False)
     return figure
 
 
@@ -160,8 +189,6 @@ def _bars_of(axis: Any, found: Sequence[Mapping[str, Any]], rows: Sequence[str],
     axis.invert_yaxis()
     axis.margins(x=0.12)
     axis.spines[["top", "right"]].set_visible(False)
-    if len(stacked) > 1:
-        axis.legend(frameon=False, loc="lower right")
 
 
 def _curves(curves: Curves) -> Any:

@@ -43,7 +43,12 @@ def test_a_short_round_runs_and_its_result_and_its_page_say_where_it_comes_from(
         assert (result["commit"]["id"] or "")[:7] in page
         assert not re.search(r"""(?:src|href)=["']?https?:""", page), "nothing is loaded from elsewhere"
     if name == "overhead":
-        assert "<svg" in page
+        assert page.index("<svg") < page.index("<table") < page.index("<details"), "a picture first, what is rare last"
+        assert "milliseconds a batch" in page, "the axis says what it is"
+        short = ran.stdout.strip().splitlines()[-4:-2]
+        assert short[0].split("  ")[-1].strip() == "ratio"
+        assert re.search(r"batches of 128 +~?[\d,.]+ +~?[\d,.]+ +[\d,.]+ times$", short[1])
+        assert "article" not in ran.stdout
         chromium = shutil.which("chromium")
         if chromium is None:
             pytest.skip("the page was not opened: install chromium")
@@ -112,7 +117,7 @@ def test_medians_spreads_and_ratios() -> None:
     [
         (at_least("c", "rate", 2.0, 1.5), 3, "PASS", False),
         (at_least("c", "rate", 1.0, 1.5), 3, "FAIL", True),
-        (at_least("c", "rate", 1.0, 1.5, must=False), 3, "FAIL", False),
+        (at_least("c", "rate", 1.0, 1.5, must=False), 3, "not reached", False),
         (at_most("c", "time", 1.0, 1.5), 3, "PASS", False),
         (at_most("c", "time", None, 1.5), 3, "not measured", False),
         (at_least("c", "rate", 1.0, 1.5), 1, "not a conclusion", False),
@@ -121,6 +126,32 @@ def test_medians_spreads_and_ratios() -> None:
 def test_a_claim_holds_fails_or_is_no_conclusion(claim: Claim, rounds: int, says: str, failed: bool) -> None:
     verdict = judge(claim, rounds)
     assert (verdict.says, verdict.failed) == (says, failed)
+
+
+def a_result(**more: Any) -> dict[str, Any]:
+    settings = {"rounds": 5, "seconds": 1.0, "warmup": 0.1}
+    return {"settings": settings, "absent": {}, "problems": [], "warnings": [], "says": [], **more}
+
+
+def test_what_is_printed_ends_with_a_short_table_and_judges_only_if_asked() -> None:
+    verdict = judge(at_least("c", "rate", 1.0, 1.5), 5)
+    table = "c: a case", [["", "rate"], ["ours", "3"], ["theirs", "2"]]
+    line = driver.Compared("a case", spread([3.0]), spread([2.0]))
+    short = driver.InShort("In short", "theirs", [line, driver.Compared("another", None, None)]).table()
+    result = a_result(warnings=["busy", "busier"])
+    lines = list(driver.report(result, [table], [], [short], is_kept=True))
+    assert lines[-4:] == [
+        "\nIn short",
+        "         mpiter  theirs       ratio",
+        "a case        3       2  1.50 times",
+        "another       –       –           –",
+    ]
+    assert "FAIL" not in "".join(lines)
+    assert [line for line in lines if "busy" in line] == [
+        "warnings: 2, which stand at the end of the page; most say that the machine was busy"
+    ]
+    assert "FAIL" in "".join(driver.report(result, [table], [verdict], [short]))
+    assert "warning  busier" in list(driver.report(result, [table], [verdict], [short]))
 
 
 _FOUR_ROWS = f"""import sys, time
