@@ -171,18 +171,16 @@ class Drawn(Plans):
 
     def draw(self, here: int, batches: int) -> None:
         """Draw until the ``batches`` batches from position ``here`` on are known; forget those before ``here``."""
-        for position in [position for position in self._lots if position < here]:
-            del self._lots[position]
-        while len(self._lots) < batches and not self._has_ended:
+        lots = self._lots
+        for position in [*lots]:
+            if position < here:
+                del lots[position]
+        while len(lots) < batches and not self._has_ended:
             before = self._last
             keys = self._ask(self._size, self._drop_last)
             if keys is not None:
-                self._lots[before.position] = _Lot(before, keys)
+                lots[before.position] = _Lot(before, keys)
                 self._has_ended = isinstance(keys, Exception)  # last, so that the loop finds the error
-
-    def has_drawn(self, here: int, batches: int) -> bool:
-        """Return True if ``draw`` would change nothing."""
-        return here in self._lots and len(self._lots) >= batches and next(iter(self._lots)) == here
 
     def _ask(self, count: int | None, whole: bool = False) -> list[Any] | Exception | None:
         """Return the sampler's next ``count`` keys, or the next list of keys that it gives.
@@ -244,7 +242,15 @@ def _told(keys: list[Any]) -> bytes | array.array[int]:
     try:
         return array.array("q", keys)
     except (TypeError, OverflowError):
-        return _ADDRESS.sub("", repr(keys)[1:-1] + ", ").encode()
+        # Each key for itself: the checksum must not depend on which keys were drawn together.
+        return b"".join(map(_told_of_one, keys))
+
+
+def _told_of_one(key: Any) -> bytes:
+    try:
+        return array.array("q", [key]).tobytes()
+    except (TypeError, OverflowError):
+        return _ADDRESS.sub("", repr(key) + ", ").encode()
 
 
 def _compact(keys: list[Any]) -> Indices | tuple[Any, ...]:

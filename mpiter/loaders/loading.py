@@ -86,7 +86,7 @@ class Pass:
             raise StopIteration
         self._go_on()
         try:
-            batch = pump.next(passed=self._go_on)
+            batch = pump.next(passed=self._pass_by)
             self._has_come = True
             return batch
         except StopIteration:
@@ -108,11 +108,15 @@ class Pass:
         here = self.pump.cursor
         self.position = here.position if here.epoch == self.epoch else len(self._order)
 
+    def _pass_by(self) -> None:
+        """Go on after a batch whose samples were all left out."""
+        self._note()
+        self._go_on()
+
     def _go_on(self) -> None:
         """Draw further keys from the sampler, in the consumer's thread."""
-        self._note()
         plans = self.plans
-        if not isinstance(plans, Drawn) or plans.has_drawn(self.position, self._most):
+        if not isinstance(plans, Drawn):
             return
         if self.aside is contextlib.nullcontext:  # the usual case, and making a context takes a while
             plans.draw(self.position, self._most)

@@ -79,9 +79,10 @@ def _all_ways_are_torchs() -> bool:
 
 def _stacked(samples: Sequence[Any]) -> Any:
     """Stack samples of tensors, numbers and texts as torch does, without its questions about each value's type."""
-    kind, *others = set(map(type, samples))
-    if others:
+    kinds = set(map(type, samples))
+    if len(kinds) != 1:
         raise _NotPlain
+    kind = kinds.pop()
     if kind is torch.Tensor:
         return torch.stack(samples)
     if kind in _NUMBERS:

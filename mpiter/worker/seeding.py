@@ -120,8 +120,9 @@ def globals_mark() -> tuple[Any, ...]:
     Of a Mersenne twister it has the index, and one word, which changes after 624 draws.  It lacks the normal number
     that numpy may keep in reserve: ``seed_globals`` clears that, and ``Kept`` checks it separately.
     """
-    torch = torch_with("default_generator") if "torch" in sys.modules else None
-    torchs = None if torch is None else twister.mark_of(torch.default_generator)
+    torch = sys.modules.get("torch")
+    torchs_own = getattr(torch, "default_generator", None)  # it may be half imported
+    torchs = None if torchs_own is None else twister.mark_of(torchs_own)
     mine = random.getstate() if _own_words is None else (_own_words[0], _own_words[1], _own.gauss_next)
     generator = np.random.mtrand._rand._bit_generator
     words = _numpys_words(generator)
