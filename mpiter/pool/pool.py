@@ -219,6 +219,7 @@ class Pool(Workers):
             else:
                 left.append(worker.process)
         starting.forget(left)
+        starting.end_servers()
         self._workers.clear()
         return not left
 

@@ -43,11 +43,13 @@ class _ForkServer(_Base):  # type: ignore[misc]
     """
 
     _forkserver_address: Any
+    _forkserver_alive_fd: Any
     _door: int | None = None  # a descriptor on the socket's place in the file system
 
     def __init__(self, modules: frozenset[str] = frozenset()) -> None:
         """Make a server that will also import ``modules``, which datasets need."""
         super().__init__()
+        self.workers: weakref.WeakSet[Any] = weakref.WeakSet()  # that it has started
         self._began_in: Any = None
         self._read: dict[str, float] = {}
         self._take(modules)
@@ -114,17 +116,22 @@ class _ForkServer(_Base):  # type: ignore[misc]
         if self._forkserver_pid == pid and self.is_running():
             os.kill(pid, signal.SIGKILL)
 
-    def retire(self) -> None:
-        """End the server once it has no workers; it isn't asked for others."""
-        if self._forkserver_pid is not None:
-            _ending.append(self._forkserver_pid)
-            self.part()
+    def has_ended(self) -> bool:
+        """End the server unless it has workers, whose exit codes it is to report; return True if it is gone."""
+        if any(not process._closed for process in self.workers):
+            return False
+        self.part()
+        try:
+            return self._forkserver_pid is None or os.waitpid(self._forkserver_pid, os.WNOHANG) != (0, 0)
+        except ChildProcessError:  # its exit code was read elsewhere
+            return True
 
     def part(self) -> None:
         """Close this process's descriptors of the server."""
         for descriptor in (self._forkserver_alive_fd, self._door):
             if descriptor is not None:
                 os.close(descriptor)
+        self._forkserver_alive_fd = self._door = None
 
     def is_running(self) -> bool:
         if self._forkserver_pid is not None:
@@ -178,7 +185,7 @@ _USEFUL = "PIL.Image cv2 h5py datasets.arrow_dataset torch_geometric.data torchv
 preloaded: list[str] = []  # other modules that the fork server imports when it starts, so that workers needn't
 _server: _ForkServer | None = None
 _refused: set[str] = set()  # modules that the server couldn't import for all workers, or others beside them
-_ending: list[int] = []  # servers that end with their last worker
+_ending: list[_ForkServer] = []  # servers that end with their last worker
 
 
 def _our_server() -> _ForkServer:
@@ -216,13 +223,19 @@ def import_once(modules: Iterable[str]) -> None:
         server = _our_server()
         wanted = server.modules.union(modules) - _refused
         if wanted != server.modules or server.is_outdated:
-            server.retire()
+            _ending.append(server)
             _server = _ForkServer(wanted)
-        for pid in list(_ending):
-            with contextlib.suppress(ChildProcessError):
-                if os.waitpid(pid, os.WNOHANG) == (0, 0):
-                    continue
-            _ending.remove(pid)
+    end_servers()
+
+
+def end_servers() -> None:
+    """End the fork servers that aren't asked for workers any more and have none."""
+    # Another thread may be starting workers, and that may take long; a later call will do.
+    if _ending and _starting.acquire(blocking=False):
+        try:
+            _ending[:] = [server for server in _ending if not server.has_ended()]
+        finally:
+            _starting.release()
 
 
 def start_server() -> None:
@@ -234,8 +247,8 @@ def start_server() -> None:
 def start(process: Any) -> None:
     """Start a worker process; if the fork server dies meanwhile, start another and try once more."""
     with _as_workers_start():
+        is_servers = process._start_method == "forkserver"
         try:
-            is_servers = process._start_method == "forkserver"
             with _our_server().in_time() if is_servers else contextlib.nullcontext():
                 process.start()
         except (EOFError, ConnectionError):
@@ -249,6 +262,8 @@ def start(process: Any) -> None:
                     "the fork server, which starts workers, has died twice over one of them: it was killed, or could "
                     "not import a module. See standard error; backend=mpiter.Process('spawn') does without it."
                 ) from error
+        if is_servers:
+            _our_server().workers.add(process)
     ours.add(process)
 
 
@@ -310,6 +325,8 @@ def _disown() -> None:
     if _server is not None:  # it is the parent's
         _server.part()
         _server = None
+    for server in _ending:
+        server.part()
     _ending.clear()
 
 
