@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
 from ..bell import Bell
 from ..worker import home
@@ -18,6 +21,23 @@ from ..worker.board import Line
 from .workers import NAME, State, Worker, Workers
 
 _END = None, None  # queued for a thread that is to end
+
+
+def _exit_for(error: BaseException) -> NoReturn:
+    """End this process as ``error`` would if it reached the top of a program, but leave native libraries alone.
+
+    Their handlers at exit may wait for threads that a forked process doesn't have.
+    """
+    code = 1
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    elif error.code is None or isinstance(error.code, int):
+        code = error.code or 0
+    else:
+        print(error.code, file=sys.stderr)
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    os._exit(code)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -58,7 +78,7 @@ class Threads(Workers):
             except BaseException as error:
                 # The dataset has forked this process, of which no thread but this one is left.
                 if home.generation != born:
-                    raise
+                    _exit_for(error)
                 value = Lost(block.number, error)
             self._post(number, inbox, block, value)
         self._post(number, inbox, None, None)

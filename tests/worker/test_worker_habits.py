@@ -222,10 +222,10 @@ def test_a_process_that_a_worker_thread_forks_ends_and_does_not_wait_for_more_to
     def fork(i):
         child = os.fork()
         if not child:
-            sys.exit()
+            sys.exit(i)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    assert fetched(Samples(fork, length=4), backend="thread") == [0, 0, 0, 0]
+    assert fetched(Samples(fork, length=4), backend="thread") == [0, 1, 2, 3]
 
 
 def loaded_openblas():
