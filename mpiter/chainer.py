@@ -39,6 +39,8 @@ _SEED_BYTES = 17  # for 128 bits and a sign
 class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
     """The base class of the iterators below: adds what Chainer's trainers and ChainerMN need."""
 
+    _lists_hold_samples = True  # as in Chainer
+
     def __del__(self) -> None:
         """Do nothing: Chainer's would wait for the workers in the garbage collector; these end by themselves."""
 

@@ -86,7 +86,7 @@ def test_the_core_depends_on_four_packages_only():
         foreign = set(outsiders_of(module, top_level=True)) - ALLOWED - opened - set(sys.stdlib_module_names)
         assert not foreign, module
         within = set(outsiders_of(module)) & (DOORS | EXTRAS) - opened
-        used = {"torch"} if module == "samples/tensors" else set()
+        used = {"samples/tensors": {"torch"}, "samples/jax_arrays": {"jax"}}.get(module, set())
         assert within <= used, f"{module}: libraries are used where the user has loaded them"
 
 

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import OptionError
+from ..samples import jax_arrays
 from ..samples.tree import Rows, container
 
 _FEW = 4  # a list of at most so many parts may be columns: few datasets are so small
@@ -135,13 +136,19 @@ def _as_column(part: Any) -> Any:
     """Return a column that can be indexed by a row number, and if possible by an array of them."""
     if isinstance(part, tuple):
         return list(part)
-    return np.asarray(part.to_numpy()) if _package(part) in _FRAMES else part
+    return np.asarray(part.to_numpy()) if _package(part) in _FRAMES else _of_numpy(part)
+
+
+def _of_numpy(data: Any) -> Any:
+    """Return an array of JAX's as one of NumPy's, whose rows are read fifty times as fast; anything else unchanged."""
+    array = jax_arrays.as_array(data)
+    return data if array is None else array
 
 
 def _taken_from_frame(data: Any) -> Any:
     """Return a data frame as a dict of its columns, a series as an array, and anything else unchanged."""
     if _package(data) not in _FRAMES:
-        return data
+        return _of_numpy(data)
     names = getattr(data, "column_names", None) if _package(data) == "pyarrow" else getattr(data, "columns", None)
     if names is not None:
         return {name: data[name] for name in names}

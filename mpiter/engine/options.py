@@ -56,11 +56,13 @@ class Options:
     shard: Any = None  # this rank's part; it is replaced by a Shard
     receipts: Any = None  # a Receipts, or a folder, which is replaced by one
     is_settled: bool = False  # take the dataset as it is, not as columns
+    lists_hold_samples: bool = False  # take it so if it is a list or a tuple
     workers_name: str = "n_processes"  # the argument's name, for messages
     workers: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        if not self.is_settled:
+        holds_samples = self.lists_hold_samples and isinstance(self.dataset, (list, tuple))
+        if not (self.is_settled or holds_samples):
             self._set(dataset=as_dataset(self.dataset))
         if not hasattr(type(self.dataset), "__getitem__"):
             raise OptionError(

@@ -78,6 +78,7 @@ class DatasetIterator(Generic[Data_co]):
         """No batch has come for longer than ``dataset_timeout`` seconds."""
 
     _revives = False  # may be used again after close()
+    _lists_hold_samples = False  # a list or a tuple of arrays is a dataset of these, not of their rows
     _passes = 1  # over the epochs, with the present one
 
     def __init__(self, options: Options, sampling: Sampling) -> None:

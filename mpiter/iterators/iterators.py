@@ -72,6 +72,7 @@ class MultiprocessIterator(DatasetIterator[Data_co]):
         ahead: dict[str, Any] = {"n_workers": n_processes, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
         work: dict[str, Any] = {"max_samples": maxtasksperchild, "worker_init": worker_init, "backend": backend}
         order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
+        order["lists_hold_samples"] = self._lists_hold_samples
         made = Options(dataset, batch_size, **order, **ahead, **work, **options)
         self.n_processes = made.workers
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
@@ -118,6 +119,7 @@ class MultithreadIterator(DatasetIterator[Data_co]):
         ahead: dict[str, Any] = {"n_workers": n_threads, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
         work: dict[str, Any] = {"worker_init": worker_init, "backend": "thread", "workers_name": "n_threads"}
         order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
+        order["lists_hold_samples"] = self._lists_hold_samples
         made = Options(dataset, batch_size, **order, **ahead, **work, **options)
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
@@ -153,6 +155,7 @@ class SerialIterator(DatasetIterator[Data_co]):
     ) -> None:
         self.shuffle = shuffle
         order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
+        order["lists_hold_samples"] = self._lists_hold_samples
         made = Options(dataset, batch_size, n_workers=0, worker_init=worker_init, **order, **options)
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 

@@ -8,6 +8,7 @@ samples, since one may by chance have the same bytes again.  Looks at arrays and
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +21,7 @@ from . import tensors
 _FEW = 32  # parts of a container that are compared, at the most
 _PARTS = 1024  # of all containers in a sample, or a little more
 _LOOKED_AT = 1024  # elements of an array
+_numbers = itertools.count()  # of looks
 _CONSTANT = {int, float, complex, bool, str, bytes, type(None), np.float32, np.float64, np.int64}
 
 
@@ -80,18 +82,22 @@ def copied(sample: Any) -> Any:
 
 
 class Look:
-    """Some bytes of each array in a sample, to notice when the dataset overwrites it."""
+    """Some bytes of each array in a sample, to notice when the dataset overwrites it.
+
+    Of a large array each look has other elements, so that a change of a single one is seen sooner or later.
+    """
 
     def __init__(self, sample: Any) -> None:
         self._sample = sample
         self._arrays, self._is_fixed = _arrays_in(sample)
-        self._bytes = [*map(_some_of, self._arrays)]
+        self._number = next(_numbers)
+        self._bytes = [_some_of(array, self._number) for array in self._arrays]
 
     def has_changed(self) -> bool:
         """Return True if the sample has other bytes now."""
         # A list or a dict may have other arrays by now; those of a tuple are known.
         arrays = self._arrays if self._is_fixed else _arrays_in(self._sample)[0]
-        return [*map(_some_of, arrays)] != self._bytes
+        return [_some_of(array, self._number) for array in arrays] != self._bytes
 
 
 def _arrays_in(sample: Any) -> tuple[list[Any], bool]:
@@ -119,9 +125,10 @@ def _arrays_in(sample: Any) -> tuple[list[Any], bool]:
     return found, is_fixed
 
 
-def _some_of(array: Any) -> bytes:
-    """Return the bytes of an array, or of a large one those of some elements."""
+def _some_of(array: Any, number: int) -> bytes:
+    """Return the bytes of an array, or of a large one those of some elements: ``number`` says which."""
     if array.size <= _LOOKED_AT:
         return array.tobytes()  # type: ignore[no-any-return]
     elements = array.ravel("K") if array.flags.forc else array.flat  # without copying the whole array
-    return elements[:: 1 + array.size // _LOOKED_AT].tobytes()  # type: ignore[no-any-return]
+    step = 1 + array.size // _LOOKED_AT
+    return elements[number % step :: step].tobytes()  # type: ignore[no-any-return]

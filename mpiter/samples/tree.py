@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import SharedMemoryFull
 from ..machine import memory_total
-from . import tensors
+from . import jax_arrays, tensors
 from .envelope import aligned
 
 PAGE = 4096
@@ -140,6 +140,18 @@ class Tensor(Array):
         return tensors.from_array(column)
 
 
+class OfJax(Array):
+    """A column of JAX's arrays: shown as an array of NumPy's, while each sample has its own again."""
+
+    __slots__ = ()
+
+    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
+        return super()._write(rows, [jax_arrays.as_array(value) for value in values])
+
+    def read(self, column: Column) -> Sequence[Any]:
+        return [jax_arrays.from_array(row) for row in super().read(column)]
+
+
 class Scalar(Leaf):
     """A column of NumPy scalars."""
 
@@ -195,6 +207,8 @@ def leaf_for(value: Any) -> Leaf | Aside:
         return Aside() if value.dtype.kind in "SUV" else Scalar(value.dtype)
     if (shared := tensors.as_array(value)) is not None:
         return Tensor(shared.dtype, shared.shape)
+    if (shown := jax_arrays.as_array(value)) is not None and is_raw(shown.dtype):
+        return OfJax(shown.dtype, shown.shape)
     return Aside()
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from . import tensors
-from .tree import Array, Group, Leaf, Node, Number, Tensor
+from . import jax_arrays, tensors
+from .tree import Array, Group, Leaf, Node, Number, OfJax, Tensor
 
 ROW = 3  # the board's cell (``worker.board.CELL``) for the row that is being fetched
 _ODD = "    odd(row, sample); row += 1; continue"
@@ -74,6 +74,7 @@ class _Code:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.names: dict[str, Any] = {"ndarray": np.ndarray, "memmap": np.memmap, "as_array": tensors.as_array}
+        self.names["of_jax"] = jax_arrays.as_array
         self.names["in_order"] = tuple.__iter__
         self.asides: list[str] = []
         self.columns = self._count = 0
@@ -122,9 +123,10 @@ class _Code:
             self.lines += ["try:", f"    {column} = {value}", f"except {_TOO_LARGE}:", _ODD]  # an int beyond 64 bits
             return
         is_dtype = f"({value}.dtype is {dtype} or {value}.dtype == {dtype})"
-        if isinstance(leaf, Tensor):
+        if isinstance(leaf, (Tensor, OfJax)):
             array = f"a{self.columns}"
-            self.lines.append(f"{array} = as_array({value})")
+            shows = "as_array" if isinstance(leaf, Tensor) else "of_jax"
+            self.lines.append(f"{array} = {shows}({value})")
             self._unless(
                 f"{array} is not None and {is_dtype.replace(value, array)} and {array}.shape == {leaf.shape!r}"
             )

@@ -11,7 +11,7 @@ from torch.utils.data import _utils
 
 from ..samples.batch import Stacker, samples_of
 from ..samples.tensors import from_array
-from ..samples.tree import Aside, Contents, Group, Leaf, Node, Number
+from ..samples.tree import Aside, Contents, Group, Leaf, Node, Number, OfJax
 
 default_collate = _utils.collate.default_collate
 _TORCHS_WAYS = {
@@ -117,7 +117,9 @@ def _built(node: Node, columns: Iterator[Any]) -> Any:
         if not parts:
             raise _NotPlain
         return parts if node.kind == "tuple" else node.build(parts)
-    if not isinstance(node, Leaf) or (isinstance(node, Number) and node.kind is complex):  # torch refuses complex
+    if not isinstance(node, Leaf) or isinstance(node, OfJax):
+        raise _NotPlain
+    if isinstance(node, Number) and node.kind is complex:  # which torch refuses
         raise _NotPlain
     column = next(columns)
     try:

@@ -76,7 +76,7 @@ class CallersWorker:
             keys = keys.tolist()
         if self._is_list:
             with contextlib.suppress(Exception):  # an order sampler's keys may be missing in the list
-                return itemgetter(*keys)(self._dataset) if len(keys) > 1 else (self._dataset[keys[0]],)
+                return [*itemgetter(*keys)(self._dataset)] if len(keys) > 1 else [self._dataset[keys[0]]]
             return None
         worker, callers, rows = self._worker, self._callers, list[Any]()
         dataset, frame, outer = worker.dataset, worker.frame, here.now

@@ -55,6 +55,17 @@ def make(request):
 serially = pytest.mark.parametrize("make", ["serial"], indirect=True)  # where no worker has a part in it
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_or_tuple_of_arrays_is_a_dataset_of_them(make, kind):
+    rows = kind([np.arange(3), np.arange(3) + 5])
+    it = make(rows, 2, repeat=False, shuffle=False)
+    assert it.dataset is rows
+    assert [[sample.tolist() for sample in batch] for batch in it] == [[[0, 1, 2], [5, 6, 7]]]
+    it.dataset = kind([np.arange(4), np.arange(4)])
+    it.reset()
+    assert [sample.tolist() for sample in it.next()] == [[0, 1, 2, 3]] * 2
+
+
 def place(it):
     return it.epoch, it.epoch_detail, it.previous_epoch_detail, it.is_new_epoch
 

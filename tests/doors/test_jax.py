@@ -24,4 +24,4 @@ def test_batches_as_jax_arrays():
         cwd=ROOT,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "2 passed" in ran.stdout
+    assert "9 passed" in ran.stdout

@@ -331,6 +331,13 @@ def test_samples_alone_and_whole_batches_are_collated_as_torch_does(options: dic
             assert outcomes(iter(ours)) == outcomes(iter(Theirs(Together(BUILDS[name], 7), 3))), name
 
 
+@pytest.mark.parametrize("samples", [[*"abcdefg"], [*enumerate("abcdefg")], [{"x": x} for x in "abcdefg"]])
+def test_a_list_of_texts_comes_in_every_epoch_as_torch_gives_it(samples: list[Any]) -> None:
+    ours, theirs = Ours(samples, 2), Theirs(samples, 2)
+    for _ in range(3):
+        assert [*map(repr, ours)] == [*map(repr, theirs)]
+
+
 @pytest.mark.parametrize(("type_", "workers"), [(Record, 0), (Record, 1), (np.ndarray, 0)])
 def test_collating_that_has_been_registered_is_used(type_: Any, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ways = torch.utils.data._utils.collate.default_collate_fn_map

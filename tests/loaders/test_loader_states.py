@@ -318,3 +318,25 @@ def test_a_state_goes_on_in_batches_of_another_size(loader: Maker, size: int, ot
             assert flat(map(plain, found)) == (left[: len(left) // other * other] if drop_last else left)
             assert announced == len(found)
             assert second.is_new_epoch or not found
+
+
+@in_any_state
+@pytest.mark.parametrize("taken", [1, 2, 3, 4])
+def test_keys_of_several_types_are_the_same_keys_however_they_are_drawn(loader: Maker, taken: int) -> None:
+    keys = [1, 2, "three", 4, np.int64(5), 1 << 70, 7, "eight", 9, 10]
+
+    class ByKey:
+        def __len__(self) -> int:
+            return len(keys)
+
+        def __getitem__(self, key: Any) -> int:
+            return keys.index(key)
+
+    data = ByKey()
+    whole = epoch(loader(data, 2, sampler=keys))
+    first = loader(data, 2, sampler=keys)
+    under_way = iter(first)
+    some(under_way, taken)
+    second = loader(data, 2, sampler=keys)
+    second.load_state_dict(saved(first))
+    assert epoch(second) == whole[taken:]

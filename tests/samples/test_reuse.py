@@ -254,3 +254,22 @@ def test_a_buffer_is_noticed_whose_first_contents_come_again(parts: slice, optio
             found = [np.array(sample).tolist() for batch in it for sample in batch]
         whole = [[[index] * 3, [index % 2] * 3, [index] * 3][parts] for index in range(64)]
         assert sorted(found, key=itemgetter(-1)) == whole
+
+
+@pytest.mark.parametrize("size", [5_000, 40_001])
+def test_a_large_buffer_in_which_one_number_changes_is_noticed_after_some_batches(size: int) -> None:
+    class Flags(Squares):
+        buffer = np.zeros(size)
+
+        def __getitem__(self, index: int) -> Any:
+            self.buffer[size // 3] = index + 1
+            return self.buffer
+
+    with mpiter.SerialIterator(Flags(400), 4, repeat=False, shuffle=False) as it:
+        right = [[*(sample[size // 3] for sample in batch)] == [*batch_of_four(at)] for at, batch in enumerate(it)]
+    assert not right[0]
+    assert all(right[-30:])
+
+
+def batch_of_four(at: int) -> range:
+    return range(4 * at + 1, 4 * at + 5)

@@ -7,7 +7,46 @@ import gc
 import jax
 import numpy as np
 
+import pytest
+
 import mpiter
+
+X = jax.numpy.arange(24.0).reshape(8, 3)
+Y = jax.numpy.arange(8)
+ONE_BY_ONE = [(X[i], {"y": Y[i]}) for i in range(8)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("data", [(X, {"y": Y}), X], ids=["samples", "an array"])
+def test_samples_of_jaxs_arrays_are_stacked(data, workers):
+    dataset = ONE_BY_ONE if data is not X else X
+    batches = [*mpiter.batches(dataset, 4, n_processes=workers, shuffle=False)]
+    for at, batch in enumerate(batches):
+        found, wanted = jax.tree.leaves(batch), jax.tree.leaves(data)
+        for column, whole in zip(found, wanted, strict=True):
+            assert type(column) is np.ndarray
+            assert column.dtype == whole.dtype
+            assert (column == whole[4 * at : 4 * at + 4]).all()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_columns_of_jaxs_arrays_are_gathered(workers):
+    for columns in ((X, Y), {"x": X, "y": Y}):
+        batch = next(mpiter.batches(columns, 4, n_processes=workers, seed=0))
+        x, y = batch.values() if isinstance(batch, dict) else batch
+        assert type(x) is type(y) is np.ndarray
+        assert (x == np.asarray(X)[y]).all()
+        x += 1  # it is the user's own
+
+
+def test_a_list_has_jaxs_arrays_as_they_were():
+    with mpiter.MultiprocessIterator(ONE_BY_ONE, 4, shuffle=False, n_processes=1) as it:
+        next(it)
+        batch = next(it)
+    for (x, rest), (other, wanted) in zip(batch, ONE_BY_ONE[4:], strict=True):
+        assert type(x) is type(other)
+        assert (x == other).all()
+        assert rest == wanted
 
 
 def test_batches_become_jaxs_arrays_which_keep_their_values():
