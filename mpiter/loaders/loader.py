@@ -56,8 +56,8 @@ class DataLoader(Loading[B_co]):
             with zeros at the end.
         options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes.
 
-    Attributes that an iterable dataset sets while a worker reads a copy of it are lost after the epoch; with
-    ``num_workers=0`` your own object is read, and keeps them.
+    Attributes that an iterable dataset sets while a worker reads a copy of it are lost after the epoch, unless you pass
+    ``persistent_workers=True``; with ``num_workers=0`` your own object is read, and keeps them.
 
     >>> import numpy as np
     >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)

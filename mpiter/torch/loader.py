@@ -41,8 +41,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     """A ``DataLoader`` with torch's arguments and batches.  To replace torch's loader, change only the import.
 
     ``persistent_workers=None``, the default, keeps the workers between epochs and replaces them at ``iter()`` if the
-    dataset has changed.  Workers read a fresh copy of an ``IterableDataset`` in each epoch, even if they persist; with
-    ``num_workers=0`` your own object is read.
+    dataset has changed.  Workers read a fresh copy of an ``IterableDataset`` in each epoch, unless they persist by
+    ``persistent_workers=True``; with ``num_workers=0`` your own object is read.
     ``prefetch_factor=None`` prefetches as many batches as the workers need.
     In addition to torch's methods: ``state_dict()``, ``load_state_dict()``, ``close()``, ``with``, ``stats()``.
 

@@ -389,6 +389,36 @@ def test_a_changed_stream_is_sent_again_and_workers_stay_otherwise():
         assert loader.worker_pids != pids
 
 
+class CountedElsewhere(Counting):
+    """Whose library's own loader counts what it hands out, and passes that on."""
+
+    def state_dict(self, read, workers, **more):
+        return {"at": read * workers}
+
+    def load_state_dict(self, state):
+        raise AssertionError("nobody has saved a state of it")
+
+
+def test_a_stream_whose_state_takes_arguments_is_one_without_a_state():
+    with DataLoader(CountedElsewhere(11), 3) as loader, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        epoch = iter(loader)
+        next(epoch)
+        assert not caught
+        state, rest = loader.state_dict(), numbers(epoch)
+        loader.state_dict()
+    (warning,) = caught
+    text = str(warning.message)
+    assert "CountedElsewhere.state_dict() can't be called without read, workers, so" in text
+    assert "save what CountedElsewhere.state_dict(…) returns" in text
+    assert warning.filename == __file__
+    with DataLoader(CountedElsewhere(11), 3) as loader:
+        loader.load_state_dict(state)
+        with pytest.warns(RuntimeWarning, match="its first 1 batches are read again"):
+            epoch = iter(loader)
+        assert numbers(epoch) == rest == WHOLE[1:]
+
+
 class ByEpoch(Stateful):
     """Counts its epochs, and begins each where it stands."""
 
@@ -420,10 +450,10 @@ def epochs_of(loader, epochs=3):
 
 
 def at_each_place(make, stream):
-    """Save a state wherever one can, and go on from it: does it give what the first loader gave?"""
+    """Save a state wherever one can, also between epochs, and go on: does it give what the first loader gave?"""
     with make(copy.copy(stream), 4) as loader:
         whole = [batch for _, batch in epochs_of(loader) if batch]
-        places = [when for when, batch in epochs_of(loader) if batch]
+        places = [when for when, _ in epochs_of(loader)]
     wrong = {}
     for place in places:
         seen, states = [], []
