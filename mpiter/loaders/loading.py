@@ -213,7 +213,7 @@ class Loading(Generic[B_co]):
         self._resting: Any = None  # the pump that is kept for the next epoch
         self._is_closed, self._skipped = False, Skipped()
         self._pass: Pass | None = None
-        self._has_warned = False  # that the stream has no state of its own that a loader can ask for
+        self._has_warned = False  # that the stream's own state isn't part of a loader's
 
     def _is_one_workers(self, collates: bool) -> bool:
         """True if one worker makes a whole batch; otherwise several may write rows into the same columns."""
@@ -336,11 +336,12 @@ class Loading(Generic[B_co]):
         return None if current is None or current.has_ended or self._next.generators is not None else current
 
     def _left_by_epoch(self) -> dict[str, Any] | None:
-        """Return where the epoch that has ended left the streams, if the next one reads the same objects."""
+        """Return where the last epoch left the streams, if the next reads the same objects."""
         current = self._pass
-        if current is None or not current.has_ended or not isinstance(current.plans, Streaming):
+        if current is None or not current.has_ended:
             return None
-        return current.plans.after()
+        plans = current.plans
+        return plans.after() if isinstance(plans, Streaming) else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place after the last batch handed out: JSON-able values, of a size independent of the dataset."""
@@ -351,7 +352,8 @@ class Loading(Generic[B_co]):
         if (current := self._under_way) is not None:
             place = current.place()
         elif (place := self._next).generators is None:
-            place = place._replace(generators=self._generators().save(), stream=self._left_by_epoch())
+            generators, stream = self._generators().save(), self._left_by_epoch()
+            place = place._replace(generators=generators, stream=stream)
         if (length := agreed.get("dataset_length")) is not None:  # a short batch may be left, which isn't handed out
             step = self._recipe.share().step(self._cut[0] or 1)
             if length - place.position < step * self.drop_last:

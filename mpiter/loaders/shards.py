@@ -32,9 +32,10 @@ _LATE = (
     "class (False if it doesn't)."
 )
 _ANEW = (
-    "a worker was replaced, and what its stream had noted of itself since the first epoch ended with the worker: the "
-    "new worker reads this epoch from the stream as it was sent.  A stream that counts its epochs should have a "
-    "state_dict(), or be told its epoch by set_epoch() before iter(), without persistent_workers=True."
+    "a worker was replaced, and what its stream had noted of itself since the first epoch "
+    "ended with the worker: the new worker reads this epoch from the stream as it was sent.  "
+    "Have a stream that counts its epochs be told the epoch by set_epoch() before iter(), and "
+    "leave persistent_workers unset."
 )
 
 
@@ -81,8 +82,9 @@ class Streamed(Wrapping):
     def of_shard(self, shard: int, shards: int, is_callers: bool, stays: bool) -> Streamed:
         """Return a shard.
 
-        ``is_callers``: it reads the user's own object, which then knows its place; otherwise a copy, a fresh one in
-        each epoch, or with ``stays`` one and the same, which keeps what it notes of itself.
+        ``is_callers``: it reads the user's own object, which then knows its place.
+        Otherwise it reads a copy, a fresh one in each epoch; with ``stays`` the same
+        one, which keeps what it notes of itself.
         """
         one = copy.copy(self)
         one.shard, one.shards, one.is_callers, one.stays = shard, shards, is_callers, stays
@@ -106,7 +108,7 @@ class Streamed(Wrapping):
         batch = reading.take_number(key.number)
         if batch is None:
             told = reading.told() if self.is_callers or self.stays else None
-            return (None, reading.is_own, 0) if told is None else (None, reading.is_own, 0, told)
+            return None, reading.is_own, 0, *(() if told is None else (told,))
         collated = self._collate(batch if self.batch_size else batch[0])
         return collated, reading.is_own, len(batch), *(reading.mark() or ())
 
@@ -125,7 +127,8 @@ class Streamed(Wrapping):
             return _fresh(self.dataset)
         if self._kept is None:
             self._kept = _fresh(self.dataset)
-            # Runs are counted from 1 on, so the worker that read the epochs before is gone, and its copy with it.
+            # Runs are counted from 1 on: the worker that read the epochs before is gone,
+            # and its copy with it.
             if run > 1 and run not in self.marks:
                 here.now.notices.append(_ANEW)
         return self._kept
@@ -142,12 +145,14 @@ class _Reading:
         was_asked()  # forget calls of get_worker_info() in an earlier epoch
         seeding.go_to(shard * _OWN_SHARD)  # the randomness of the first element
         self._rest: Iterator[Any] = iter(())
-        self._tellers: list[Any] = []  # the stream and its iterator; None in place of one without a state
+        # The stream and its iterator; None in place of one that can't tell its place.
+        self._tellers: list[Any] = []
         self._ended_with = mark.told if self._is_at_end else None
         iterator = _went_to(stream, mark)
         if iterator is not None:
             self._rest = map(next, repeat(iterator))
-            self._tellers = [None if iterator is stream else _teller(stream), _teller(iterator)]
+            its_own = iterator is stream
+            self._tellers = [None if its_own else _teller(stream), _teller(iterator)]
         self._has_first = says is None  # the first element is read now, to see who shards; its error is raised later
         if self._has_first:
             try:
@@ -211,10 +216,10 @@ class _Reading:
         return None if told is None else Mark(self.batches, self._elements, self._is_at_end, told)
 
     def told(self) -> str | None:
-        """Return what the stream and its iterator tell of themselves; None if they can't, or it can't be saved."""
+        """Return what the stream and its iterator tell; None if it can't be saved."""
         if self._ended_with is not None:
             return self._ended_with
-        if not any(self._tellers):
+        if all(one is None for one in self._tellers):
             return None
         try:
             return json.dumps([None if one is None else encoded(one.state_dict()) for one in self._tellers])
@@ -251,20 +256,21 @@ def check_told(text: str) -> None:
 
 
 def _went_to(stream: Any, mark: Mark) -> Any:
-    """Return an iterator of ``stream`` from ``mark`` on; None if no elements are left there."""
+    """Return an iterator of ``stream`` from ``mark`` on; None if nothing is left there."""
     of_stream, of_iterator = json.loads(mark.told)
     _load(stream, of_stream)
+    is_its_own = of_stream is None and of_iterator is not None  # or only its iterator tells
     if mark.is_end:
-        # The user's own object, which the next epoch reads, is brought to its end; another iterator isn't needed.
-        if of_stream is None and of_iterator is not None and (iterator := iter(stream)) is stream:
+        # The next epoch may read the same object, so that is brought to its end, too.
+        if is_its_own and (iterator := iter(stream)) is stream:
             _load(iterator, of_iterator)
         return None
     iterator = iter(stream)
     if mark.elements:
         _load(iterator, of_iterator)
-    elif of_iterator is not None and iterator is stream:
-        # An epoch begins with what the stream has told at the end of the one before, and is then asked to begin anew.
-        # Any other iterator ended with that epoch.
+    elif is_its_own and iterator is stream:
+        # An epoch begins with what the stream told at the end of the one before, and the
+        # stream is then asked to begin anew.  Any other iterator ended with that epoch.
         _load(iterator, of_iterator)
         iterator = iter(stream)
     return iterator
@@ -283,20 +289,45 @@ def _load(teller: Any, told: Any) -> None:
 
 
 def _teller(one: Any) -> Any:
-    """Return ``one`` if it can tell its place by itself, and go there; otherwise None."""
-    can = all(callable(getattr(one, name, None)) for name in ("state_dict", "load_state_dict"))
-    return one if can and not arguments_of_state(one) else None
+    """Return ``one`` if it can tell its place, and go there; otherwise None."""
+    names = ("state_dict", "load_state_dict")
+    if not all(callable(getattr(one, name, None)) for name in names):
+        return None
+    return None if arguments_of_state(one) or _has_shuffle_buffer(one) else one
 
 
 def arguments_of_state(stream: Any) -> str:
-    """Return the arguments that ``stream.state_dict()`` can't be called without, as text; "" if there are none.
+    """Return the arguments that ``stream.state_dict()`` needs, as text; "" if none.
 
-    Some libraries' loaders count what they have handed out, and pass it on; their streams can't tell it by themselves.
+    Some libraries' loaders count what they have handed out, and pass that on, since
+    their streams can't tell it by themselves.
     """
     try:
         parameters = inspect.signature(stream.state_dict).parameters.values()
-    except (AttributeError, TypeError, ValueError):  # there is none, or one without a signature, such as C's
+    except (AttributeError, TypeError, ValueError):  # none, or without a signature
         return ""
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [one.name for one in parameters if one.default is one.empty and one.kind not in optional]
+    needed = (one.name for one in parameters if one.default is one.empty and one.kind not in optional)
     return ", ".join(needed)
+
+
+def _has_shuffle_buffer(stream: Any) -> bool:
+    """True for a stream of Hugging Face's ``datasets`` that shuffles in a buffer.
+
+    Such a stream is a chain of objects that read from one another.  Its state leaves
+    out what lies in the buffer, which would be lost on resuming.
+    """
+    links = [_attribute(stream, "_ex_iterable")]
+    while links:
+        link = links.pop()
+        inner = _attribute(link, "ex_iterable")
+        if inner is not None and _attribute(link, "buffer_size") is not None:
+            return True
+        several = _attribute(link, "ex_iterables") or ()
+        links += [one for one in (inner, *several) if one is not None]
+    return False
+
+
+def _attribute(one: Any, name: str) -> Any:
+    """Return what ``one`` itself holds; a ``__getattr__`` may make up any attribute."""
+    return getattr(one, "__dict__", {}).get(name)

@@ -83,8 +83,9 @@ class Streaming:
         return Place(self._epoch, self.read, drawn=self.read, stream=self._saved(self.turn, shards))
 
     def after(self) -> dict[str, Any] | None:
-        """Return where the next epoch begins, if the same streams go on and have told; otherwise None."""
-        shards = [_Shard(mark=[*Mark(0, 0, False, told)]) for told in self.told if told is not None]
+        """Return where the next epoch begins, if the same streams go on and have told."""
+        told = [text for text in self.told if text is not None]
+        shards = [_Shard(mark=[*Mark(0, 0, False, text)]) for text in told]
         if len(shards) < len(self.told):
             return None
         return self._saved(0, shards if self.is_own else shards[:1])
@@ -99,10 +100,11 @@ def warn_of_state(stream: Any) -> None:
     if asked := arguments_of_state(stream):
         name = type(stream).__name__
         warn(
-            f"{name}.state_dict() can't be called without {asked}, so a loader's state doesn't include "
-            f"it: on resuming, the stream is read again up to its place, which is right only if its order "
-            f"is the same then.  Otherwise save what {name}.state_dict(…) returns, give it to "
-            f"load_state_dict() of the new stream, and don't load this state."
+            f"{name}.state_dict() can't be called without {asked}, so a loader's state "
+            f"doesn't include it: on resuming, the stream is read again up to its place, "
+            f"which is right only if its order is the same then.  Otherwise save what "
+            f"{name}.state_dict(…) returns, give it to load_state_dict() of the new "
+            f"stream, and don't load this state."
         )
 
 
@@ -143,7 +145,8 @@ class ShardPumps:
         self._runs += 1
         for pump, streamed, shard in zip(self.pumps, self._shards, plans.shards, strict=True):
             if shard.mark and not plans.are_there:
-                # A shard that had ended is asked once more, for what its stream tells there: the next epoch needs it.
+                # A shard that had ended is asked once more, for what its stream tells
+                # there: the next epoch needs it.
                 shard.has_ended &= not self._stays
                 streamed.marks = {self._runs: (Mark(*shard.mark), plans.is_own)}
                 pump.refresh()
