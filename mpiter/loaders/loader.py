@@ -9,6 +9,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from ..datasets.columns import as_dataset
+from ..datasets.mistaken import refuse_mistaken
 from ..engine.arguments import OfLoaders, takes
 from ..engine.options import whole
 from ..errors import OptionError
@@ -88,6 +89,8 @@ class DataLoader(Loading[B_co]):
         **options: Unpack[OfLoaders],
     ) -> None:
         seed = options.get("seed")
+        is_drawn = sampler is not None or batch_sampler is not None
+        refuse_mistaken(dataset, by_key=is_drawn)
         for name, called in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
             if called is not None and not callable(called):
                 raise OptionError(f"{name}={called!r:.60} cannot be called; pass a function.")
@@ -99,7 +102,6 @@ class DataLoader(Loading[B_co]):
             raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
         whole("batch_size", batch_size, least=1, optional=True)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
-        is_drawn = sampler is not None or batch_sampler is not None
         if is_stream and not hasattr(type(dataset), "__iter__"):
             raise OptionError(f"a dataset has [] or can be iterated over, which {type(dataset).__name__} can't.")
         if is_stream and (shuffle or is_drawn):

@@ -15,6 +15,7 @@ import torch.utils.data
 from torch.utils.data import _utils
 
 from ..datasets.columns import as_dataset
+from ..datasets.mistaken import refuse_mistaken
 from ..engine.arguments import OfLoaders, defaults, takes
 from ..errors import OptionError, warn
 from ..loaders.drawing import Generators, samplers_in
@@ -76,6 +77,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ) -> None:
         seed, persistent_workers = options.get("seed"), options.get("persistent_workers")
         self._goes_through_all = sampler is None and batch_sampler is None
+        refuse_mistaken(dataset, by_key=not self._goes_through_all)
         if not isinstance(dataset, (list, tuple)):  # torch takes their elements as samples
             dataset = as_dataset(dataset, by_key=not self._goes_through_all)
         self._seed, self._shuffles, self._is_shared = seed or 0, bool(shuffle), options.get("shard") is not None
