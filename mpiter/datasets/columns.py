@@ -55,10 +55,6 @@ class Table:
 
 def as_dataset(data: Any, by_key: bool = False) -> Any:
     """Return ``data`` as a dataset; columns become a ``Table``; with ``by_key``, a dict may hold samples by key."""
-    if isinstance(data, (str, bytes, bytearray)):
-        raise OptionError(
-            f"{data!r:.40} is {type(data).__name__}: its samples would be single letters; pass a dataset."
-        )
     data = _taken_from_frame(data)
     if not _is_container(data):
         return data  # an object that is a dataset itself

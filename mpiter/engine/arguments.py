@@ -56,7 +56,8 @@ class OfLoaders(Rare, total=False):
     Attributes:
         backend: what runs the workers: "thread", "ray", "mpi", or an object such as ``mpiter.Process("spawn")``.
         persistent_workers: None keeps the workers from epoch to epoch and sends them a dataset that has changed; True
-            keeps them and sends nothing; False ends them with the epoch.
+            keeps them, sends nothing, and a stream in them keeps what it notes of itself; False ends them with the
+            epoch.
 
     >>> import mpiter
     >>> with mpiter.DataLoader([1, 2, 3], 2, num_workers=1, backend="thread") as loader:

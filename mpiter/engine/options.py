@@ -14,6 +14,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from ..datasets.columns import as_dataset, offered, users
+from ..datasets.mistaken import refuse_mistaken
 from ..errors import OptionError, warn
 from ..machine import cores
 from ..order.cursor import WHOLE, Share
@@ -61,6 +62,8 @@ class Options:
     workers: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
+        if not self.is_settled:
+            refuse_mistaken(self.dataset)
         holds_samples = self.lists_hold_samples and isinstance(self.dataset, (list, tuple))
         if not (self.is_settled or holds_samples):
             self._set(dataset=as_dataset(self.dataset))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 import numpy as np
 
 from ..datasets.columns import as_dataset
+from ..datasets.mistaken import refuse_mistaken
 from ..engine.arguments import OfLoaders, takes
 from ..engine.options import whole
 from ..errors import OptionError
@@ -77,8 +78,8 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
         options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes.
 
-    Attributes that an iterable dataset sets while a worker reads a copy of it are lost after the epoch; with
-    ``num_workers=0`` your own object is read, and keeps them.
+    Attributes that an iterable dataset sets while a worker reads a copy of it are lost after the epoch, unless you pass
+    ``persistent_workers=True``; with ``num_workers=0`` your own object is read, and keeps them.
 
     >>> import numpy as np
     >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)
@@ -110,6 +111,8 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         shard: Sharding = None,
         **options: Unpack[OfLoaders],
     ) -> None:
+        is_drawn = sampler is not None or batch_sampler is not None
+        refuse_mistaken(dataset, by_key=is_drawn)
         for name, called in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
             if called is not None and not callable(called):
                 raise OptionError(f"{name}={called!r:.60} cannot be called; pass a function.")
@@ -121,7 +124,6 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
             raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
         whole("batch_size", batch_size, least=1, optional=True)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
-        is_drawn = sampler is not None or batch_sampler is not None
         if is_stream and not hasattr(type(dataset), "__iter__"):
             raise OptionError(f"a dataset has [] or can be iterated over, which {type(dataset).__name__} can't.")
         if is_stream and (shuffle or is_drawn):

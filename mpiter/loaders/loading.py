@@ -29,7 +29,7 @@ from ..worker import home
 from .batched import Batched
 from .drawing import Drawn, Generators, InOne, Place, load, samplers_in, save
 from .shards import Streamed
-from .streams import ShardPumps, Streaming
+from .streams import ShardPumps, Streaming, warn_of_state
 
 Aside = Callable[[], contextlib.AbstractContextManager[None]]  # makes a context for asking the sampler
 _KNOWN = {"seed", "persistent_workers", "pin_memory_device"}  # options that a loader has dealt with
@@ -240,6 +240,7 @@ class Loading(Generic[B_co]):
         self._resting: Any = None  # the pump that is kept for the next epoch
         self._is_closed, self._skipped = False, Skipped()
         self._pass: Pass | None = None
+        self._has_warned = False  # that the stream's own state isn't part of a loader's
 
     def _is_one_workers(self, collates: bool) -> bool:
         """True if one worker makes a whole batch; otherwise several may write rows into the same columns."""
@@ -256,7 +257,8 @@ class Loading(Generic[B_co]):
     def _plans(self, place: Place) -> Coming:
         """Return the plans of an epoch from ``place`` on; calls the sampler's ``iter()``, but draws no keys yet."""
         if self._is_stream:
-            return Streaming(place, self._recipe.workers, self._told_length)
+            before = self._left_by_epoch() if place.generators is None else None
+            return Streaming(place, self._recipe.workers, self._told_length, before)
         if self._sampled is None:
             return (InOne if self._in_one else Pace)(self._cut[0] or 1, False, place.epoch + 1, self._cut[1])
         drawn = Drawn(self._sampled, place, *self._cut, self._in_one)
@@ -362,7 +364,7 @@ class Loading(Generic[B_co]):
     def _pump(self) -> Any:
         pump, self._resting = self._resting, None
         if pump is None and self._is_stream:
-            pump = ShardPumps(self._recipe, _late)
+            pump = ShardPumps(self._recipe, _late, stays=self.persistent_workers is True)
         elif pump is None:
             pump = pump_for(self._recipe, self._opens, _late, skipped=self._skipped)
         elif self.persistent_workers is not True:  # a changed dataset is sent to new workers
@@ -384,13 +386,25 @@ class Loading(Generic[B_co]):
         current = self._pass
         return None if current is None or current.has_ended or self._next.generators is not None else current
 
+    def _left_by_epoch(self) -> dict[str, Any] | None:
+        """Return where the last epoch left the streams, if the next reads the same objects."""
+        current = self._pass
+        if current is None or not current.has_ended:
+            return None
+        plans = current.plans
+        return plans.after() if isinstance(plans, Streaming) else None
+
     def state_dict(self) -> dict[str, Any]:
         """Return the place after the last batch handed out: JSON-able values, of a size independent of the dataset."""
         agreed = self._agreed()
+        if self._is_stream and not self._has_warned:
+            self._has_warned = True
+            warn_of_state(users(self.dataset))
         if (current := self._under_way) is not None:
             place = current.place()
         elif (place := self._next).generators is None:
-            place = place._replace(generators=self._generators().save())
+            generators, stream = self._generators().save(), self._left_by_epoch()
+            place = place._replace(generators=generators, stream=stream)
         if (length := agreed.get("dataset_length")) is not None:  # a short batch may be left, which isn't handed out
             step = self._recipe.share().step(self._cut[0] or 1)
             if length - place.position < step * self.drop_last:
@@ -433,7 +447,7 @@ class Loading(Generic[B_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the workers: a copy, also by pickle, is at the same place and starts its own."""
-        own = {"_pumps", "_resting", "_is_closed", "_skipped"}
+        own = {"_pumps", "_resting", "_is_closed", "_skipped", "_has_warned"}
         state = {name: value for name, value in self.__dict__.items() if name not in own}
         return state | {"_pass": None if self._pass is None else self.state_dict()}
 

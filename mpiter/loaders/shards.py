@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,6 +30,12 @@ _LATE = (
     "the stream asked get_worker_info() after its first element, when it was taken for one that doesn't shard itself.  "
     "If it does, it is sharded twice and elements are lost: have it ask earlier, or say shards_itself = True in its "
     "class (False if it doesn't)."
+)
+_ANEW = (
+    "a worker was replaced, and what its stream had noted of itself since the first epoch "
+    "ended with the worker: the new worker reads this epoch from the stream as it was sent.  "
+    "Have a stream that counts its epochs be told the epoch by set_epoch() before iter(), and "
+    "leave persistent_workers unset."
 )
 
 
@@ -55,7 +62,7 @@ class Streamed(Wrapping):
     """A dataset of the batches of a stream, or of one shard of it; its keys are ``Wanted``."""
 
     repeatable = False  # a batch can't be fetched twice, as workers do otherwise after one that drew random numbers
-    shard, shards, is_callers = 0, 1, False
+    shard, shards, is_callers, stays = 0, 1, False, False
 
     def __init__(
         self,
@@ -69,20 +76,27 @@ class Streamed(Wrapping):
         self._shards_itself = shards_itself
         self.marks: dict[int, tuple[Mark, bool]] = {}  # by run: where it resumes, and whether the stream shards itself
         self._reading: _Reading | None = None
+        self._kept: Any = None  # with ``stays``, the copy that has been read since this worker began
         self._sharded_before: bool | None = None  # whether worker_init called get_worker_info(); None: not known yet
 
-    def of_shard(self, shard: int, shards: int, is_callers: bool) -> Streamed:
-        """Return a shard; ``is_callers``: it reads the user's own object, which then knows its place, not a copy."""
+    def of_shard(self, shard: int, shards: int, is_callers: bool, stays: bool) -> Streamed:
+        """Return a shard.
+
+        ``is_callers``: it reads the user's own object, which then knows its place.
+        Otherwise it reads a copy, a fresh one in each epoch; with ``stays`` the same
+        one, which keeps what it notes of itself.
+        """
         one = copy.copy(self)
-        one.shard, one.shards, one.is_callers = shard, shards, is_callers
+        one.shard, one.shards, one.is_callers, one.stays = shard, shards, is_callers, stays
         return one
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_reading": None, "_sharded_before": None}
+        return self.__dict__ | {"_reading": None, "_kept": None, "_sharded_before": None}
 
     def __getitem__(self, key: Wanted) -> tuple[Any, ...]:
         """Return a batch, whether the stream shards itself, the number of elements read for it, and the fields of
-        a ``Mark`` if the stream has a state.  At the end of the stream, return only whether it shards itself.
+        a ``Mark`` if the stream has a state.  The end of the stream is a batch of no elements; if the same object is
+        read in the next epoch, what it tells of itself follows in place of a mark.
         """
         if self._sharded_before is None:
             self._sharded_before = was_asked()
@@ -93,16 +107,31 @@ class Streamed(Wrapping):
             reading = self._reading = self._begun(key.run)
         batch = reading.take_number(key.number)
         if batch is None:
-            return (reading.is_own,)
+            told = reading.told() if self.is_callers or self.stays else None
+            return None, reading.is_own, 0, *(() if told is None else (told,))
         collated = self._collate(batch if self.batch_size else batch[0])
         return collated, reading.is_own, len(batch), *(reading.mark() or ())
 
     def _begun(self, run: int) -> _Reading:
         mark, was_own = self.marks.get(run, (Mark(0, 0, False, "[null, null]"), None))
         is_own = self._sharded_before or was_own
-        stream = self.dataset if self.is_callers else _fresh(self.dataset)
+        stream = self._stream(run)
         says = getattr(stream, "shards_itself", self._shards_itself if is_own is None else is_own)
         return _Reading(self, stream, says, run, mark)
+
+    def _stream(self, run: int) -> Any:
+        """Return the object to read in this run."""
+        if self.is_callers:
+            return self.dataset
+        if not self.stays:
+            return _fresh(self.dataset)
+        if self._kept is None:
+            self._kept = _fresh(self.dataset)
+            # Runs are counted from 1 on: the worker that read the epochs before is gone,
+            # and its copy with it.
+            if run > 1 and run not in self.marks:
+                here.now.notices.append(_ANEW)
+        return self._kept
 
 
 class _Reading:
@@ -115,13 +144,15 @@ class _Reading:
         self._ends_early = False  # it ended before the batch that was to be read up to
         was_asked()  # forget calls of get_worker_info() in an earlier epoch
         seeding.go_to(shard * _OWN_SHARD)  # the randomness of the first element
-        self._stream, (of_stream, of_iterator) = stream, json.loads(mark.told)
-        _load(stream, of_stream)  # at its end too: the user's own object needs it for the next epoch
         self._rest: Iterator[Any] = iter(())
-        if not self._is_at_end:
-            self._iterator = iter(stream)
-            _load(self._iterator, of_iterator)
-            self._rest = map(next, repeat(self._iterator))
+        # The stream and its iterator; None in place of one that can't tell its place.
+        self._tellers: list[Any] = []
+        self._ended_with = mark.told if self._is_at_end else None
+        iterator = _went_to(stream, mark)
+        if iterator is not None:
+            self._rest = map(next, repeat(iterator))
+            its_own = iterator is stream
+            self._tellers = [None if its_own else _teller(stream), _teller(iterator)]
         self._has_first = says is None  # the first element is read now, to see who shards; its error is raised later
         if self._has_first:
             try:
@@ -181,11 +212,19 @@ class _Reading:
 
     def mark(self) -> Mark | None:
         """Return the stream's present position; None if it has no state, or one that can't be saved."""
+        told = self.told()
+        return None if told is None else Mark(self.batches, self._elements, self._is_at_end, told)
+
+    def told(self) -> str | None:
+        """Return what the stream and its iterator tell; None if it can't be saved."""
+        if self._ended_with is not None:
+            return self._ended_with
+        if all(one is None for one in self._tellers):
+            return None
         try:
-            told = [None if self._iterator is self._stream else _asked(self._stream), _asked(self._iterator)]
+            return json.dumps([None if one is None else encoded(one.state_dict()) for one in self._tellers])
         except StateError:
             return None
-        return None if told == [None, None] else Mark(self.batches, self._elements, self._is_at_end, json.dumps(told))
 
 
 def _raising(error: Exception) -> Iterator[Any]:
@@ -216,14 +255,31 @@ def check_told(text: str) -> None:
 # is its own iterator is treated as an iterator.
 
 
-def _asked(teller: Any) -> Any:
-    return encoded(teller.state_dict()) if _knows_its_place(teller) else None
+def _went_to(stream: Any, mark: Mark) -> Any:
+    """Return an iterator of ``stream`` from ``mark`` on; None if nothing is left there."""
+    of_stream, of_iterator = json.loads(mark.told)
+    _load(stream, of_stream)
+    is_its_own = of_stream is None and of_iterator is not None  # or only its iterator tells
+    if mark.is_end:
+        # The next epoch may read the same object, so that is brought to its end, too.
+        if is_its_own and (iterator := iter(stream)) is stream:
+            _load(iterator, of_iterator)
+        return None
+    iterator = iter(stream)
+    if mark.elements:
+        _load(iterator, of_iterator)
+    elif is_its_own and iterator is stream:
+        # An epoch begins with what the stream told at the end of the one before, and the
+        # stream is then asked to begin anew.  Any other iterator ended with that epoch.
+        _load(iterator, of_iterator)
+        iterator = iter(stream)
+    return iterator
 
 
 def _load(teller: Any, told: Any) -> None:
     if told is None:
         return
-    if not _knows_its_place(teller):
+    if _teller(teller) is None:
         raise StateError(f"the state is for a load_state_dict(), which {type(teller).__qualname__} doesn't have.")
     try:
         teller.load_state_dict(decoded(told))
@@ -232,5 +288,46 @@ def _load(teller: Any, told: Any) -> None:
         raise StateError(f"load_state_dict() of {whose} refuses its part of the state: {why}.") from error
 
 
-def _knows_its_place(teller: Any) -> bool:
-    return all(callable(getattr(teller, name, None)) for name in ("state_dict", "load_state_dict"))
+def _teller(one: Any) -> Any:
+    """Return ``one`` if it can tell its place, and go there; otherwise None."""
+    names = ("state_dict", "load_state_dict")
+    if not all(callable(getattr(one, name, None)) for name in names):
+        return None
+    return None if arguments_of_state(one) or _has_shuffle_buffer(one) else one
+
+
+def arguments_of_state(stream: Any) -> str:
+    """Return the arguments that ``stream.state_dict()`` needs, as text; "" if none.
+
+    Some libraries' loaders count what they have handed out, and pass that on, since
+    their streams can't tell it by themselves.
+    """
+    try:
+        parameters = inspect.signature(stream.state_dict).parameters.values()
+    except (AttributeError, TypeError, ValueError):  # none, or without a signature
+        return ""
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = (one.name for one in parameters if one.default is one.empty and one.kind not in optional)
+    return ", ".join(needed)
+
+
+def _has_shuffle_buffer(stream: Any) -> bool:
+    """True for a stream of Hugging Face's ``datasets`` that shuffles in a buffer.
+
+    Such a stream is a chain of objects that read from one another.  Its state leaves
+    out what lies in the buffer, which would be lost on resuming.
+    """
+    links = [_attribute(stream, "_ex_iterable")]
+    while links:
+        link = links.pop()
+        inner = _attribute(link, "ex_iterable")
+        if inner is not None and _attribute(link, "buffer_size") is not None:
+            return True
+        several = _attribute(link, "ex_iterables") or ()
+        links += [one for one in (inner, *several) if one is not None]
+    return False
+
+
+def _attribute(one: Any, name: str) -> Any:
+    """Return what ``one`` itself holds; a ``__getattr__`` may make up any attribute."""
+    return getattr(one, "__dict__", {}).get(name)

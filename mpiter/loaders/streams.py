@@ -24,7 +24,7 @@ from ..stats import Stats, total
 from ..worker import seeding
 from ..worker.here import WorkerInfo, here
 from .drawing import Place
-from .shards import Mark, Wanted
+from .shards import Mark, Wanted, arguments_of_state
 
 
 class _Numbers(Plans):
@@ -61,16 +61,24 @@ class _Shard:
 
 
 class Streaming:
-    """Keeps how far the ``count`` shards of a stream have been read, in an epoch that begins at ``place``."""
+    """Keeps how far the ``count`` shards of a stream have been read, in an epoch that begins at ``place``.
 
-    def __init__(self, place: Place, count: int, length: int | None = None) -> None:
+    ``length``: the number of elements that the user was told; None if it wasn't asked for.
+    ``before``: where the epoch before has left the streams, if the same objects go on.
+    """
+
+    def __init__(
+        self, place: Place, count: int, length: int | None = None, before: dict[str, Any] | None = None
+    ) -> None:
         self._epoch, self.read = place.epoch, place.drawn  # ``read``: batches of all shards
-        self._length = length  # the number of elements that the user was told; None if nobody asked
+        self._length = length
         self._elements = 0  # that have come since the epoch began here
-        saved: dict[str, Any] = place.stream or {"is_own": False, "shards": [], "turn": 0}
+        saved: dict[str, Any] = place.stream or before or {"is_own": False, "shards": [], "turn": 0}
+        self.are_there = place.stream is None  # the streams needn't be brought to their marks
         self.is_own: bool = saved["is_own"]  # the stream shards itself
         self.turn = saved["turn"]  # the shard whose batch is next
         self.shards = [_Shard(shard["batches"], shard["has_ended"], shard["mark"]) for shard in saved["shards"]]
+        self.told: list[str | None] = [None] * count  # at the shards' ends; None: not there yet, or no state
         if not self.is_own:  # each shard reads the whole stream, so one mark is enough for all
             mark = self.shards[0].mark if self.shards else []
             self.shards = [_Shard(len(range(at, self.read, count)), mark=mark) for at in range(count)]
@@ -103,9 +111,32 @@ class Streaming:
         shards = self.shards
         if not self.is_own:  # each shard reads the whole stream: save the mark of the one that has read most
             shards = [max(shards, key=lambda shard: shard.mark[1] if shard.mark else -1)]
+        return Place(self._epoch, self.read, drawn=self.read, stream=self._saved(self.turn, shards))
+
+    def after(self) -> dict[str, Any] | None:
+        """Return where the next epoch begins, if the same streams go on and have told."""
+        told = [text for text in self.told if text is not None]
+        shards = [_Shard(mark=[*Mark(0, 0, False, text)]) for text in told]
+        if len(shards) < len(self.told):
+            return None
+        return self._saved(0, shards if self.is_own else shards[:1])
+
+    def _saved(self, turn: int, shards: list[_Shard]) -> dict[str, Any]:
         told = [{**vars(shard), "mark": [*shard.mark]} for shard in shards]
-        stream = {"is_own": self.is_own, "turn": self.turn, "shards": told}
-        return Place(self._epoch, self.read, drawn=self.read, stream=stream)
+        return {"is_own": self.is_own, "turn": turn, "shards": told}
+
+
+def warn_of_state(stream: Any) -> None:
+    """Warn if ``stream`` has a state that can't be part of a loader's."""
+    if asked := arguments_of_state(stream):
+        name = type(stream).__name__
+        warn(
+            f"{name}.state_dict() can't be called without {asked}, so a loader's state "
+            f"doesn't include it: on resuming, the stream is read again up to its place, "
+            f"which is right only if its order is the same then.  Otherwise save what "
+            f"{name}.state_dict(…) returns, give it to load_state_dict() of the new "
+            f"stream, and don't load this state."
+        )
 
 
 class ShardPumps:
@@ -115,11 +146,13 @@ class ShardPumps:
     skipped = 0
     _plans: Streaming
 
-    def __init__(self, recipe: Options, late: Late) -> None:
+    def __init__(self, recipe: Options, late: Late, stays: bool) -> None:
         count, self._runs = recipe.workers, 0
+        self._stays = stays
         self._dataset = users(recipe.dataset)
         init, seeds = recipe.worker_init, not recipe.backend.in_process
-        self._shards = [recipe.dataset.of_shard(at, count, is_callers=not recipe.n_workers) for at in range(count)]
+        kind = {"is_callers": not recipe.n_workers, "stays": stays}
+        self._shards = [recipe.dataset.of_shard(at, count, **kind) for at in range(count)]
         self.pumps = [
             pump_for(
                 replace(
@@ -144,7 +177,10 @@ class ShardPumps:
             warn(f"the stream has no state that can be saved, so its first {plans.read} batches are read again.")
         self._runs += 1
         for pump, streamed, shard in zip(self.pumps, self._shards, plans.shards, strict=True):
-            if shard.mark:
+            if shard.mark and not plans.are_there:
+                # A shard that had ended is asked once more, for what its stream tells
+                # there: the next epoch needs it.
+                shard.has_ended &= not self._stays
                 streamed.marks = {self._runs: (Mark(*shard.mark), plans.is_own)}
                 pump.refresh()
             pump.go(Cursor(shard.batches, cursor.epoch, False, Sequential(0)), _Numbers(self._runs), seed)
@@ -163,12 +199,13 @@ class ShardPumps:
         while not all(shard.has_ended for shard in plans.shards):
             shard, pump = plans.shards[plans.turn], self.pumps[plans.turn]
             if not shard.has_ended:
-                parcel = self._take(plans, shard, pump)
+                batch, plans.is_own, elements, *told = self._take(plans, shard, pump)
                 if not shard.has_ended:
-                    batch, plans.is_own, elements, *mark = parcel
                     plans.came(elements, self._dataset)
-                    shard.mark = mark or shard.mark
+                    shard.mark = told or shard.mark
                     return batch
+                if told:
+                    (plans.told[plans.turn],) = told
             plans.turn = (plans.turn + 1) % len(plans.shards)
         raise StopIteration
 
@@ -176,7 +213,7 @@ class ShardPumps:
         """Return a shard's next item, made by ``Streamed``; unless it is the end, the next shard's turn follows."""
         try:
             parcel = pump.next()[0]
-            shard.has_ended = len(parcel) < 2
+            shard.has_ended = not parcel[2]
         finally:
             came = pump.cursor.position > shard.batches
             shard.batches = pump.cursor.position
@@ -203,4 +240,4 @@ class ShardPumps:
 
 def _elements_of(opened: Any) -> int | None:
     """Return the number of elements in ``opened``, what a shard has given; None if that is the end of the shard."""
-    return None if len(opened[0]) < 2 else opened[0][2]
+    return opened[0][2] or None

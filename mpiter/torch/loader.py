@@ -16,6 +16,7 @@ import torch.utils.data
 from torch.utils.data import _utils
 
 from ..datasets.columns import as_dataset
+from ..datasets.mistaken import refuse_mistaken
 from ..engine.arguments import OfLoaders, defaults, takes
 from ..errors import OptionError, warn
 from ..loaders.drawing import Generators, samplers_in
@@ -57,8 +58,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     """A ``DataLoader`` with torch's arguments and batches.  To replace torch's loader, change only the import.
 
     ``persistent_workers=None``, the default, keeps the workers between epochs and replaces them at ``iter()`` if the
-    dataset has changed.  Workers read a fresh copy of an ``IterableDataset`` in each epoch, even if they persist; with
-    ``num_workers=0`` your own object is read.
+    dataset has changed.  Workers read a fresh copy of an ``IterableDataset`` in each epoch, unless they persist by
+    ``persistent_workers=True``; with ``num_workers=0`` your own object is read.
     ``prefetch_factor=None`` prefetches as many batches as the workers need.
     In addition to torch's methods: ``state_dict()``, ``load_state_dict()``, ``close()``, ``with``, ``stats()``.
 
@@ -94,6 +95,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ) -> None:
         seed, persistent_workers = options.get("seed"), options.get("persistent_workers")
         is_drawn = sampler is not None or batch_sampler is not None
+        refuse_mistaken(dataset, by_key=is_drawn)
         if not isinstance(dataset, (list, tuple)):  # torch takes their elements as samples
             dataset = as_dataset(dataset, by_key=is_drawn)
         self._seed, self._shuffles, self._is_shared = seed or 0, bool(shuffle), options.get("shard") is not None

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from .. import machine
 from ..datasets.columns import as_dataset
+from ..datasets.mistaken import refuse_mistaken
 from ..engine.options import seconds, whole
 from ..errors import OptionError
 from ..iterators.iterators import batches
@@ -78,6 +79,7 @@ def tune(
     budget_s = math.inf if budget_s is None else budget_s
     for name in {"n_processes", "epochs"} & loading.keys():
         raise OptionError(f"{name} is set by tune() for each trial: leave it out.")
+    refuse_mistaken(dataset)
     if not isinstance(found := as_dataset(dataset), Sized) or not len(found):
         raise OptionError("the dataset is empty or has no len(): there is nothing to try.")
     each_s = min(_TRIAL_S, budget_s / _PART)

@@ -119,8 +119,17 @@ def test_parts_of_a_zarr_store_are_columns(tmp_path: Path, request: pytest.Fixtu
         ({"in": {"x": X}, "y": Y}, "'in' is dict"),
         ({"x": X, "y": 3}, "'y' is int"),
         ((X, None), "column 1 is NoneType.*mpiter.Packed"),
-        ("images", "single letters"),
+        ("images", "'images' is str: its samples would be single letters"),
         (b"images", "single letters"),
+        (Pair, r"Pair is a class: pass a dataset made of it, Pair\(…\)"),
+        (8, "8 is no dataset: the dataset comes first, then the batch size"),
+        (np.int64(8), "8 is no dataset"),
+        ("nowhere/images", r"'nowhere/images' is a path \(nothing lies there\), not a dataset: open it"),
+        (Path("rows.parquet"), r"pass pyarrow.parquet.read_table\(path\)"),
+        ("rows.csv", r"pass pandas.read_csv\(path\)"),
+        (Path(__file__), "test_columns.py' is a path, not a dataset: open it, and pass what it holds"),
+        (Path(__file__).parent, r"is a path, not a dataset: for pictures pass mpiter.images.ImageFolder\(path\)"),
+        (str(Path(__file__).parent), r"mpiter.images.ImageFolder\(path\)"),
     ],
     ids=lambda given: given if type(given) is str else "",
 )
@@ -128,6 +137,39 @@ def test_what_may_be_meant_otherwise_is_refused_with_what_to_write(data: Any, sa
     for door in DOORS:
         with pytest.raises(mpiter.OptionError, match=says):
             door(data)
+
+
+def test_a_folder_of_parquet_files_is_read_as_one(tmp_path: Path) -> None:
+    (tmp_path / "part-0.parquet").touch()
+    for door in DOORS:
+        with pytest.raises(mpiter.OptionError, match=r"pass pyarrow.parquet.read_table\(path\)"):
+            door(tmp_path)
+
+
+@pytest.mark.clients
+def test_a_group_of_zarr_has_arrays_for_datasets(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed: run `python3 tests --all`")
+    request.addfinalizer(zarr.core.sync.cleanup_resources)
+    group = zarr.open_group(str(tmp_path / "store"), mode="w")
+    for door in DOORS:
+        with pytest.raises(mpiter.OptionError, match="pass an array that lies in it"):
+            door(group)
+    group.create_array("x", shape=(20, 2), dtype="f4")
+    with pytest.raises(mpiter.OptionError, match=r"arrays by name: pass group\['x'\]\.$"):
+        DOORS[0](group)
+    group.create_array("y", shape=(20,), dtype="i8")
+    with pytest.raises(mpiter.OptionError, match=r"or for columns \{'.': group\['.'\], '.': group\['.'\]\}"):
+        DOORS[0](group)
+    by_name = mpiter.DataLoader(group, sampler=["y"], collate_fn=lambda samples: samples[0].shape)
+    assert list(by_name) == [(20,)]
+
+
+@pytest.mark.clients
+def test_a_lazy_frame_is_collected_first() -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed: run `python3 tests --all`")
+    for door in DOORS:
+        with pytest.raises(mpiter.OptionError, match=r"no rows yet: pass frame.collect\(\)"):
+            door(polars.LazyFrame({"x": [1, 2]}))
 
 
 @pytest.mark.parametrize("arrays", [[X, X], (X, None)], ids=["alike", "not alike"])

@@ -1,7 +1,13 @@
-"""What a stream notes of itself as it is read: without workers it is the user's own, as with torch's loader."""
+"""What a stream notes of itself as it is read is kept where torch's loader keeps it.
+
+Without workers the user's own stream is read; workers that persist by the user's wish keep theirs.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -101,6 +107,42 @@ def test_with_workers_each_epoch_begins_with_the_stream_as_it_is_here(stream: An
         if persistent is None:
             mine.epoch = 5
             assert batches(loader)[0] == [600, 601, 602]
+
+
+def test_in_workers_that_persist_a_stream_keeps_what_it_notes_of_itself() -> None:
+    mine = Telling()
+    options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
+    with mpiter.DataLoader(mine, 3, **options) as loader:
+        epochs = [batches(loader), batches(loader)]
+        assert epochs == [[[n, n + 1, n + 2], [n + 3, n + 4, n + 5], [n + 6]] for n in (100, 200)]
+        assert mine.epoch == 0
+        state = json.loads(json.dumps(loader.state_dict()))
+        third = batches(loader)
+        os.kill(loader.worker_pids[0], signal.SIGKILL)
+        with pytest.warns(RuntimeWarning, match="a worker was replaced, and what its stream had noted"):
+            batches(loader)
+    with mpiter.DataLoader(mine, 3, **options) as loader:
+        loader.load_state_dict(state)
+        assert batches(loader) == third
+        assert third[0] == [300, 301, 302]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("stream", [Epochs, OnAndOn, Telling])
+def test_so_it_is_in_torchs_persistent_workers(stream: Any) -> None:
+    torch = pytest.importorskip("torch")
+    from mpiter.torch import DataLoader
+
+    class Stream(stream, torch.utils.data.IterableDataset):  # type: ignore[misc]
+        pass
+
+    def told(loader_of: Any) -> Any:
+        loader = loader_of(Stream(), batch_size=3, num_workers=1, persistent_workers=True)
+        return [batches(loader) for _ in range(3)]
+
+    mine = told(DataLoader)
+    assert mine == told(torch.utils.data.DataLoader)
+    assert mine[0] != mine[1] != mine[2]
 
 
 @pytest.mark.torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import warnings
 
 import numpy as np
 import pytest
-from loader_kinds import both_kinds, loader_class
+from loader_kinds import both_kinds, flat, loader_class
 
 import mpiter
 from mpiter import DataLoader, StateError
@@ -65,6 +66,13 @@ class Stateful(Counting):
                     log.write(f"{self.at - 1}\n")
             yield np.full(3, self.at - 1), self.at - 1
         self.at = 0
+
+
+class Falsy(Stateful):
+    """Such as one that has nothing left."""
+
+    def __bool__(self):
+        return False
 
 
 class ItsIterator:
@@ -245,7 +253,7 @@ def test_randomness_goes_on_as_it_would_have(num_workers):
 
 
 resumable = [(Counting, (2, 1), 3), (Stateful, (2, 0), 3), (Stateful, (0, 2), 3), (ItsIterator, (2, 1), 3)]
-resumable += [(Stateful, (0, 0), 0), (Stateful, (0, 0), 4), (ItsOwnIterator, (0, 0), 1)]
+resumable += [(Stateful, (0, 0), 0), (Stateful, (0, 0), 4), (ItsOwnIterator, (0, 0), 1), (Falsy, (0, 0), 2)]
 
 
 @again
@@ -389,6 +397,102 @@ def test_a_changed_stream_is_sent_again_and_workers_stay_otherwise():
         assert loader.worker_pids != pids
 
 
+class CountedElsewhere(Counting):
+    """Whose library's own loader counts what it hands out, and passes that on."""
+
+    def state_dict(self, read, workers, **more):
+        return {"at": read * workers}
+
+    def load_state_dict(self, state):
+        raise AssertionError("nobody has saved a state of it")
+
+
+def test_a_stream_whose_state_takes_arguments_is_one_without_a_state():
+    with DataLoader(CountedElsewhere(11), 3) as loader, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        epoch = iter(loader)
+        next(epoch)
+        assert not caught
+        state, rest = loader.state_dict(), numbers(epoch)
+        loader.state_dict()
+    (warning,) = caught
+    text = str(warning.message)
+    assert "CountedElsewhere.state_dict() can't be called without read, workers, so" in text
+    assert "save what CountedElsewhere.state_dict(…) returns" in text
+    assert warning.filename == __file__
+    with DataLoader(CountedElsewhere(11), 3) as loader:
+        loader.load_state_dict(state)
+        with pytest.warns(RuntimeWarning, match="its first 1 batches are read again"):
+            epoch = iter(loader)
+        assert numbers(epoch) == rest == WHOLE[1:]
+
+
+class Link:
+    """A part of a stream like Hugging Face's, which are chains of objects."""
+
+    def __init__(self, source):
+        self.ex_iterable = source
+
+    def __iter__(self):
+        return iter(self.ex_iterable)
+
+
+class Joined:
+    def __init__(self, *sources):
+        self.ex_iterables = sources
+
+    def __iter__(self):
+        return itertools.chain(*self.ex_iterables)
+
+
+class Buffer(Link):
+    buffer_size = None
+
+    def __iter__(self):
+        held = []
+        for number in self.ex_iterable:
+            held.append(number)
+            if len(held) == self.buffer_size:
+                yield held.pop(1)
+        yield from held
+
+
+class Buffered:
+    """Reads through a buffer, which its state would leave out; claims to have any attribute."""
+
+    def __init__(self, chain):
+        self._ex_iterable = chain
+
+    def __iter__(self):
+        return iter(self._ex_iterable)
+
+    def state_dict(self):
+        raise AssertionError("half of a state isn't asked for")
+
+    def load_state_dict(self, state):
+        raise AssertionError("half of a state isn't loaded")
+
+    def __getattr__(self, name):
+        return self
+
+
+@again
+@pytest.mark.parametrize("outer", [lambda one: one, Link, lambda one: Joined(range(0), one)])
+def test_a_stream_with_a_shuffle_buffer_is_read_again_exactly(outer):
+    buffer = Buffer(Link(range(11)))
+    buffer.buffer_size = 4
+    stream = Buffered(outer(buffer))
+    with DataLoader(stream, 3) as loader:
+        epoch = iter(loader)
+        first, state = next(epoch).tolist(), loader.state_dict()
+        rest = [batch.tolist() for batch in epoch]
+    read = [*first, *flat(rest)]
+    assert sorted(read) == [*range(11)] != read
+    with DataLoader(stream, 3) as loader:
+        loader.load_state_dict(state)
+        assert [batch.tolist() for batch in loader] == rest
+
+
 class ByEpoch(Stateful):
     """Counts its epochs, and begins each where it stands."""
 
@@ -420,10 +524,10 @@ def epochs_of(loader, epochs=3):
 
 
 def at_each_place(make, stream):
-    """Save a state wherever one can, and go on from it: does it give what the first loader gave?"""
+    """Save a state wherever one can, also between epochs, and go on: does it give what the first loader gave?"""
     with make(copy.copy(stream), 4) as loader:
         whole = [batch for _, batch in epochs_of(loader) if batch]
-        places = [when for when, batch in epochs_of(loader) if batch]
+        places = [when for when, _ in epochs_of(loader)]
     wrong = {}
     for place in places:
         seen, states = [], []

@@ -6,7 +6,6 @@ import gc
 
 import jax
 import numpy as np
-
 import pytest
 
 import mpiter

@@ -34,16 +34,6 @@ def made():
     }
 
 
-class Reread(torch.utils.data.IterableDataset):
-    """A stream without its own state, which leaves out what is in the buffer: it is read again up to its place."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def __iter__(self):
-        return iter(self.stream)
-
-
 def streams():
     """Iterable ones by name, each with four shards."""
     plain = made()["mapped"].to_iterable_dataset(num_shards=4)
@@ -53,7 +43,7 @@ def streams():
             file.writelines(json.dumps({"number": number}) + "\n" for number in range(part, LENGTH, 4))
     from_disk = load_dataset("json", data_files=files, split="train", streaming=True)
     return {
-        "shuffled": Reread(plain.shuffle(seed=1, buffer_size=8)),
+        "shuffled": plain.shuffle(seed=1, buffer_size=8).map(doubled),
         "of a node": split_dataset_by_node(plain, rank=1, world_size=2),
         "from files": from_disk.filter(lambda sample: sample["number"] % 3 > 0).map(doubled).with_format("torch"),
     }

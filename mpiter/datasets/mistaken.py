@@ -1,0 +1,94 @@
+"""What is passed in place of a dataset by mistake: an error says what was meant.
+
+Runs in the consumer, when an iterator or loader is made.  Guarantees that whatever could
+serve as a dataset passes: what has ``[]`` or can be iterated over, and gives samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from itertools import islice
+from numbers import Integral
+from typing import Any
+
+from ..errors import OptionError
+
+_OPENED_BY = {  # a file, by its ending; some are folders
+    ".csv": "pandas.read_csv(path)",
+    ".npy": "numpy.load(path, mmap_mode='r')",
+    ".npz": "numpy.load(path)",
+    ".parquet": "pyarrow.parquet.read_table(path)",
+    ".zarr": "an array of zarr.open(path)",
+}
+_FEW = 4  # names of arrays that an error shows
+
+
+def refuse_mistaken(data: Any, by_key: bool = False) -> None:
+    """Raise an OptionError if ``data`` is no dataset, and it is plain what was meant.
+
+    ``by_key``: samples are read by a sampler's keys, which may be names.
+    """
+    problem = _as_if_readable(data, by_key)
+    if problem is None and not any(hasattr(type(data), name) for name in ("__getitem__", "__iter__")):
+        problem = _unreadable(data)
+    if problem is not None:
+        raise OptionError(problem)
+
+
+def _as_if_readable(data: Any, by_key: bool) -> str | None:
+    """Say what was meant if ``data`` has ``[]``, or seems to, but not for samples."""
+    kind = type(data)
+    package = kind.__module__.partition(".")[0]
+    if isinstance(data, (str, bytes, bytearray)):
+        return _text(data)
+    if isinstance(data, Integral):
+        return f"{data} is no dataset: the dataset comes first, then the batch size."
+    if package == "zarr" and hasattr(kind, "array_keys") and not by_key:
+        return _group(data)
+    if package == "polars" and kind.__name__ == "LazyFrame":
+        return "a LazyFrame of polars has no rows yet: pass frame.collect()."
+    return None
+
+
+def _unreadable(data: Any) -> str | None:
+    if inspect.isclass(data):
+        return f"{data.__name__} is a class: pass a dataset made of it, {data.__name__}(…)."
+    return _path(os.fsdecode(data)) if isinstance(data, os.PathLike) else None
+
+
+def _text(data: str | bytes | bytearray) -> str:
+    if isinstance(data, str):
+        has_ending = os.path.splitext(data)[1] in _OPENED_BY
+        if has_ending or os.sep in data or os.path.exists(data):
+            return _path(data)
+    what = f"{data!r:.40} is {type(data).__name__}"
+    return f"{what}: its samples would be single letters; pass a dataset."
+
+
+def _path(path: str) -> str:
+    ending, is_folder = os.path.splitext(path)[1], os.path.isdir(path)
+    if is_folder and ending not in _OPENED_BY:
+        endings: set[str] = set()
+        with contextlib.suppress(OSError), os.scandir(path) as entries:
+            endings = {os.path.splitext(entry.name)[1] for entry in entries}
+        if ".parquet" in endings:
+            ending = ".parquet"
+    if ending in _OPENED_BY:
+        remedy = f"pass {_OPENED_BY[ending]}"
+    elif is_folder:
+        remedy = "for pictures pass mpiter.images.ImageFolder(path), else an object that reads the files"
+    else:
+        remedy = "open it, and pass what it holds"
+    there = "" if os.path.exists(path) else " (nothing lies there)"
+    return f"{path!r:.80} is a path{there}, not a dataset: {remedy}."
+
+
+def _group(group: Any) -> str:
+    names = [f"{name!r:.40}" for name in islice(group.array_keys(), _FEW)]
+    remedy = f"pass group[{names[0]}]" if names else "pass an array that lies in it"
+    if len(names) > 1:
+        columns = ", ".join(f"{name}: group[{name}]" for name in names)
+        remedy += f", or for columns {{{columns}}}"
+    return f"a group of zarr has no rows, but arrays by name: {remedy}."
