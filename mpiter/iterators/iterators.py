@@ -9,6 +9,7 @@ from ..engine.arguments import Rare, takes
 from ..engine.options import Options
 from ..errors import OptionError
 from ..order.cursor import Cursor, batches_of
+from ..rules import ITERATORS
 from ..samples.batch import Batch, Settle, Stacker, collate, columns_of, settle_as
 from ..samples.tree import Contents
 from ..typevars import B, T
@@ -61,7 +62,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         self.maxtasksperchild = maxtasksperchild
         ahead: dict[str, Any] = {"n_workers": n_processes, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
         work: dict[str, Any] = {"max_samples": maxtasksperchild, "worker_init": worker_init, "backend": backend}
-        made = Options(dataset, batch_size, **ahead, **work, **options)
+        made = Options(dataset, batch_size, door=ITERATORS, **ahead, **work, **options)
         self.n_processes = made.workers
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
