@@ -7,6 +7,7 @@ caller would expect for its cause, so ``except ValueError`` continues to work.
 import contextlib
 import os
 import sys
+import traceback
 import warnings
 from collections import deque
 from collections.abc import Sequence
@@ -120,6 +121,13 @@ def could_not_start(error: Exception) -> WorkerStartError:
     """Return the error for workers that the operating system refuses to start."""
     remedy = "Look at the limits (ulimit -u, -n, -v) and the working directory, or use fewer workers."
     return WorkerStartError(f"the workers cannot be started: {error}. {remedy}")
+
+
+def with_traceback(error: BaseException, remedy: str = "") -> str:
+    """Return in words what an error is, then the remedy, then the traceback."""
+    named = "".join(traceback.format_exception_only(error)).strip()  # works even if its ``__str__`` fails
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return f"{named}\n{remedy}\n{trace}"
 
 
 class WorkerCrashed(MpiterError, RuntimeError):

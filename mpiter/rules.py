@@ -32,6 +32,23 @@ OnError = Literal["raise", "skip"] | Skip  # what ``on_error=`` may be
 
 
 @dataclass(frozen=True, slots=True)
+class Door:
+    """What the user of one interface passes to go without workers, or without imports in them: words for messages."""
+
+    without: str
+    forked: str
+
+    @property
+    def way_around(self) -> str:
+        return f"Forked workers import nothing: pass {self.forked}. Or do without workers, by {self.without}."
+
+
+BATCHES = Door("n_processes=0", "backend=mpiter.Process('fork')")
+ITERATORS = Door("SerialIterator", "backend=mpiter.Process('fork')")
+LOADERS = Door("num_workers=0", "multiprocessing_context='fork'")
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """The options that are plain values."""
 
@@ -49,6 +66,7 @@ class Rules:
     seed: int = 0  # of the samples' randomness
     sample_timeout: float | None = None
     max_samples: int | None = None  # that a worker fetches before it is replaced
+    door: Door = BATCHES
 
     @property
     def most(self) -> int:

@@ -22,7 +22,7 @@ from ..order.ranks import ranks_here, shard_for
 from ..order.state import SEEDS
 from ..pool.backends import backend_for
 from ..pool.starting import interrupts_later
-from ..rules import DEAR_S, Rules, Skip
+from ..rules import BATCHES, DEAR_S, Door, Rules, Skip
 from ..samples.batch import settle_as
 from .hook import BY_OPTION, Hook
 
@@ -59,6 +59,7 @@ class Options:
     is_settled: bool = False  # take the dataset as it is, not as columns
     lists_hold_samples: bool = False  # take it so if it is a list or a tuple
     workers_name: str = "n_processes"  # the argument's name, for messages
+    door: Door = BATCHES
     workers: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
@@ -166,6 +167,7 @@ class Options:
             seed=seed,
             sample_timeout=self.sample_timeout,
             max_samples=self.max_samples,
+            door=self.door,
         )
 
     @property

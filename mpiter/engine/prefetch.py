@@ -263,7 +263,7 @@ class _PrefetchLoop:
         self.notices.add(*done.notices)
         if done.startup is not None:
             self._send_home()
-            raise WorkerStartError(f"worker {done.worker} could not start:\n\n{done.startup}")
+            raise WorkerStartError(f"worker {done.worker} could not start: {done.startup}")
         found = self.ledger.settle(done)
         self.tally.fetched(done.rows, done.seconds, done.cpu_s)
         if found is not None:

@@ -11,7 +11,7 @@ from ..engine.options import Options
 from ..errors import OptionError
 from ..order.cursor import Cursor, batches_of
 from ..order.ranks import Sharding
-from ..rules import OnError
+from ..rules import ITERATORS, OnError
 from ..samples.batch import Settle, Stacker, collate, columns_of, settle_as
 from ..samples.tree import Contents
 from ..typevars import Data, Data_co, Ragged, Ragged_co, Stacks
@@ -73,7 +73,7 @@ class MultiprocessIterator(DatasetIterator[Data_co]):
         work: dict[str, Any] = {"max_samples": maxtasksperchild, "worker_init": worker_init, "backend": backend}
         order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
         order["lists_hold_samples"] = self._lists_hold_samples
-        made = Options(dataset, batch_size, **order, **ahead, **work, **options)
+        made = Options(dataset, batch_size, door=ITERATORS, **order, **ahead, **work, **options)
         self.n_processes = made.workers
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 

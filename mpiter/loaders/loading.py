@@ -23,6 +23,7 @@ from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, Sta
 from ..order.cursor import Cursor, Pace, batches_of
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
+from ..rules import LOADERS
 from ..stats import Stats
 from ..typevars import B_co
 from ..worker import home
@@ -216,6 +217,7 @@ class Loading(Generic[B_co]):
             seed=self._seed,
             worker_init=worker_init,
             workers_name="num_workers",
+            door=LOADERS,
             **more,
         )
         self._recipe, self._is_stream = made, isinstance(made.dataset, Streamed)

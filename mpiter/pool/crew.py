@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import MpiterError, could_not_start
-from ..rules import Rules
+from ..errors import MpiterError, WorkerStartError, could_not_start
+from ..rules import BATCHES, Door, Rules
 from ..transport.memory import Arena
 from ..worker.block import Block, Done, make_done
 from ..worker.board import CELL, BlackBox, Board, Line
@@ -25,6 +25,7 @@ from ..worker.worker import Setup, begin, forget, new_key
 from . import endings
 from .backends import Backend, Launch
 from .endings import End, Eviction, Watch
+from .starting import ServerDied
 from .workers import Died, State
 
 _FOR_THE_END_S = 2.0  # the time that all have to end; a killed one that needs longer is stuck in a system call
@@ -61,7 +62,7 @@ class Crew:
         environment = dict(os.environ) if self._are_ours else None
         setup = Setup(*known, environment=environment, drawn=self._drawn, ended=self._ended_in)
         try:
-            with named_errors():
+            with named_errors(self._rules.door):
                 self._pool = self._launch.pool(self._rules.workers, begin, (setup,), bell=self._bell)
         except BaseException:
             self._clear(is_clean=True)
@@ -71,7 +72,7 @@ class Crew:
         if self._pool is None or len(self._taken) == self._rules.workers:
             return
         for worker in {*range(self._rules.workers)} - self._taken:
-            with named_errors():
+            with named_errors(self._rules.door):
                 self._pool.start(worker)
             self._taken.add(worker)
 
@@ -188,11 +189,16 @@ class Crew:
 
 
 @contextlib.contextmanager
-def named_errors() -> Iterator[None]:
-    """Raise an OSError at the start of workers as an error that names the system's limits."""
+def named_errors(door: Door = BATCHES) -> Iterator[None]:
+    """Raise an OSError at the start of workers as an error that names the system's limits, or the way around."""
     try:
         yield
     except MpiterError:
         raise
+    except ServerDied as error:
+        raise WorkerStartError(
+            "the fork server, which starts workers, has died twice over one of them: it was killed, or a module ended "
+            f"it that it imports (multiprocessing.set_forkserver_preload). See standard error. {door.way_around}"
+        ) from error
     except (OSError, RuntimeError) as error:
         raise could_not_start(error) from error

@@ -23,7 +23,6 @@ from multiprocessing import resource_tracker, spawn
 from typing import Any, cast
 
 from ..datasets.variables import is_installed
-from ..errors import WorkerStartError
 from ..worker import preloaded as preloading
 from ..worker.home import TO_THE_LAUNCHER
 
@@ -238,6 +237,10 @@ def end_servers() -> None:
             _starting.release()
 
 
+class ServerDied(ConnectionError):
+    """The fork server has died twice over one worker: something kills it, or a module does that it imports."""
+
+
 def start_server() -> None:
     """Start our fork server if it isn't running; it imports what workers need while the program goes on."""
     with _starting:
@@ -258,10 +261,7 @@ def start(process: Any) -> None:
             try:
                 process.start()
             except (EOFError, ConnectionError) as error:
-                raise WorkerStartError(
-                    "the fork server, which starts workers, has died twice over one of them: it was killed, or could "
-                    "not import a module. See standard error; backend=mpiter.Process('spawn') does without it."
-                ) from error
+                raise ServerDied from error
         if is_servers:
             _our_server().workers.add(process)
     ours.add(process)

@@ -52,7 +52,7 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
     members: dict[str, dict[str, Any]] = {}
     if issubclass(cls, Enum):
         _check_values(cls, goes_by_name)
-        values = {name: member.value for name, member in cls.__members__.items()}
+        values = {name: member._value_ for name, member in cls.__members__.items()}
         members = {name: vars(member) for name, member in cls.__members__.items()}
         without = without | _OF_ENUMS | members.keys()
     # Copies of the names, as cloudpickle makes them: whether two names are one object would show in the pickle.

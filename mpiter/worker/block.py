@@ -89,7 +89,7 @@ class Done(NamedTuple):
     payload: Any = None  # columns and sealed values that are in no slot
     faults: tuple[Fault, ...] = ()
     notices: tuple[str, ...] = ()  # warnings of mpiter's own for the user
-    startup: str | None = None  # the traceback, if the worker couldn't start
+    startup: str | None = None  # why the worker couldn't start, with the traceback
     began: float = 0.0  # on the monotonic clock…
     queue_s: float = 0.0  # …this long after it was sent
     cpu_s: float = 0.0  # processor time within ``seconds``

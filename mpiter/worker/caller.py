@@ -8,7 +8,6 @@ that samples fetched before one raised an error aren't fetched again.
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..datasets.gathering import gather_of
-from ..errors import WorkerStartError
+from ..errors import WorkerStartError, with_traceback
 from ..rules import Rules
 from ..samples.copying import Held, Look
 from . import seeding
@@ -38,7 +37,7 @@ class CallersWorker:
             settle_at(worker, dataset, copies=rules.batch_size > 1)
             call_hooks(worker.info, worker_init)
         except Exception as error:
-            raise WorkerStartError(f"worker 0 could not start:\n\n{traceback.format_exc()}") from error
+            raise WorkerStartError(f"worker 0 could not start: {with_traceback(error)}") from error
         worker.copies |= copies
         self._worker, self._dataset = worker, dataset
         self._callers = seeding.Kept()

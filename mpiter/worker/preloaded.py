@@ -31,7 +31,7 @@ def load(usual: Iterable[str], of_datasets: Sequence[str], argv: list[str]) -> l
     Called in the command line of the server, which goes on with the list.
     """
     for name in usual:
-        with contextlib.suppress(Exception):  # a worker that needs it will say so
+        with contextlib.suppress(BaseException):  # a worker that needs it will say so
             importlib.import_module(name)
     limit_loaded_libraries()  # once, for all workers
     if of_datasets:

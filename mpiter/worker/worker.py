@@ -11,12 +11,12 @@ import gc
 import itertools
 import os
 import threading
-import traceback
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..datasets.columns import Reader, reader_of, users
+from ..errors import with_traceback
 from ..rules import Rules
 from . import home, seeding
 from .board import CELL, BlackBox, Board
@@ -50,7 +50,7 @@ class Worker:
     cells: memoryview  # this worker's line of the board
     dataset: Any = None
     reader: Reader | None = None  # fetches many samples at once
-    startup: str | None = None  # the traceback, if it couldn't start
+    startup: str | None = None  # why it couldn't start, with the traceback
     blocks: int = 0  # number of blocks that it has fetched
     seeds: frozenset[str] = NONE  # global generators that the dataset draws from, as known so far
     mark: Any = None  # of the global generators after the last block, see ``seeding.globals_mark``
@@ -97,6 +97,7 @@ def begin(setup: Setup, number: int) -> None:
     info = WorkerInfo(number, rules.workers, rules.seed, None, setup.backend)
     worker = Worker(info, rules, setup.writer, cells, seeds=frozenset(setup.drawn))
     _registry.setdefault(setup.dataset, {})[threading.get_ident()] = worker
+    imports = is_ours  # it isn't in the program's process, and is about to open the dataset
     try:
         if is_ours:
             home.die_with_parent()
@@ -105,6 +106,7 @@ def begin(setup: Setup, number: int) -> None:
             if setup.box is not None:
                 setup.box.arm()
         dataset, worker_init = setup.cargo.open(worker.frame.notices.append)
+        imports = False
         settle_at(worker, dataset, copies=rules.in_process)
         if not rules.in_process:
             # A replacement is to draw other numbers than those that may have ended the worker before it.
@@ -115,7 +117,7 @@ def begin(setup: Setup, number: int) -> None:
     except BaseException as error:
         if home.generation != born:
             raise
-        worker.startup = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        worker.startup = with_traceback(error, rules.door.way_around if imports else "")
     cells[CELL.ready] = 1
 
 

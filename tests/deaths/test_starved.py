@@ -197,6 +197,7 @@ with mpiter.batches(range(8), 2, n_processes=2) as stream:
 def test_a_fork_server_that_dies_again_and_again_is_told(tmp_path: Path) -> None:
     (line,) = run(tmp_path, DEADLY_SERVER).ended_well().lines
     assert line.startswith("the fork server, which starts workers, has died twice")
+    assert line.endswith("pass backend=mpiter.Process('fork'). Or do without workers, by n_processes=0.")
 
 
 FEWEST = """

@@ -248,6 +248,35 @@ def test_the_fork_server_keeps_only_what_a_fork_can_share(tmp_path: Path) -> Non
     assert outcomes == [f"{name} {code}" for name, code in {**dict.fromkeys(KEPT, 0), **codes}.items()]
 
 
+def test_a_module_that_fails_where_workers_start_is_named_with_the_way_around_of_each_door(tmp_path: Path) -> None:
+    """The fork server imports it first, and goes on without it."""
+    (tmp_path / "once.py").write_text("import os; os.mkdir('lock')\nclass Data(list): pass")
+    text = """
+    import multiprocessing
+    import mpiter
+    import once
+
+    multiprocessing.set_forkserver_preload(["once"])
+    data = once.Data(range(4))
+    for door in (
+        mpiter.batches(data, 2, n_processes=1),
+        mpiter.MultiprocessIterator(data, 2, n_processes=1),
+        iter(mpiter.DataLoader(data, 2, num_workers=1)),
+    ):
+        try:
+            next(door)
+        except mpiter.errors.WorkerStartError as error:
+            print(*str(error).splitlines()[:2], sep="\\n")
+    """
+    named = "worker 0 could not start: FileExistsError: [Errno 17] File exists: 'lock'"
+    without = "Forked workers import nothing: pass {}. Or do without workers, by {}."
+    assert run(tmp_path, text).ended_well().lines == [
+        *(named, without.format("backend=mpiter.Process('fork')", "n_processes=0")),
+        *(named, without.format("backend=mpiter.Process('fork')", "SerialIterator")),
+        *(named, without.format("multiprocessing_context='fork'", "num_workers=0")),
+    ]
+
+
 LIFELINE = """
 import fcntl, multiprocessing, os, time
 from mpiter.worker import home

@@ -235,6 +235,14 @@ class Planet(enum.Enum):
         self.mass, self.radius = mass, radius
 
 
+class Shown(enum.Enum):
+    ONE = 1
+
+    @property
+    def value(self):
+        return "one"
+
+
 class Point(enum.Enum):
     X = ("x", 1)
 
@@ -339,6 +347,7 @@ class More(Fields):
 @row
 def enums():
     crimson = Color.CRIMSON is Color.RED, Color["CRIMSON"], list(Color.__members__), list(Color), Color(2).shade()
+    crimson += Shown(1).value, Shown.ONE.name
     return crimson, Planet.EARTH.mass, Planet((3, 4)).radius, Point("x").place, Unhashable("any"), Unhashable([1])
 
 
@@ -616,7 +625,7 @@ def shown(use):
     return re.sub("0x[0-9a-f]+", "", repr((use(), *portraits)))
 
 
-class Shown:
+class Each:
     """What each row shows in a worker; an error is what a row shows, too."""
 
     def __init__(self, uses):
@@ -627,8 +636,10 @@ class Shown:
 
     def __getitem__(self, index):
         name, use = self.uses[index]
+        if not isinstance(use, bytes):
+            return name, shown(use)
         try:
-            return name, shown(pickle.loads(use) if isinstance(use, bytes) else use)
+            return name, shown(pickle.loads(use))
         except Exception as error:
             return name, f"{type(error).__name__}: {error}"
 
@@ -643,7 +654,7 @@ def packed(use):
 
 def in_workers(method, uses):
     backend = mpiter.Process(method)
-    with mpiter.MultiprocessIterator(Shown(uses), 8, repeat=False, shuffle=False, n_processes=1, backend=backend) as it:
+    with mpiter.MultiprocessIterator(Each(uses), 8, repeat=False, shuffle=False, n_processes=1, backend=backend) as it:
         return dict(sample for batch in it for sample in batch)
 
 

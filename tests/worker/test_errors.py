@@ -279,7 +279,8 @@ def test_a_worker_init_that_raises():
     ):
         it.next()
     lines = str(caught.value).splitlines()
-    assert lines[0] == "worker 0 could not start:"
+    assert lines[0] == "worker 0 could not start: FileNotFoundError: no database here"
+    assert "multiprocessing" not in str(caught.value)  # a worker that is forked calls it as well
     assert "in no_database" in str(caught.value)
     assert lines[-1] == "FileNotFoundError: no database here"
 
