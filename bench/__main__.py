@@ -1,7 +1,7 @@
 """`python3 bench`: the experiments, from a fresh clone, in an environment of its own (`.venv`).
 
     python3 bench              what moving a sample costs: some three minutes, and a page to open in a browser
-    python3 bench guard        six ratios against their bounds, in about a minute
+    python3 bench guard        ten ratios against their bounds, in about a minute
     python3 bench NAME         another experiment; `--help` after its name tells what it can be told
     python3 bench --list       their names
     python3 bench NAME --small a short round of it: it shows that it works

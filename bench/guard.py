@@ -1,4 +1,4 @@
-"""The guard for speed: six ratios in about a minute, against the bounds kept here.
+"""The guard for speed: ten ratios in about a minute, against the bounds kept here.
 
     python3 bench guard                    # a table; exit code 1 where a ratio is worse than half of its bound
 
@@ -30,12 +30,13 @@ import numpy as np
 from cases import CASES, Case
 from driver import add_common, heading, keep_result, refuse_to_overwrite, versions
 from limit import fill, slots_of
-from loaders import InProcess, Setup
+from loaders import Indexing, InProcess, Setup
 
 import mpiter
 
 SMALL, WORKERS, N_PREFETCH = "28x28", 2, 2
 ROUNDS, TURN_S, STARTS, KILLS = 9, 0.4, 3, 5
+SHORT_S = 0.1  # a turn of the smallest batches, which are thousands then
 
 
 class Bound(NamedTuple):
@@ -53,6 +54,10 @@ class Bound(NamedTuple):
 BOUNDS = {
     "plain": Bound("no workers: batches(n_processes=0) / a plain loop, batches a second", 0.9),
     "torch": Bound("no workers: mpiter.torch.DataLoader / torch's, batches a second", 0.95),
+    "tensors": Bound("the same, small batches of samples of tensors", 0.95),
+    "TensorDataset": Bound("the same, small batches of a TensorDataset", 0.95),
+    "columns": Bound("no workers: small batches of columns, shuffled / by fancy indexing, batches a second", 0.2),
+    "columns in order": Bound("the same, in order / slices of the arrays, copied", 0.2),
     "workers": Bound("two workers: batches() / the floor below, batches a second", 0.5),
     "start": Bound("seconds to the first batch / to the first answer of multiprocessing's own processes", 1.5, True),
     "death": Bound("longest wait after a worker was killed / starting a process of multiprocessing's", 0.1, True),
@@ -68,12 +73,17 @@ def ratios() -> Iterator[tuple[str, float | None]]:
     case = CASES[SMALL]
     dataset, size = case.dataset(), case.batch_size
     with mpiter.batches(dataset, size, n_processes=0, epochs=None, seed=0) as alone:
-        yield "plain", in_turns(alone, InProcess(dataset, Setup(size, 0, 1, shuffle=True, repeat=True)).batches)
-    yield "torch", of_torch(case)
+        loop = InProcess(dataset, Setup(size, 0, 1, shuffle=True, repeat=True)).batches
+        yield "plain", in_turns(alone, loop, TURN_S)
+    yield "torch", of_torch(case, TURN_S)
+    for name in ("tensors", "TensorDataset"):
+        yield name, of_torch(CASES[f"16x8 {name}"], SHORT_S)
+    for name in ("columns", "columns in order"):
+        yield name, of_columns(CASES[f"16x8 {name}"])
     floor = Floor(case)
     try:
         with mpiter.batches(dataset, size, n_processes=WORKERS, n_prefetch=N_PREFETCH, epochs=None, seed=0) as stream:
-            yield "workers", in_turns(stream, floor)
+            yield "workers", in_turns(stream, floor, TURN_S)
             most = max(stream.stats().in_flight_bytes for _ in itertools.islice(stream, 500))
     finally:
         floor.close()
@@ -85,22 +95,22 @@ def ratios() -> Iterator[tuple[str, float | None]]:
     yield "flight", most / (one * (N_PREFETCH + 2 * WORKERS + 1))
 
 
-def in_turns(ours: Any, theirs: Any) -> float:
+def in_turns(ours: Any, theirs: Any, turn_s: float) -> float:
     """The ratio of their rates, in turns; the first turn warms up and doesn't count."""
-    rates = [(rate(ours), rate(theirs)) for _ in range(1 + ROUNDS)][1:]
+    rates = [(rate(ours, turn_s), rate(theirs, turn_s)) for _ in range(1 + ROUNDS)][1:]
     mine, reference = map(statistics.median, zip(*rates, strict=True))
     return mine / reference
 
 
-def rate(stream: Any) -> float:
+def rate(stream: Any, turn_s: float) -> float:
     count, began = 0, time.perf_counter()
-    while (seconds := time.perf_counter() - began) < TURN_S:
+    while (seconds := time.perf_counter() - began) < turn_s:
         next(stream)
         count += 1
     return count / seconds
 
 
-def of_torch(case: Case) -> float | None:
+def of_torch(case: Case, turn_s: float) -> float | None:
     if find_spec("torch") is None:
         return None
     from torch.utils.data import DataLoader
@@ -108,7 +118,15 @@ def of_torch(case: Case) -> float | None:
     from mpiter.torch import DataLoader as Ours
 
     made = [kind(case.dataset(), case.batch_size, shuffle=True) for kind in (Ours, DataLoader)]
-    return in_turns(*(itertools.chain.from_iterable(itertools.repeat(loader)) for loader in made))
+    ours, theirs = (itertools.chain.from_iterable(itertools.repeat(loader)) for loader in made)
+    return in_turns(ours, theirs, turn_s)
+
+
+def of_columns(case: Case) -> float:
+    dataset, size, shuffle = case.dataset(), case.batch_size, not case.is_in_order
+    theirs = Indexing(dataset, Setup(size, 0, 1, shuffle, repeat=True)).batches
+    with mpiter.batches(dataset, size, shuffle=shuffle, n_processes=0, epochs=None, seed=0) as ours:
+        return in_turns(ours, theirs, SHORT_S)
 
 
 class Floor:
@@ -224,7 +242,7 @@ def main() -> int:
     refuse_to_overwrite(parser, asked)
     if asked.small:
         global ROUNDS, TURN_S, STARTS, KILLS
-        ROUNDS, TURN_S, STARTS, KILLS = 1, 0.1, 1, 1
+        ROUNDS, TURN_S, STARTS, KILLS = 1, SHORT_S, 1, 1
     logging.getLogger("mpiter").setLevel(logging.ERROR)  # the deaths are meant
     began, load, found, failed = time.time(), os.getloadavg(), dict[str, float](), list[str]()
     print(f"{'ratio':>7} {'bound':>7}  ")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from cases import Array, Digest, Images
+from cases import Array, Columns, Digest, Images
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Peer(ABC):
     module, remedy = "numpy", "pip install mpiter"  # what is imported of its package, and how to get that
 
     @abstractmethod
-    def __init__(self, dataset: Images, setup: Setup) -> None: ...
+    def __init__(self, dataset: Any, setup: Setup) -> None: ...
 
     @classmethod
     def find(cls) -> None:
@@ -92,6 +92,30 @@ class InProcess(Peer):
             for start in range(0, len(dataset), setup.batch_size):
                 samples = [dataset[index] for index in order[start : start + setup.batch_size].tolist()]
                 yield np.stack([image for image, _ in samples]), np.array([label for _, label in samples])
+            if not setup.repeat:
+                return
+
+
+class Indexing(Peer):
+    """No loader: rows of the columns by a shuffled index, or in order by slices, which are copied."""
+
+    def __init__(self, dataset: Columns, setup: Setup) -> None:
+        self.batches = self._loop(dataset, setup)
+
+    @staticmethod
+    def _loop(dataset: Columns, setup: Setup) -> Iterator[Columns]:
+        images, labels = dataset
+        size = setup.batch_size
+        while True:
+            if setup.shuffle:
+                order = np.random.permutation(len(images))
+                for start in range(0, len(images), size):
+                    rows = order[start : start + size]
+                    yield images[rows], labels[rows]
+            else:
+                for start in range(0, len(images), size):
+                    end = start + size
+                    yield images[start:end].copy(), labels[start:end].copy()
             if not setup.repeat:
                 return
 
@@ -154,7 +178,7 @@ class Torch(Peer):
 
     module, remedy = "torch", "pip install torch"
 
-    def __init__(self, dataset: Images, setup: Setup) -> None:
+    def __init__(self, dataset: Any, setup: Setup) -> None:
         workers = {"prefetch_factor": setup.n_prefetch, "persistent_workers": setup.repeat}
         self.batches = self._loop(self._opened(dataset, setup, num_workers=setup.workers, **workers), setup.repeat)
 
@@ -164,7 +188,7 @@ class Torch(Peer):
 
         return torch.utils.data.DataLoader
 
-    def _opened(self, dataset: Images, setup: Setup, **workers: Any) -> Any:
+    def _opened(self, dataset: Any, setup: Setup, **workers: Any) -> Any:
         import torch
 
         torch.manual_seed(setup.seed)
@@ -176,9 +200,6 @@ class Torch(Peer):
         while repeat:
             yield from loader
 
-    def readings(self) -> dict[str, Callable[[Digest, Any], None]]:
-        return {"columns": lambda digest, batch: digest.add_columns((batch[0].numpy(), batch[1].numpy()))}
-
     def close(self) -> None:
         self.batches.close()  # type: ignore[attr-defined]
 
@@ -186,7 +207,7 @@ class Torch(Peer):
 class TorchAlone(Torch):
     """The same without workers, which is its default."""
 
-    def __init__(self, dataset: Images, setup: Setup) -> None:
+    def __init__(self, dataset: Any, setup: Setup) -> None:
         self.batches = self._loop(self._opened(dataset, setup), setup.repeat)
 
 
@@ -306,7 +327,7 @@ class Ours(_OfMpiter):
 class OursColumns(_OfMpiter):
     """`mpiter.batches`: columns."""
 
-    def __init__(self, dataset: Images, setup: Setup) -> None:
+    def __init__(self, dataset: Any, setup: Setup) -> None:
         import mpiter
 
         self._iterator = self.batches = mpiter.batches(
@@ -322,7 +343,7 @@ class OursColumns(_OfMpiter):
 class OursAlone(OursColumns):
     """`mpiter.batches` without workers: columns."""
 
-    def __init__(self, dataset: Images, setup: Setup) -> None:
+    def __init__(self, dataset: Any, setup: Setup) -> None:
         super().__init__(dataset, replace(setup, workers=0))
 
 

@@ -24,6 +24,7 @@ LETTER = 7.3  # pixels of a digit or letter, about
 BARS = {  # rows of the measurement, and what they are called
     "ours_columns": "mpiter, columns",
     "ours": "mpiter, lists",
+    "ours_torch": "mpiter.torch",
     "ours_alone": "mpiter, no workers",
     "torch": "torch {}",
     "chainer": "Chainer {}",
@@ -47,7 +48,7 @@ def speed() -> str:
     result = json.loads(SPEED.read_text())
     figures = {(one["case"], one["row"]): one["batches_per_s"] for one in result["summary"]}
     rates = {place: figure["median"] for place, figure in figures.items()}
-    names = {row: name.format(_version(result, row)) for row, name in BARS.items()}
+    names = {row: name.format(version(result, row)) for row, name in BARS.items()}
     cases = {case: about for case, about in result["cases"].items() if (case, "limit") in rates}
     width = (WIDTH - BESIDE - GAP * len(cases)) / len(cases)
     parts = [
@@ -60,7 +61,7 @@ def speed() -> str:
         for at, row in enumerate(BARS):
             rate, top = rates[case, row], 58 + ROW * at
             parts.append(_box(left, top, width, ROW - 4, "track"))
-            says = f"{'~' * _is_unsteady(figures[case, row])}{rate:,.0f}"
+            says = f"{'~' * is_unsteady(figures[case, row])}{rate:,.0f}"
             parts += _bar(left, top, width * rate / limit, width, says, "ours" if "ours" in row else "theirs")
     height = 58 + ROW * len(BARS) + 34
     workers = result["settings"]["workers"]
@@ -70,12 +71,12 @@ def speed() -> str:
     return _svg(height, "Batches a second by loader and kind of sample", parts)
 
 
-def _is_unsteady(figure: dict[str, Any]) -> bool:
+def is_unsteady(figure: dict[str, Any]) -> bool:
     """Tell whether the rounds differ so much that only the order of magnitude counts."""
     return bool(figure["iqr"] > 0.15 * figure["median"])
 
 
-def _version(result: dict[str, Any], row: str) -> str:
+def version(result: dict[str, Any], row: str) -> str:
     """Return the name and version of the library that was measured."""
     return ".".join(result["versions"][row].get(row, "").split("+")[0].split(".")[: 2 if row == "torch" else 3])
 

@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import driver
+import numpy as np
 import pytest
+import transport
+from cases import CASES, Digest, Form
 from driver import Claim, at_least, at_most, interleaved, judge, number, spread
 from hypothesis import given
 from hypothesis import strategies as st
+from loaders import Setup
 from pairs import slow_but
 from workers import nwt
 
@@ -89,6 +93,55 @@ def test_what_it_takes_is_never_slower_than_none_and_within_alpha_of_the_best(
     taken = nwt(seconds, alpha)
     assert seconds[taken] <= seconds[0]
     assert all(seconds[taken] - alpha <= other + 1e-9 for other in seconds)
+
+
+# -- what arrived in the transport benchmark ---------------------------------------------------------------------------
+
+HELD = [
+    pytest.param(name, marks=[pytest.mark.torch] if CASES[name].form is Form.tensors else []) for name in transport.HELD
+]
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_loaders_without_workers_give_what_the_dataset_holds(name: str) -> None:
+    case = CASES[name]
+    setup = Setup(case.batch_size, workers=0, n_prefetch=1, shuffle=False, repeat=True)
+    rows = transport.rows_of(name)
+    assert len(rows) == 2
+    for row in rows:
+        for shuffle in (False, True):
+            found = transport.differences(transport.ROWS[row], case, setup, shuffle)
+            assert found == []
+
+
+@pytest.mark.parametrize(
+    ("arrived", "is_same", "is_same_in_another_order"),
+    [
+        ([0, 1, 2], True, True),
+        ([1, 0, 2], False, True),
+        ([0, 1], False, False),
+        ([0, 1, 1], False, False),
+    ],
+)
+def test_a_sample_that_is_lost_misplaced_or_repeated_has_another_digest(
+    arrived: list[int], is_same: bool, is_same_in_another_order: bool
+) -> None:
+    images, labels = CASES["16x8 columns"].dataset(3)
+    wanted, found = Digest(), Digest()
+    wanted.add_columns((images, labels))
+    found.add((images[index], index) for index in arrived)
+    assert (found.hex() == wanted.hex()) is is_same
+    unordered = found.hex(in_order=False) == wanted.hex(in_order=False)
+    assert unordered is is_same_in_another_order
+
+
+def test_a_value_or_a_dtype_that_is_wrong_has_another_digest() -> None:
+    digests = set()
+    for image in (np.zeros(8, np.float32), np.ones(8, np.float32), np.zeros(8)):
+        digest = Digest()
+        digest.add([(image, 0)])
+        digests.add(digest.hex(in_order=False))
+    assert len(digests) == 3
 
 
 # -- the driver --------------------------------------------------------------------------------------------------------

@@ -1,11 +1,14 @@
-"""The pictures of the documentation show what was measured."""
+"""The pictures of the documentation, and its tables of speed, show what was measured."""
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
 from xml.etree import ElementTree
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "docs" / "pictures"
@@ -24,12 +27,20 @@ def test_the_speed_chart_has_the_figures_of_the_table() -> None:
     ]
     table = (ROOT / "docs" / "performance.md").read_text()
     rows = re.findall(r"^\| (?:\*\*mpiter\*\*.*|Chainer 7.*|torch 2.*|limit) \|.*$", table, re.MULTILINE)
-    in_table = [figure for row in rows[:6] for figure in re.findall(r"(?<=[ *])~?[\d,]+(?=[* ]+\|)", row)]
+    in_table = [figure for row in rows[:7] for figure in re.findall(r"(?<=[ *])~?[\d,]+(?=[* ]+\|)", row)]
     in_picture = [
         figure.removeprefix("limit ") for text in texts if re.fullmatch(r"(limit )?~?[\d,]+", figure := text or "")
     ]
-    assert len(in_table) == 30
+    assert len(in_table) == 35
     assert sorted(in_picture) == sorted(in_table)
+
+
+def test_the_tables_of_speed_are_what_its_results_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    made = runpy.run_path(str(ROOT / "docs" / "site" / "tables.py"))
+    result = json.loads((ROOT / "bench" / "results" / "transport.json").read_text())
+    text = (ROOT / "docs" / "performance.md").read_text()
+    assert made["page"](text, result) == text, "run docs/site/tables.py"
 
 
 def test_pictures_are_small_and_used() -> None:
