@@ -80,7 +80,6 @@ class CallersWorker:
         worker, callers, rows = self._worker, self._callers, list[Any]()
         dataset, frame, outer = worker.dataset, worker.frame, here.now
         rest = iter(keys)
-        add = rows.append
         first: Look | None = None
         problem: BaseException | None = None
         callers.keep()
@@ -93,7 +92,7 @@ class CallersWorker:
             if len(keys) > 1:
                 first = Look(rows[0])
             for key in rest:
-                add(dataset[key])
+                rows.append(dataset[key])
         except BaseException as error:
             problem = error
         finally:
