@@ -105,6 +105,8 @@ HELD = [
 @pytest.mark.parametrize("name", HELD)
 def test_loaders_without_workers_give_what_the_dataset_holds(name: str) -> None:
     case = CASES[name]
+    if case.form is Form.tensors:
+        pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
     setup = Setup(case.batch_size, workers=0, n_prefetch=1, shuffle=False, repeat=True)
     rows = transport.rows_of(name)
     assert len(rows) == 2

@@ -127,7 +127,7 @@ def test_parts_of_a_zarr_store_are_columns(tmp_path: Path, request: pytest.Fixtu
         ("nowhere/images", r"'nowhere/images' is a path \(nothing lies there\), not a dataset: open it"),
         (Path("rows.parquet"), r"pass pyarrow.parquet.read_table\(path\)"),
         ("rows.csv", r"pass pandas.read_csv\(path\)"),
-        (Path(__file__), "test_columns.py' is a path, not a dataset: open it, and pass what it holds"),
+        (Path(__file__), "test_columns.py. is a path, not a dataset: open it, and pass what it holds"),
         (Path(__file__).parent, r"is a path, not a dataset: for pictures pass mpiter.images.ImageFolder\(path\)"),
         (str(Path(__file__).parent), r"mpiter.images.ImageFolder\(path\)"),
     ],
