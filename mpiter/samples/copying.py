@@ -20,7 +20,8 @@ from . import tensors
 
 _FEW = 32  # parts of a container that are compared, at the most
 _PARTS = 1024  # of all containers in a sample, or a little more
-_LOOKED_AT = 1024  # elements of an array
+_SMALL = 1024  # elements of an array that is compared as a whole
+_LOOKED_AT = 128  # elements of a larger one: each may lie in memory that no cache holds yet
 _numbers = itertools.count()  # of looks
 _CONSTANT = {int, float, complex, bool, str, bytes, type(None), np.float32, np.float64, np.int64}
 
@@ -127,7 +128,7 @@ def _arrays_in(sample: Any) -> tuple[list[Any], bool]:
 
 def _some_of(array: Any, number: int) -> bytes:
     """Return the bytes of an array, or of a large one those of some elements: ``number`` says which."""
-    if array.size <= _LOOKED_AT:
+    if array.size <= _SMALL:
         return array.tobytes()  # type: ignore[no-any-return]
     elements = array.ravel("K") if array.flags.forc else array.flat  # without copying the whole array
     step = 1 + array.size // _LOOKED_AT
