@@ -25,6 +25,7 @@ class Batched(Wrapping):
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], skips: bool, stacks: bool, alone: bool) -> None:
         self.dataset, self._collate, self._skips, self._stacks, self._alone = dataset, collate, skips, stacks, alone
+        self._reads_many = not alone and bool(getattr(dataset, "__getitems__", None))
 
     def __getitem__(self, keys: Sequence[Any]) -> Any:
         samples, keys = self._fetched(keys)
@@ -48,7 +49,7 @@ class Batched(Wrapping):
 
     def _fetched(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         """Return the samples and their keys; without those that failed, if failing samples are skipped."""
-        reads_many = not self._alone and bool(getattr(self.dataset, "__getitems__", None))
+        reads_many = self._reads_many
         if reads_many:
             try:
                 return self._together(keys), keys
@@ -82,6 +83,8 @@ class Batched(Wrapping):
     def _together(self, keys: Sequence[Any]) -> Any:
         seeding.begin_anew()
         samples = self.dataset.__getitems__(list(keys))
+        if type(samples) is list:  # the usual case; asking whether it is an iterator takes a while
+            return samples
         return list(samples) if isinstance(samples, Iterator) else samples
 
 
