@@ -78,14 +78,15 @@ def _all_ways_are_torchs() -> bool:
 
 
 def _stacked(samples: Sequence[Any]) -> Any:
-    """Stack samples of tensors, numbers and texts as torch does, without its questions about each value's type."""
-    kinds = set(map(type, samples))
-    if len(kinds) != 1:
-        raise _NotPlain
-    kind = kinds.pop()
-    if kind is torch.Tensor:
+    """Stack samples of tensors, numbers and texts as torch does, without its questions about each value's type.
+
+    As in torch the first sample's type decides; what another one may be is left to ``zip`` and to ``torch.stack``.
+    """
+    first = samples[0]
+    kind = type(first)
+    if kind is torch.Tensor and first.layout is torch.strided and not first.is_nested:
         return torch.stack(samples)
-    if kind in _NUMBERS:
+    if kind in _NUMBERS and set(map(type, samples)) == {kind}:
         try:
             return torch.from_numpy(np.array(samples, _NUMBERS[kind]))
         except OverflowError:
@@ -93,7 +94,7 @@ def _stacked(samples: Sequence[Any]) -> Any:
     if kind is str or kind is bytes:
         return samples
     if kind is dict:
-        names = [*samples[0]]
+        names = [*first]
         if any(list(sample) != names for sample in samples):
             raise _NotPlain
         return {name: _stacked([sample[name] for sample in samples]) for name in names}
@@ -101,7 +102,7 @@ def _stacked(samples: Sequence[Any]) -> Any:
         raise _NotPlain
     try:
         parts = [*zip(*samples, strict=True)]
-    except ValueError:
+    except (TypeError, ValueError):
         raise _NotPlain from None
     return [_stacked(part) for part in parts]
 
