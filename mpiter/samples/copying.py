@@ -21,7 +21,7 @@ from . import tensors
 _FEW = 32  # parts of a container that are compared, at the most
 _PARTS = 1024  # of all containers in a sample, or a little more
 _SMALL = 1024  # elements of an array that is compared as a whole
-_LOOKED_AT = 128  # elements of a larger one: each may lie in memory that no cache holds yet
+_RUNS, _RUN = 16, 16  # of a larger one so many runs of so many elements are compared
 _numbers = itertools.count()  # of looks
 _CONSTANT = {int, float, complex, bool, str, bytes, type(None), np.float32, np.float64, np.int64}
 
@@ -128,8 +128,16 @@ def _arrays_in(sample: Any) -> tuple[list[Any], bool]:
 
 def _some_of(array: Any, number: int) -> bytes:
     """Return the bytes of an array, or of a large one those of some elements: ``number`` says which."""
-    if array.size <= _SMALL:
+    size: int = array.size
+    if size <= _SMALL:
         return array.tobytes()  # type: ignore[no-any-return]
-    elements = array.ravel("K") if array.flags.forc else array.flat  # without copying the whole array
-    step = 1 + array.size // _LOOKED_AT
-    return elements[number % step :: step].tobytes()  # type: ignore[no-any-return]
+    step = size // _RUNS
+    at = number // 2 * _RUN % step
+    if not array.flags.forc:  # to make it flat would copy all of it
+        return array.flat[at::step].tobytes()  # type: ignore[no-any-return]
+    # Neighbours lie in one line of memory, which may be in no cache yet: fetching one takes as long as looking at all
+    # elements in it.  Every other time the runs begin a little later, to reach the last elements.
+    flat = array.ravel("K")
+    first = size % _RUNS * (number % 2)
+    runs = flat[first : first + _RUNS * step].reshape(_RUNS, step)
+    return runs[:, at : at + _RUN].tobytes()  # type: ignore[no-any-return]
