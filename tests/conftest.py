@@ -94,11 +94,11 @@ def _threads() -> set[str]:
 
 
 def _descriptors() -> set[str]:
-    """What is open, by what it is: numbers are used again.  Without the pipe by which the fork server knows of us."""
+    """What is open, by what it is: numbers are used again.  Without the pipes by which fork servers know of us."""
     found: set[str] = set()
     nameless: Counter[str] = Counter()
-    server = starting._server
-    pipe_to_server = os.readlink(f"/proc/self/fd/{server._forkserver_alive_fd}") if server else ""
+    servers = [server for server in (starting._server, starting._coming) if server is not None]
+    pipes_to_servers = {os.readlink(f"/proc/self/fd/{server._forkserver_alive_fd}") for server in servers}
     for fd in os.listdir("/proc/self/fd"):
         link = f"/proc/self/fd/{fd}"
         try:
@@ -110,7 +110,7 @@ def _descriptors() -> set[str]:
             found.add(f"{target} {nameless[target]}")
         elif memory := our_memory(link):
             found.add(memory)
-        elif target.startswith(("pipe:", "socket:")) and target != pipe_to_server:
+        elif target.startswith(("pipe:", "socket:")) and target not in pipes_to_servers:
             found.add(target)
     return found
 

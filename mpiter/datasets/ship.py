@@ -168,10 +168,13 @@ class Shipment:
         return self.__dict__ | {"_kept": None}
 
 
+_OURS = {"mpiter", "numpy", "cloudpickle", "msgpack", "threadpoolctl", *SCRIPT}
+
+
 def _takes_time(name: str) -> bool:
     """True if workers import this module only because the dataset needs it."""
     package = name.partition(".")[0]
-    is_there_anyway = package in sys.stdlib_module_names or package in ("mpiter", "numpy", *SCRIPT)
+    is_there_anyway = package in sys.stdlib_module_names or package in _OURS
     return not is_there_anyway and name in sys.modules and is_importable(name)
 
 

@@ -58,6 +58,7 @@ class _ForkServer(_Base):  # type: ignore[misc]
         self._has_started_one = not modules
         chosen = cast(Any, mp_forkserver)._forkserver._preload_modules  # by the user; __main__ unless he has chosen
         others = (*preloaded, *(name for name in _USEFUL.split() if name in sys.modules), *chosen)
+        self.packages = {name.partition(".")[0] for name in others}  # that are there for all workers anyway
         needed = "multiprocessing.popen_forkserver", "mpiter.worker.worker"
         in_order = [name for name in list(sys.modules) if name in modules]
         self._preload_modules = _Preload([*needed, *(name for name in others if name != "__main__")], in_order)
@@ -95,6 +96,15 @@ class _ForkServer(_Base):  # type: ignore[misc]
             return False
         files = _own_files()
         return self._began_in != _surroundings() or any(files.get(file) != when for file, when in self._read.items())
+
+    @property
+    def is_ready(self) -> bool:
+        """True if this server has imported everything: it then makes a selector, to wait for requests."""
+        try:
+            descriptors = [*os.scandir(f"/proc/{self._forkserver_pid}/fd")]
+            return any("eventpoll" in os.readlink(descriptor.path) for descriptor in descriptors)
+        except OSError:  # it is asked, and answers once it is ready
+            return True
 
     @contextlib.contextmanager
     def in_time(self) -> Iterator[None]:
@@ -183,6 +193,7 @@ class _Preload(list[str]):
 _USEFUL = "PIL.Image cv2 h5py datasets.arrow_dataset torch_geometric.data torchvision.transforms transformers.data"
 preloaded: list[str] = []  # other modules that the fork server imports when it starts, so that workers needn't
 _server: _ForkServer | None = None
+_coming: _ForkServer | None = None  # imports what datasets need, and takes the server's place at the next launch
 _refused: set[str] = set()  # modules that the server couldn't import for all workers, or others beside them
 _ending: list[_ForkServer] = []  # servers that end with their last worker
 
@@ -214,16 +225,36 @@ def _own_files() -> dict[str, float]:
 
 
 def import_once(modules: Iterable[str]) -> None:
-    """Have the fork server import ``modules`` for the workers that it will fork; another one, if it is running."""
-    global _server
+    """Have a fork server import ``modules`` for the workers of later launches, while those of this one are at work."""
+    global _server, _coming
     if sys.platform != "linux":
         return
     with _starting:
-        server = _our_server()
-        wanted = server.modules.union(modules) - _refused
-        if wanted != server.modules or server.is_outdated:
+        server, coming = _our_server(), _coming
+        if coming is not None and not coming.is_running():
+            # It has ended itself: a fork couldn't share what one of its modules has left.
+            _refused.update(coming.modules)
+            _ending.append(coming)
+            coming = _coming = None
+        needed = {name for name in modules if name.partition(".")[0] not in server.packages}
+        wanted = server.modules.union(needed) - _refused
+        if server.is_outdated:
+            # No worker may get what it has imported: those of this launch wait for another server.
             _ending.append(server)
             _server = _ForkServer(wanted)
+        elif wanted == server.modules:
+            return
+        elif coming is not None and wanted <= coming.modules and not coming.is_outdated:
+            if not coming.is_ready:
+                return
+            _ending.append(server)
+            _server, _coming = coming, None
+        else:
+            if coming is not None:
+                _ending.append(coming)
+                wanted |= coming.modules
+            _coming = _ForkServer(wanted)
+            _coming.ensure_running()
     end_servers()
 
 
@@ -313,7 +344,7 @@ def _disown() -> None:
 
     Also close its copies of the pipes by which workers notice the parent's end; else they would wait for the child's.
     """
-    global _server, _starting
+    global _server, _coming, _starting
     _starting = threading.RLock()  # a thread of the parent may have held it
     for process in ours:
         finalizer = getattr(getattr(process, "_popen", None), "finalizer", None)
@@ -325,9 +356,10 @@ def _disown() -> None:
     if _server is not None:  # it is the parent's
         _server.part()
         _server = None
-    for server in _ending:
+    for server in (*_ending, *filter(None, [_coming])):
         server.part()
     _ending.clear()
+    _coming = None
 
 
 def forget(processes: Iterable[Any]) -> None:

@@ -31,7 +31,7 @@ from ..typevars import B_co as T_co  # torch's name for the type of a dataset's 
 from ..worker.here import WorkerInfo
 from .tensors import collated, collated_anywhere, default_collate, tensors_of, tensors_of_columns
 
-starting.preloaded.append(__package__)
+starting.preloaded += ["torch", __package__]
 _TorchsLoader = torch.utils.data.DataLoader  # kept, since some programs put our class in its place in torch's module
 
 
