@@ -120,7 +120,7 @@ class Alone(Pumping):
         is_told = self.options.on_error == "raise" or not isinstance(self.options.dataset, Wrapping)
         is_usual = is_small and is_counted and is_told and not self._hooks
         self._is_usual = is_usual and hasattr(self._opens, "of_rows")
-        self._gather = loop.worker.gather if hasattr(self._opens, "of_columns") else None
+        self._gather = loop.worker.gather
 
     def _fetch(self, loop: _Reading) -> Delivery:
         began = _now()

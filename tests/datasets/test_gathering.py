@@ -77,6 +77,14 @@ def test_a_batch_is_the_users_own_memory(shuffle):
     assert not y.any()
 
 
+def test_a_list_of_rows_is_the_users_own_memory_in_each_batch():
+    x, y = np.zeros((LENGTH, 3)), np.zeros(LENGTH)
+    for batch in mpiter.SerialIterator((x, y), 8, repeat=False, shuffle=False):
+        for row, _ in batch:
+            row += 1
+    assert not x.any()
+
+
 def test_what_is_written_to_a_column_is_in_the_next_batch():
     x = np.zeros(LENGTH)
     stream = mpiter.batches((x, x), 8, n_processes=0, shuffle=False)
