@@ -17,7 +17,7 @@ from operator import is_
 from typing import Any
 
 from ..datasets.columns import Wrapping
-from ..datasets.gathering import Gather
+from ..datasets.gathering import Gather, numbers_of
 from ..errors import Notices, WorkerStartError
 from ..order.cursor import Plan, Plans
 from ..samples.batch import Batch, stacked
@@ -87,7 +87,9 @@ class Alone(Pumping):
     def _gathered(self, rows: Any) -> Any:
         """Return a batch of columns; None if they must be read with a plan, whose error names the sample."""
         try:
-            columns = self._gather(rows)  # type: ignore[misc]
+            if type(rows) is list:
+                rows = numbers_of(rows)
+            columns = None if rows is None else self._gather(rows)  # type: ignore[misc]
             return None if columns is None else self._opens.of_columns(columns)  # type: ignore[attr-defined]
         except Exception:
             return None

@@ -105,6 +105,15 @@ def test_the_error_of_a_row_that_is_not_there_names_it():
     assert len(list(stream)) == 2  # the batches after it
 
 
+def test_keys_that_are_no_numbers_of_rows_give_what_the_columns_give_for_them():
+    keys = [(index, index % 3) for index in range(LENGTH)]
+    for batch in mpiter.DataLoader((WIDE, WIDE), 8, sampler=keys):
+        assert batch[0].shape == (8, 4, 2)
+    marks = [True, False] * 16
+    with pytest.raises(mpiter.errors.UnevenSamples):
+        list(mpiter.DataLoader((np.zeros((8, 2))[:, ::-1], np.zeros(8)), 8, sampler=marks))
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_tensors_are_gathered_as_torch_collates_them(shape):
