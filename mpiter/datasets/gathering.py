@@ -92,7 +92,7 @@ def _rows_of(part: Any, keys: Keys) -> Any:
         array = tensors.as_array(part)
         return tensors.from_array(_rows_of(array, keys))
     block = np.asarray(part)
-    if type(keys) is range:
+    if type(keys) is range and keys.stop <= len(block):
         return block[keys.start : keys.stop].copy()
     if _is_block(block):
         return block.take(keys, 0)

@@ -140,6 +140,17 @@ def test_tensors_are_gathered_as_torch_collates_them(shape):
 
 
 @pytest.mark.torch
+def test_rows_that_a_tensor_dataset_has_no_more_are_an_error():
+    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    dataset = torch.utils.data.TensorDataset(torch.arange(LENGTH))
+    stream = mpiter.batches(dataset, 8, n_processes=0, shuffle=False)
+    assert [len(next(stream)[0]) for _ in range(3)] == [8, 8, 8]
+    dataset.tensors = (torch.arange(28),)
+    with pytest.raises(IndexError):
+        next(stream)
+
+
+@pytest.mark.torch
 def test_tensors_in_columns_come_as_tensors():
     torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
     x, y = torch.arange(LENGTH), np.arange(LENGTH)
