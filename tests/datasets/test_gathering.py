@@ -140,6 +140,20 @@ def test_tensors_are_gathered_as_torch_collates_them(shape):
 
 
 @pytest.mark.torch
+def test_a_way_to_collate_tensors_that_the_program_has_registered_is_taken_in_each_batch(monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    from torch.utils.data import TensorDataset, _utils
+
+    from mpiter.torch import DataLoader
+
+    def total(tensors, *, collate_fn_map=None):
+        return sum(tensor.item() for tensor in tensors)
+
+    monkeypatch.setitem(_utils.collate.default_collate_fn_map, torch.Tensor, total)
+    assert list(DataLoader(TensorDataset(torch.arange(9)), 3)) == [[3], [12], [21]]
+
+
+@pytest.mark.torch
 def test_rows_that_a_tensor_dataset_has_no_more_are_an_error():
     torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
     dataset = torch.utils.data.TensorDataset(torch.arange(LENGTH))
