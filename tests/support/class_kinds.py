@@ -374,6 +374,16 @@ def data_classes():
 
 
 @row
+def data_classes_derived_later():
+    @dataclasses.dataclass
+    class Later(Plain):
+        f: int = 5
+
+    fields = [field.default is dataclasses.MISSING for field in dataclasses.fields(Frozen)]
+    return Later(1).c, Later(1).b, fields, dataclasses.fields(Frozen)[1].default_factory is dataclasses.MISSING
+
+
+@row
 def named_tuples():
     without = hasattr(Twice(1), "__dict__"), hasattr(Couple(1), "__dict__")
     return Pair(1).total(), Twice(1).total(), Couple(2), Pair(1)._asdict(), Pair._field_defaults, without
