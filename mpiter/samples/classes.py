@@ -55,11 +55,12 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
         values = {name: member._value_ for name, member in cls.__members__.items()}
         members = {name: vars(member) for name, member in cls.__members__.items()}
         without = without | _OF_ENUMS | members.keys()
-    # Copies of the names, as cloudpickle makes them: whether two names are one object would show in the pickle.
+    # In the order of the definition, which programs look at.  The names are copies, as cloudpickle makes them: whether
+    # two names are one object would show in the pickle.
     attributes = {
         "".join(name): value
-        for name, value in sorted(vars(cls).items())
-        if name not in without and not _is_own_descriptor(cls, value)
+        for name, value in vars(cls).items()
+        if name not in without and not _is_own_descriptor(cls, name, value)
     }
     registered = list[type]()
     if isinstance(cls, abc.ABCMeta):
@@ -78,9 +79,10 @@ def _check_values(cls: Any, goes_by_name: Callable[[Any], bool]) -> None:
         raise TypeError(f"the {mixed.__name__} that each of its members is cannot be made again from its value")
 
 
-def _is_own_descriptor(cls: type, value: Any) -> bool:
-    """True for what making the class makes: a slot, ``__dict__`` or ``__weakref__``."""
-    return isinstance(value, (MemberDescriptorType, GetSetDescriptorType)) and value.__objclass__ is cls
+def _is_own_descriptor(cls: type, name: str, value: Any) -> bool:
+    """True for what making the class makes: a slot, ``__dict__`` or ``__weakref__``, under its own name."""
+    is_descriptor = isinstance(value, (MemberDescriptorType, GetSetDescriptorType))
+    return is_descriptor and value.__objclass__ is cls and value.__name__ == name
 
 
 _empty: weakref.WeakSet[type] = weakref.WeakSet()  # classes that were made and not filled yet

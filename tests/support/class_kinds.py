@@ -492,6 +492,19 @@ class Described:
     __slots__ = {"a": "what it is"}
 
 
+class Renamed:
+    __slots__ = ("_size",)
+
+
+Renamed.size = Renamed._size
+
+
+class InOrder:
+    width = 1
+    depth = 2
+    height = 3
+
+
 class Private:
     __x = 1
 
@@ -605,6 +618,18 @@ def classes_in_classes():
 def slots():
     without = [hasattr(made, "__dict__") for made in (Slots(), OneSlot(), NoSlots(), NoMore(), Described())]
     return without, Slots().hidden(), NoMore().hidden(), OneSlot().one(), Described.__slots__
+
+
+@row
+def a_slot_by_another_name():
+    made = Renamed()
+    made._size = 3
+    return made.size
+
+
+@row
+def the_order_of_attributes():
+    return [name for name in vars(InOrder) if not name.startswith("_")]
 
 
 @row
