@@ -51,7 +51,7 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
     values: dict[str, Any] = {}
     members: dict[str, dict[str, Any]] = {}
     if issubclass(cls, Enum):
-        _check_values(cls, goes_by_name)
+        _check_values(cls)
         values = {name: member._value_ for name, member in cls.__members__.items()}
         members = {name: vars(member) for name, member in cls.__members__.items()}
         without = without | _OF_ENUMS | members.keys()
@@ -71,11 +71,13 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
     return _make, arguments, Contents(maker, attributes, registered, members), None, None, _fill
 
 
-def _check_values(cls: Any, goes_by_name: Callable[[Any], bool]) -> None:
+def _check_values(cls: Any) -> None:
     """Refuse an Enum whose members hold more than what their values and their attributes tell."""
     mixed = cls._member_type_
-    makes = next((one for one in cls.__mro__ if "__new_member__" in vars(one)), Enum)
-    if mixed is not object and (mixed.__module__ != "builtins" or not goes_by_name(makes)):
+    if mixed is object:
+        return
+    is_known = mixed.__module__ == "builtins"
+    if not (is_known and all(mixed.__eq__(member, member._value_) is True for member in cls)):
         raise TypeError(f"the {mixed.__name__} that each of its members is cannot be made again from its value")
 
 
@@ -104,7 +106,7 @@ def _make(
     space = maker.__prepare__(name, bases)
     for key, value in {**namespace, **values}.items():
         space[key] = value
-    with _without_init_subclass(bases):
+    with _running_nothing(bases):
         made: type = maker.__new__(kind, name, bases, space)
         maker.__init__(made, name, bases, space)
     _empty.add(made)
@@ -113,22 +115,45 @@ def _make(
 
 
 @contextlib.contextmanager
-def _without_init_subclass(bases: tuple[type, ...]) -> Iterator[None]:
-    """Keep ``__init_subclass__`` from running, where it came by value too: it has run, for the class that was sent."""
-    came = identifiers._DYNAMIC_CLASS_TRACKER_BY_CLASS
-    ancestors = {one for base in bases for one in base.__mro__ if "__init_subclass__" in vars(one)}
-    theirs = {one: vars(one)["__init_subclass__"] for one in ancestors if one in came}
-    for one in theirs:
-        type.__setattr__(one, "__init_subclass__", classmethod(_nothing))
+def _running_nothing(bases: tuple[type, ...]) -> Iterator[None]:
+    """Keep the program's code from running that Python runs to make a class: it has run, for the one that was sent."""
+    theirs = {}
+    for one in {one for base in bases for one in base.__mro__}:
+        for name in _names_that_run(one) & vars(one).keys():
+            theirs[one, name] = vars(one)[name]
+    for one, name in theirs:
+        type.__setattr__(one, name, _INSTEAD[name])
     try:
         yield
     finally:
-        for one, original in theirs.items():
-            type.__setattr__(one, "__init_subclass__", original)
+        for (one, name), original in theirs.items():
+            type.__setattr__(one, name, original)
+
+
+def _names_that_run(cls: type) -> set[str]:
+    """Return the methods of a class that would run for a class derived from it, and needn't."""
+    came = cls in identifiers._DYNAMIC_CLASS_TRACKER_BY_CLASS
+    found = {"__init_subclass__"} if came else set()
+    if issubclass(cls, Enum) and cls.__module__ != Enum.__module__:
+        found |= {"__new_member__", "__init__"}  # of members, whose attributes are part of what arrives
+    return found
 
 
 def _nothing(cls: Any, /, **keywords: Any) -> None:
     """Do nothing, for a class that is whole."""
+
+
+def _new_member(cls: Any, *value: Any) -> Any:
+    """Make an Enum's member of its value, as an Enum that has no ``__new__`` does."""
+    mixed = cls._member_type_
+    return object.__new__(cls) if mixed is object else mixed.__new__(cls, *value)
+
+
+_INSTEAD = {
+    "__init_subclass__": classmethod(_nothing),
+    "__init__": lambda member, *value: None,
+    "__new_member__": _new_member,
+}
 
 
 def _fill(cls: Any, contents: Contents) -> None:

@@ -252,6 +252,31 @@ class Point(enum.Enum):
         return made
 
 
+class Coded(enum.Enum):
+    def __new__(cls, value, place):
+        made = object.__new__(cls)
+        made._value_, made.place = value, place
+        return made
+
+    def __init__(self, value, place):
+        self.total = value + place
+
+
+class Code(Coded):
+    A = (1, 2)
+
+
+class CodedNumber(int, enum.Enum):
+    def __new__(cls, value, place):
+        made = int.__new__(cls, value)
+        made._value_, made.place = value, place
+        return made
+
+
+class CodeNumber(CodedNumber):
+    A = (1, 2)
+
+
 class Text(str, enum.Enum):  # noqa: UP042
     A = "a"
     __str__ = str.__str__
@@ -349,6 +374,11 @@ def enums():
     crimson = Color.CRIMSON is Color.RED, Color["CRIMSON"], list(Color.__members__), list(Color), Color(2).shade()
     crimson += Shown(1).value, Shown.ONE.name
     return crimson, Planet.EARTH.mass, Planet((3, 4)).radius, Point("x").place, Unhashable("any"), Unhashable([1])
+
+
+@row
+def enums_of_enums():
+    return Code(1).place, Code.A.total, CodeNumber(1).place, CodeNumber.A + 1, Coded.__new__, list(Code)
 
 
 @row
