@@ -15,7 +15,7 @@ import contextlib
 import typing
 import weakref
 from collections.abc import Callable, Iterator
-from enum import Enum
+from enum import Enum, member
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, NamedTuple
 
@@ -52,8 +52,8 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
     members: dict[str, dict[str, Any]] = {}
     if issubclass(cls, Enum):
         _check_values(cls)
-        values = {name: member._value_ for name, member in cls.__members__.items()}
-        members = {name: vars(member) for name, member in cls.__members__.items()}
+        values = {name: one._value_ for name, one in cls.__members__.items()}
+        members = {name: vars(one) for name, one in cls.__members__.items()}
         without = without | _OF_ENUMS | members.keys()
     # In the order of the definition, which programs look at.  The names are copies, as cloudpickle makes them: whether
     # two names are one object would show in the pickle.
@@ -77,7 +77,7 @@ def _check_values(cls: Any) -> None:
     if mixed is object:
         return
     is_known = mixed.__module__ == "builtins"
-    if not (is_known and all(mixed.__eq__(member, member._value_) is True for member in cls)):
+    if not (is_known and all(mixed.__eq__(one, one._value_) is True for one in cls)):
         raise TypeError(f"the {mixed.__name__} that each of its members is cannot be made again from its value")
 
 
@@ -104,8 +104,10 @@ def _make(
     if known is not None:
         return known
     space = maker.__prepare__(name, bases)
-    for key, value in {**namespace, **values}.items():
+    for key, value in namespace.items():
         space[key] = value
+    for key, value in values.items():
+        space[key] = member(value)  # else a function would count as a method
     with _running_nothing(bases):
         made: type = maker.__new__(kind, name, bases, space)
         maker.__init__(made, name, bases, space)
@@ -151,7 +153,7 @@ def _new_member(cls: Any, *value: Any) -> Any:
 
 _INSTEAD = {
     "__init_subclass__": classmethod(_nothing),
-    "__init__": lambda member, *value: None,
+    "__init__": lambda one, *value: None,
     "__new_member__": _new_member,
 }
 

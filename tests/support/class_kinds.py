@@ -277,6 +277,11 @@ class CodeNumber(CodedNumber):
     A = (1, 2)
 
 
+class Ways(enum.Enum):
+    LENGTH = enum.member(len)
+    TWICE = enum.member(lambda value: 2 * value)
+
+
 class Text(str, enum.Enum):  # noqa: UP042
     A = "a"
     __str__ = str.__str__
@@ -374,6 +379,11 @@ def enums():
     crimson = Color.CRIMSON is Color.RED, Color["CRIMSON"], list(Color.__members__), list(Color), Color(2).shade()
     crimson += Shown(1).value, Shown.ONE.name
     return crimson, Planet.EARTH.mass, Planet((3, 4)).radius, Point("x").place, Unhashable("any"), Unhashable([1])
+
+
+@row
+def enums_of_functions():
+    return Ways.LENGTH.value("ab"), Ways.TWICE.value(3), Ways(len).name, list(Ways.__members__)
 
 
 @row
