@@ -17,7 +17,7 @@ from ..samples import tensors
 from ..samples.tree import container, is_raw
 from .columns import Table
 
-Keys = Sequence[int] | NDArray[np.int64]
+Keys = range | NDArray[np.int64]
 Gather = Callable[[Keys], Any]  # keys of rows -> the rows' columns; None: the samples must be looked at
 Column = NDArray[Any]
 
@@ -35,6 +35,12 @@ def gather_of(dataset: Any) -> Gather | None:
     if type(columns) is tuple and all(map(_is_block, parts)):
         return partial(_of_blocks, [*map(np.asarray, parts)])
     return partial(_of_columns, columns)
+
+
+def numbers_of(keys: list[Any]) -> NDArray[np.int64] | None:
+    """Return a sampler's keys as an array; None if they aren't all numbers of rows: (1, 2) is a place within one."""
+    numbers = np.array(keys)
+    return numbers if numbers.ndim == 1 and numbers.dtype.kind in "iu" else None
 
 
 def _has_numbers(part: Any) -> bool:
@@ -86,7 +92,7 @@ def _rows_of(part: Any, keys: Keys) -> Any:
         array = tensors.as_array(part)
         return tensors.from_array(_rows_of(array, keys))
     block = np.asarray(part)
-    if type(keys) is range:
+    if type(keys) is range and keys.stop <= len(block):
         return block[keys.start : keys.stop].copy()
     if _is_block(block):
         return block.take(keys, 0)

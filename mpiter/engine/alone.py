@@ -17,7 +17,7 @@ from operator import is_
 from typing import Any
 
 from ..datasets.columns import Wrapping
-from ..datasets.gathering import Gather
+from ..datasets.gathering import Gather, numbers_of
 from ..errors import Notices, WorkerStartError
 from ..order.cursor import Plan, Plans
 from ..samples.batch import Batch, stacked
@@ -87,7 +87,9 @@ class Alone(Pumping):
     def _gathered(self, rows: Any) -> Any:
         """Return a batch of columns; None if they must be read with a plan, whose error names the sample."""
         try:
-            columns = self._gather(rows)  # type: ignore[misc]
+            if type(rows) is list:
+                rows = numbers_of(rows)
+            columns = None if rows is None else self._gather(rows)  # type: ignore[misc]
             return None if columns is None else self._opens.of_columns(columns)  # type: ignore[attr-defined]
         except Exception:
             return None
@@ -120,7 +122,7 @@ class Alone(Pumping):
         is_told = self.options.on_error == "raise" or not isinstance(self.options.dataset, Wrapping)
         is_usual = is_small and is_counted and is_told and not self._hooks
         self._is_usual = is_usual and hasattr(self._opens, "of_rows")
-        self._gather = loop.worker.gather if hasattr(self._opens, "of_columns") else None
+        self._gather = loop.worker.gather
 
     def _fetch(self, loop: _Reading) -> Delivery:
         began = _now()

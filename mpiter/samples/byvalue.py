@@ -8,6 +8,7 @@ one; that an open file or connection is refused, where cloudpickle would send it
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -176,7 +177,9 @@ _NAMED: dict[type, Any] = {
 def reducers() -> dict[type, Any]:
     """Return reducers for types that pickle would alter, or pickle slowly."""
     text = dict.fromkeys((np.bytes_, np.str_), _reduce_text)
-    return {np.ndarray: _reduce_array, Connection: _refuse} | text | tensors.reducers()
+    # A copy of MISSING would count as the default of a data class's field.
+    missing = {type(dataclasses.MISSING): lambda it: "MISSING"}
+    return {np.ndarray: _reduce_array, Connection: _refuse} | missing | text | tensors.reducers()
 
 
 def _reduce_text(text: Any) -> Any:

@@ -15,7 +15,7 @@ import contextlib
 import typing
 import weakref
 from collections.abc import Callable, Iterator
-from enum import Enum
+from enum import Enum, member
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, NamedTuple
 
@@ -51,15 +51,16 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
     values: dict[str, Any] = {}
     members: dict[str, dict[str, Any]] = {}
     if issubclass(cls, Enum):
-        _check_values(cls, goes_by_name)
-        values = {name: member._value_ for name, member in cls.__members__.items()}
-        members = {name: vars(member) for name, member in cls.__members__.items()}
+        _check_values(cls)
+        values = {name: one._value_ for name, one in cls.__members__.items()}
+        members = {name: vars(one) for name, one in cls.__members__.items()}
         without = without | _OF_ENUMS | members.keys()
-    # Copies of the names, as cloudpickle makes them: whether two names are one object would show in the pickle.
+    # In the order of the definition, which programs look at.  The names are copies, as cloudpickle makes them: whether
+    # two names are one object would show in the pickle.
     attributes = {
         "".join(name): value
-        for name, value in sorted(vars(cls).items())
-        if name not in without and not _is_own_descriptor(cls, value)
+        for name, value in vars(cls).items()
+        if name not in without and not _is_own_descriptor(cls, name, value)
     }
     registered = list[type]()
     if isinstance(cls, abc.ABCMeta):
@@ -70,17 +71,20 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
     return _make, arguments, Contents(maker, attributes, registered, members), None, None, _fill
 
 
-def _check_values(cls: Any, goes_by_name: Callable[[Any], bool]) -> None:
+def _check_values(cls: Any) -> None:
     """Refuse an Enum whose members hold more than what their values and their attributes tell."""
     mixed = cls._member_type_
-    makes = next((one for one in cls.__mro__ if "__new_member__" in vars(one)), Enum)
-    if mixed is not object and (mixed.__module__ != "builtins" or not goes_by_name(makes)):
+    if mixed is object:
+        return
+    is_known = mixed.__module__ == "builtins"
+    if not (is_known and all(mixed.__eq__(one, one._value_) is True for one in cls)):
         raise TypeError(f"the {mixed.__name__} that each of its members is cannot be made again from its value")
 
 
-def _is_own_descriptor(cls: type, value: Any) -> bool:
-    """True for what making the class makes: a slot, ``__dict__`` or ``__weakref__``."""
-    return isinstance(value, (MemberDescriptorType, GetSetDescriptorType)) and value.__objclass__ is cls
+def _is_own_descriptor(cls: type, name: str, value: Any) -> bool:
+    """True for what making the class makes: a slot, ``__dict__`` or ``__weakref__``, under its own name."""
+    is_descriptor = isinstance(value, (MemberDescriptorType, GetSetDescriptorType))
+    return is_descriptor and value.__objclass__ is cls and value.__name__ == name
 
 
 _empty: weakref.WeakSet[type] = weakref.WeakSet()  # classes that were made and not filled yet
@@ -100,9 +104,11 @@ def _make(
     if known is not None:
         return known
     space = maker.__prepare__(name, bases)
-    for key, value in {**namespace, **values}.items():
+    for key, value in namespace.items():
         space[key] = value
-    with _without_init_subclass(bases):
+    for key, value in values.items():
+        space[key] = member(value)  # else a function would count as a method
+    with _running_nothing(bases):
         made: type = maker.__new__(kind, name, bases, space)
         maker.__init__(made, name, bases, space)
     _empty.add(made)
@@ -111,22 +117,45 @@ def _make(
 
 
 @contextlib.contextmanager
-def _without_init_subclass(bases: tuple[type, ...]) -> Iterator[None]:
-    """Keep ``__init_subclass__`` from running, where it came by value too: it has run, for the class that was sent."""
-    came = identifiers._DYNAMIC_CLASS_TRACKER_BY_CLASS
-    ancestors = {one for base in bases for one in base.__mro__ if "__init_subclass__" in vars(one)}
-    theirs = {one: vars(one)["__init_subclass__"] for one in ancestors if one in came}
-    for one in theirs:
-        type.__setattr__(one, "__init_subclass__", classmethod(_nothing))
+def _running_nothing(bases: tuple[type, ...]) -> Iterator[None]:
+    """Keep the program's code from running that Python runs to make a class: it has run, for the one that was sent."""
+    theirs = {}
+    for one in {one for base in bases for one in base.__mro__}:
+        for name in _names_that_run(one) & vars(one).keys():
+            theirs[one, name] = vars(one)[name]
+    for one, name in theirs:
+        type.__setattr__(one, name, _INSTEAD[name])
     try:
         yield
     finally:
-        for one, original in theirs.items():
-            type.__setattr__(one, "__init_subclass__", original)
+        for (one, name), original in theirs.items():
+            type.__setattr__(one, name, original)
+
+
+def _names_that_run(cls: type) -> set[str]:
+    """Return the methods of a class that would run for a class derived from it, and needn't."""
+    came = cls in identifiers._DYNAMIC_CLASS_TRACKER_BY_CLASS
+    found = {"__init_subclass__"} if came else set()
+    if issubclass(cls, Enum) and cls.__module__ != Enum.__module__:
+        found |= {"__new_member__", "__init__"}  # of members, whose attributes are part of what arrives
+    return found
 
 
 def _nothing(cls: Any, /, **keywords: Any) -> None:
     """Do nothing, for a class that is whole."""
+
+
+def _new_member(cls: Any, *value: Any) -> Any:
+    """Make an Enum's member of its value, as an Enum that has no ``__new__`` does."""
+    mixed = cls._member_type_
+    return object.__new__(cls) if mixed is object else mixed.__new__(cls, *value)
+
+
+_INSTEAD = {
+    "__init_subclass__": classmethod(_nothing),
+    "__init__": lambda one, *value: None,
+    "__new_member__": _new_member,
+}
 
 
 def _fill(cls: Any, contents: Contents) -> None:

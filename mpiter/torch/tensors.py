@@ -65,7 +65,9 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
 
 
 def tensors_of_columns(columns: Any) -> Any:
-    """Return what torch's ``default_collate`` would make of the rows of ``columns``, a container of arrays."""
+    """Return what torch's ``default_collate`` would make of the rows of ``columns``; None if torch must be asked."""
+    if not _all_ways_are_torchs():
+        return None
     if isinstance(columns, dict):
         return {name: torch.as_tensor(column) for name, column in columns.items()}
     found = [torch.as_tensor(column) for column in columns]

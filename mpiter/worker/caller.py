@@ -42,7 +42,8 @@ class CallersWorker:
         self._worker, self._dataset = worker, dataset
         self._callers = seeding.Kept()
         self._is_list = type(dataset) in (list, tuple, range)  # reading it runs no code of the user's
-        self.gather = gather_of(dataset)
+        # Where batches are lists of samples, rows read one by one would be views of the user's own columns.
+        self.gather = None if rules.as_samples else gather_of(dataset)
 
     @property
     def is_plain(self) -> bool:

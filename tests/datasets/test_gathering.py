@@ -77,6 +77,14 @@ def test_a_batch_is_the_users_own_memory(shuffle):
     assert not y.any()
 
 
+def test_a_list_of_rows_is_the_users_own_memory_in_each_batch():
+    x, y = np.zeros((LENGTH, 3)), np.zeros(LENGTH)
+    for batch in mpiter.SerialIterator((x, y), 8, repeat=False, shuffle=False):
+        for row, _ in batch:
+            row += 1
+    assert not x.any()
+
+
 def test_what_is_written_to_a_column_is_in_the_next_batch():
     x = np.zeros(LENGTH)
     stream = mpiter.batches((x, x), 8, n_processes=0, shuffle=False)
@@ -95,6 +103,15 @@ def test_the_error_of_a_row_that_is_not_there_names_it():
         list(stream)
     assert f"dataset[{LENGTH + 3}]" in "".join(caught.value.__notes__)
     assert len(list(stream)) == 2  # the batches after it
+
+
+def test_keys_that_are_no_numbers_of_rows_give_what_the_columns_give_for_them():
+    keys = [(index, index % 3) for index in range(LENGTH)]
+    for batch in mpiter.DataLoader((WIDE, WIDE), 8, sampler=keys):
+        assert batch[0].shape == (8, 4, 2)
+    marks = [True, False] * 16
+    with pytest.raises(mpiter.errors.UnevenSamples):
+        list(mpiter.DataLoader((np.zeros((8, 2))[:, ::-1], np.zeros(8)), 8, sampler=marks))
 
 
 @pytest.mark.torch
@@ -120,6 +137,31 @@ def test_tensors_are_gathered_as_torch_collates_them(shape):
                 assert torch.equal(part, right)
     dataset = TensorDataset(torch.rand(LENGTH, *shape, requires_grad=True))
     assert all(batch.requires_grad for (batch,) in Ours(dataset, 7))
+
+
+@pytest.mark.torch
+def test_a_way_to_collate_tensors_that_the_program_has_registered_is_taken_in_each_batch(monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    from torch.utils.data import TensorDataset, _utils
+
+    from mpiter.torch import DataLoader
+
+    def total(tensors, *, collate_fn_map=None):
+        return sum(tensor.item() for tensor in tensors)
+
+    monkeypatch.setitem(_utils.collate.default_collate_fn_map, torch.Tensor, total)
+    assert list(DataLoader(TensorDataset(torch.arange(9)), 3)) == [[3], [12], [21]]
+
+
+@pytest.mark.torch
+def test_rows_that_a_tensor_dataset_has_no_more_are_an_error():
+    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    dataset = torch.utils.data.TensorDataset(torch.arange(LENGTH))
+    stream = mpiter.batches(dataset, 8, n_processes=0, shuffle=False)
+    assert [len(next(stream)[0]) for _ in range(3)] == [8, 8, 8]
+    dataset.tensors = (torch.arange(28),)
+    with pytest.raises(IndexError):
+        next(stream)
 
 
 @pytest.mark.torch

@@ -252,6 +252,36 @@ class Point(enum.Enum):
         return made
 
 
+class Coded(enum.Enum):
+    def __new__(cls, value, place):
+        made = object.__new__(cls)
+        made._value_, made.place = value, place
+        return made
+
+    def __init__(self, value, place):
+        self.total = value + place
+
+
+class Code(Coded):
+    A = (1, 2)
+
+
+class CodedNumber(int, enum.Enum):
+    def __new__(cls, value, place):
+        made = int.__new__(cls, value)
+        made._value_, made.place = value, place
+        return made
+
+
+class CodeNumber(CodedNumber):
+    A = (1, 2)
+
+
+class Ways(enum.Enum):
+    LENGTH = enum.member(len)
+    TWICE = enum.member(lambda value: 2 * value)
+
+
 class Text(str, enum.Enum):  # noqa: UP042
     A = "a"
     __str__ = str.__str__
@@ -352,6 +382,16 @@ def enums():
 
 
 @row
+def enums_of_functions():
+    return Ways.LENGTH.value("ab"), Ways.TWICE.value(3), Ways(len).name, list(Ways.__members__)
+
+
+@row
+def enums_of_enums():
+    return Code(1).place, Code.A.total, CodeNumber(1).place, CodeNumber.A + 1, Coded.__new__, list(Code)
+
+
+@row
 def enums_of_other_types():
     return str(Text.A), Text("a") is Text.A, str(Word.ONE), Number.A + Number.B, Number(1).name
 
@@ -371,6 +411,16 @@ def data_classes():
     fields = [field.name for field in dataclasses.fields(Plain)]
     frozen = Frozen(1) < Frozen(2), hash(Frozen(1)) == hash(Frozen(1)), hasattr(Frozen(1), "__dict__")
     return Plain(1), Plain(1).e, fields, Further(1, z=2), Further.__match_args__, frozen
+
+
+@row
+def data_classes_derived_later():
+    @dataclasses.dataclass
+    class Later(Plain):
+        f: int = 5
+
+    fields = [field.default is dataclasses.MISSING for field in dataclasses.fields(Frozen)]
+    return Later(1).c, Later(1).b, fields, dataclasses.fields(Frozen)[1].default_factory is dataclasses.MISSING
 
 
 @row
@@ -480,6 +530,19 @@ class NoMore(NoSlots, Slots):
 
 class Described:
     __slots__ = {"a": "what it is"}
+
+
+class Renamed:
+    __slots__ = ("_size",)
+
+
+Renamed.size = Renamed._size
+
+
+class InOrder:
+    width = 1
+    depth = 2
+    height = 3
 
 
 class Private:
@@ -595,6 +658,18 @@ def classes_in_classes():
 def slots():
     without = [hasattr(made, "__dict__") for made in (Slots(), OneSlot(), NoSlots(), NoMore(), Described())]
     return without, Slots().hidden(), NoMore().hidden(), OneSlot().one(), Described.__slots__
+
+
+@row
+def a_slot_by_another_name():
+    made = Renamed()
+    made._size = 3
+    return made.size
+
+
+@row
+def the_order_of_attributes():
+    return [name for name in vars(InOrder) if not name.startswith("_")]
 
 
 @row
