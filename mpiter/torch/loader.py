@@ -202,7 +202,7 @@ class _Tensors:
         return _utils.pin_memory.pin_memory(batch) if self._pins else batch
 
     def of_columns(self, columns: Any) -> Any:
-        """Make a batch of columns that were gathered in this process."""
+        """Make a batch of columns that were gathered in this process; None if their rows must be collated."""
         batch = tensors_of_columns(columns)
         return _utils.pin_memory.pin_memory(batch) if self._pins else batch
 

@@ -65,7 +65,12 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
 
 
 def tensors_of_columns(columns: Any) -> Any:
-    """Return what torch's ``default_collate`` would make of the rows of ``columns``, a container of arrays."""
+    """Return what torch's ``default_collate`` would make of the rows of ``columns``, a container of arrays.
+
+    None if a program has registered its own way: that is made for the rows.
+    """
+    if not _all_ways_are_torchs():
+        return None
     if isinstance(columns, dict):
         return {name: torch.as_tensor(column) for name, column in columns.items()}
     found = [torch.as_tensor(column) for column in columns]

@@ -353,6 +353,13 @@ def test_collating_that_has_been_registered_is_used(type_: Any, workers: int, mo
         assert [batch[0] for batch in loader] == ["2 of them", "1 of them"]
 
 
+def test_collating_that_has_been_registered_for_tensors_is_used_in_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = torch.utils.data._utils.collate.default_collate_fn_map
+    monkeypatch.setitem(ways, torch.Tensor, lambda samples, *, collate_fn_map: f"{len(samples)} of them")
+    assert [*Ours(data.TensorDataset(torch.arange(8)), 2)] == [["2 of them"]] * 4
+    assert [*Ours({"x": torch.arange(8)}, 2)] == [{"x": "2 of them"}] * 4
+
+
 @both_workers
 def test_tensors_can_be_written_to_resized_and_kept(workers: int) -> None:
     with Ours(Built(lambda i: (np.zeros(3), [0.5], torch.zeros(3)), 8), 4, num_workers=workers) as loader:
