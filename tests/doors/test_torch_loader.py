@@ -289,6 +289,9 @@ BUILDS: dict[str, Any] = {
     "wants gradient": lambda i: torch.full((2,), float(i), requires_grad=True),
     "parameter": lambda i: torch.nn.Parameter(torch.full((2,), float(i))),
     "sparse": lambda i: torch.eye(2).to_sparse(),
+    "tensor and NumPy's number": lambda i: (torch.full((2, 3), i), np.int64(i)),
+    "tensor, dict and array": lambda i: {"x": torch.full((2, 3), i), "y": {"z": np.full(2, i), "n": i}},
+    "sparse beside a tensor": lambda i: (torch.eye(2), torch.eye(2).to_sparse()),
     "huge int": lambda i: 2**70 + i,
     "sometimes huge": lambda i: 2**63 - 1 + i // 5,
     # samples that differ from each other
@@ -332,7 +335,7 @@ def test_samples_alone_and_whole_batches_are_collated_as_torch_does(options: dic
     for name in ("nested", "namedtuple", "tensor", "scalars of <f4"):
         with Ours(Built(BUILDS[name], 3), None, **options) as ours:
             assert outcomes(iter(ours)) == outcomes(iter(Theirs(Built(BUILDS[name], 3), None))), name
-    for name in ("nested", "of several lengths"):
+    for name in ("nested", "of several lengths", "sparse"):
         with Ours(Together(BUILDS[name], 7), 3, **options) as ours:
             assert outcomes(iter(ours)) == outcomes(iter(Theirs(Together(BUILDS[name], 7), 3))), name
 
@@ -351,6 +354,20 @@ def test_collating_that_has_been_registered_is_used(type_: Any, workers: int, mo
     values = {Record: Record(1, "x"), np.ndarray: np.zeros(2)}
     with Ours([(values[type_], 0.5)] * 3, 2, num_workers=workers) as loader:
         assert [batch[0] for batch in loader] == ["2 of them", "1 of them"]
+
+
+def test_tensors_are_stacked_once_though_there_are_numbers_of_numpys_beside_them(monkeypatch: Any) -> None:
+    stacked, stack = [], torch.stack
+
+    def noted(tensors: Any, *args: Any, **options: Any) -> Any:
+        stacked.append(len(tensors))
+        return stack(tensors, *args, **options)
+
+    monkeypatch.setattr(torch, "stack", noted)
+    for build in (BUILDS["tensor and NumPy's number"], lambda i: {"x": torch.full((2,), i), "y": np.float32(i)}):
+        stacked.clear()
+        assert len(list(Ours(Built(build, 20), 2))) == 10
+        assert stacked == [2] * 10
 
 
 def test_collating_that_has_been_registered_for_tensors_is_used_in_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
