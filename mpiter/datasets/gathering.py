@@ -62,7 +62,9 @@ def _of_blocks(blocks: Sequence[Column], keys: Keys) -> tuple[Column, ...]:
     if type(keys) is range:
         rows = slice(keys.start, keys.stop)
         return tuple([block[rows].copy() for block in blocks])
-    return tuple([block.take(keys, 0) for block in blocks])
+    found = tuple([block.take(keys, 0) for block in blocks])
+    _check_keys(found[0], blocks[0])
+    return found
 
 
 def _of_columns(columns: Any, keys: Keys) -> Any:
@@ -88,6 +90,12 @@ def _rows_of(part: Any, keys: Keys) -> Any:
     block = np.asarray(part)
     if type(keys) is range:
         return block[keys.start : keys.stop].copy()
-    if _is_block(block):
-        return block.take(keys, 0)
-    return np.ascontiguousarray(block[keys])
+    found = block.take(keys, 0) if _is_block(block) else np.ascontiguousarray(block[keys])
+    _check_keys(found, block)
+    return found
+
+
+def _check_keys(found: Column, block: Column) -> None:
+    """Raise an IndexError if a sampler's keys aren't numbers of rows: of a tuple NumPy would take several rows."""
+    if found.ndim != block.ndim:
+        raise IndexError("keys of rows are whole numbers")
