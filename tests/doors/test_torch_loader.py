@@ -832,6 +832,15 @@ def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
     assert (tmp_path / "run.json").exists()
 
 
+def test_a_collate_fn_that_is_set_later_is_refused_rather_than_ignored() -> None:
+    loader = Ours([1, 2, 3], 2)
+    loader.collate_fn = loader.collate_fn
+    with pytest.raises(mpiter.OptionError, match="is fixed once the loader is made"):
+        loader.collate_fn = list
+    with pytest.raises(ValueError, match="sampler attribute should not be set"):  # torch's own refusals
+        loader.sampler = [1]
+
+
 def test_a_library_that_looks_torchs_loader_up_gets_ours_in_its_place(monkeypatch: Any) -> None:
     monkeypatch.setattr(data, "DataLoader", Ours)
     monkeypatch.setattr(data.dataloader, "DataLoader", Ours)
