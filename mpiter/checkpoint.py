@@ -169,6 +169,7 @@ class Checkpoint:
             yield self.epoch
             self.epoch += 1
             self._passes.clear()
+            self._end_passes()
             moved = self._moved()
             self._finish()
             self._warn_without_steps(moved)
@@ -193,6 +194,12 @@ class Checkpoint:
     def _note_places(self) -> None:
         self._places = self._now()
         self._numbers = {name: self._pass_of(name) for name in self._loaders}
+
+    def _end_passes(self) -> None:
+        """Have loaders whose last batch was handed out begin a new pass on resuming, as in the loop that goes on."""
+        for loader in self._loaders.values():
+            if hasattr(loader, "end_pass"):
+                loader.end_pass()
 
     def _now(self) -> dict[str, Any]:
         return {name: loader.state_dict() for name, loader in self._loaders.items()}

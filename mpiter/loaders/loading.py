@@ -60,7 +60,7 @@ class Pass:
     ) -> None:
         self.epoch, self.begun, self.position = place.epoch, place.position, place.position
         self.plans, self.generators, self._keeps_seed = plans, generators, place.keeps_seed
-        self._seed, self._order, self._most = seed, order, most
+        self._seed, self._order, self._most = seed, order, max(1, most)
         if isinstance(plans, Drawn):  # draw as far ahead as when the state was saved
             plans.go_to(place, generators)
             plans.draw(self.position, most - (place.drawn > 0))
@@ -339,7 +339,9 @@ class Loading(Generic[B_co]):
                 seed = self._seed if place.keeps_seed else self._seed_of_epoch()
                 length = len(self.dataset) if isinstance(plans, Pace) else 0
                 order = Shuffled(length, self._seed, place.epoch) if length and self._shuffles else Sequential(length)
-                current = Pass(place, plans, seed, order, begun_with, self._recipe.rules().most)
+                # Without workers the sampler is asked for a batch when that is wanted, as in torch.
+                most = 0 if self.fetches_here else self._recipe.rules().most
+                current = Pass(place, plans, seed, order, begun_with, most)
             except StateError:
                 generators.restore(begun_with)
                 raise
@@ -434,6 +436,14 @@ class Loading(Generic[B_co]):
         """The number of passes before the present one; each is an epoch."""
         current = self._under_way
         return self._next.epoch if current is None else current.epoch
+
+    def end_pass(self) -> None:
+        """Count the present pass as ended if all its batches were handed out, though no ``next()`` has asked for more.
+
+        A loop over ``zip()`` ends with the first loader that has no more batches, and doesn't ask the others.
+        """
+        if self._pass is not None and self.is_new_epoch:
+            self._pass.has_ended = True
 
     def close(self) -> None:
         """End the workers; batches already handed out stay valid."""

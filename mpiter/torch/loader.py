@@ -125,6 +125,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     _get_iterator = Loading.__iter__  # some frameworks call this name
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "collate_fn" and "_next" in self.__dict__ and value is not self.collate_fn:
+            raise OptionError("collate_fn is fixed once the loader is made, since workers get it: make a new loader.")
+        super().__setattr__(name, value)
+
     def __len__(self) -> int:
         return self._length_of(self._under_way) if self._is_shared else _TorchsLoader.__len__(self)
 
@@ -202,7 +207,7 @@ class _Tensors:
         return _utils.pin_memory.pin_memory(batch) if self._pins else batch
 
     def of_columns(self, columns: Any) -> Any:
-        """Make a batch of columns that were gathered in this process."""
+        """Make a batch of columns that were gathered in this process; None if their rows must be collated."""
         batch = tensors_of_columns(columns)
         return _utils.pin_memory.pin_memory(batch) if self._pins else batch
 

@@ -38,13 +38,13 @@ def collated(samples: Sequence[Any], stacks: Stacker) -> Any:
 
 def collated_anywhere(samples: Any) -> Any:
     """Collate as torch, but not in torch's shared memory, which it uses in workers: mpiter copies into its own."""
-    if type(samples) is list and _all_ways_are_torchs():
-        try:
-            return _stacked(samples)
-        except _NotPlain:
-            pass
     here, _utils.worker._worker_info = _utils.worker._worker_info, None
     try:
+        if type(samples) is list and _all_ways_are_torchs():
+            try:
+                return _stacked(samples)
+            except _NotPlain:
+                pass
         return default_collate(samples)
     finally:
         _utils.worker._worker_info = here
@@ -99,14 +99,29 @@ def _stacked(samples: Sequence[Any]) -> Any:
         names = [*first]
         if any(list(sample) != names for sample in samples):
             raise _NotPlain
-        return {name: _stacked([sample[name] for sample in samples]) for name in names}
+        columns = [[sample[name] for sample in samples] for name in names]
+        return dict(zip(names, _stacked_parts(samples[0], columns), strict=True))
     if kind is not tuple and kind is not list:
         raise _NotPlain
     try:
         parts = [*zip(*samples, strict=True)]
     except (TypeError, ValueError):
         raise _NotPlain from None
-    return [_stacked(part) for part in parts]
+    return _stacked_parts(samples[0], parts)
+
+
+def _stacked_parts(sample: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
+    """Stack the parts of samples such as ``sample``: beside tensors, what isn't plain is collated by torch itself."""
+    found = []
+    for part in parts:
+        try:
+            found.append(_stacked(part))
+        except _NotPlain:
+            # Tensors that are stacked already, pictures say, must not be stacked again for the labels beside them.
+            if not _holds_tensors(sample):
+                raise
+            found.append(default_collate(part))
+    return found
 
 
 def _holds_tensors(sample: Any) -> bool:

@@ -452,10 +452,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _run(options: argparse.Namespace) -> int:
+    found = read(options.file)
     out = Path(options.out or Path(options.file).with_suffix(".html"))
     if out.exists() and _GENERATOR not in _beginning(out):
         raise OptionError(f"{out} isn't a page of mpiter trace: name another file by --out.")
-    found = read(options.file)
     if options.begin is not None or options.end is not None:
         begin = options.begin if options.begin is not None else 0.0
         end = options.end if options.end is not None else math.inf

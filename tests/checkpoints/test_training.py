@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import random
@@ -592,6 +593,29 @@ def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bi
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path / "again", until=step)
     assert train(tmp_path / "again") == expected
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [lambda c, a, b: zip(c.steps(a), b, strict=False), lambda c, a, b: c.steps(zip(a, b, strict=False))],
+    ids=["steps of one", "steps of both"],
+)
+def test_loaders_that_are_zipped_go_on_with_the_next_epoch_after_the_last_step_of_one(tmp_path, pairs):
+    def train(path, until=None):
+        done, loaders = [], [mpiter.DataLoader(range(6), 2, shuffle=True, seed=seed) for seed in (1, 2)]
+        with contextlib.suppress(KeyboardInterrupt), mpiter.Checkpoint(path, *loaders) as c:
+            for epoch in c.epochs(3):
+                for x, y in pairs(c, *loaders):
+                    done.append((epoch, x.tolist(), y.tolist()))
+                    if len(done) == until:
+                        signal.raise_signal(signal.SIGINT)
+        return done
+
+    expected = train(tmp_path / "whole")
+    assert len(expected) == 9
+    for step in (2, 3, 4):
+        path = tmp_path / f"after {step}"
+        assert train(path, step) + train(path) == expected
 
 
 # -- loops that can't be resumed -------------------------------------------------------------------------------------

@@ -114,6 +114,17 @@ def test_keys_that_are_no_numbers_of_rows_give_what_the_columns_give_for_them():
         list(mpiter.DataLoader((np.zeros((8, 2))[:, ::-1], np.zeros(8)), 8, sampler=marks))
 
 
+@pytest.mark.parametrize("key", [lambda at: (at,), lambda at: (at, 1), lambda at: [at, 1]])
+@pytest.mark.parametrize("columns", [(WIDE, WIDE), {"x": WIDE, "y": WIDE[::-1]}])
+def test_keys_that_are_tuples_or_lists_give_what_the_columns_give_for_them(columns, key):
+    keys = [*map(key, range(20))]
+    for batch, wanted in zip(
+        mpiter.DataLoader(columns, 4, sampler=keys), mpiter.DataLoader(Rows(columns), 4, sampler=keys), strict=True
+    ):
+        for part, other in zip(_parts(batch), _parts(wanted), strict=True):
+            assert np.array_equal(part, other)
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_tensors_are_gathered_as_torch_collates_them(shape):

@@ -89,6 +89,20 @@ def test_the_order_is_torchs_under_the_same_seed(name: str, workers: int) -> Non
     assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize("name", CHOICES)
+def test_without_workers_the_sampler_is_asked_when_a_batch_is_wanted_as_by_torch(name: str) -> None:
+    choice, seen = CHOICES[name], []
+    for class_ in (Theirs, Ours):
+        torch.manual_seed(5)
+        loader = class_(numbers(choice), **choice())
+        batches = iter(loader)
+        drawn: list[Any] = [torch.rand(()).item()]  # by the program, between iter() and the first batch
+        for _ in range(2):
+            drawn += [some(batches, 1), torch.rand(()).item()]
+        seen.append([drawn, epoch(loader), torch.rand(()).item()])
+    assert seen[0] == seen[1]
+
+
 def drawing(class_: Any, how: str, given: bool, dataset: Any, **options: Any) -> Any:
     """A loader that draws its order from a generator of its own if ``given``, else from torch's global one."""
     own = generator() if given else None
@@ -289,6 +303,9 @@ BUILDS: dict[str, Any] = {
     "wants gradient": lambda i: torch.full((2,), float(i), requires_grad=True),
     "parameter": lambda i: torch.nn.Parameter(torch.full((2,), float(i))),
     "sparse": lambda i: torch.eye(2).to_sparse(),
+    "tensor and NumPy's number": lambda i: (torch.full((2, 3), i), np.int64(i)),
+    "tensor, dict and array": lambda i: {"x": torch.full((2, 3), i), "y": {"z": np.full(2, i), "n": i}},
+    "sparse beside a tensor": lambda i: (torch.eye(2), torch.eye(2).to_sparse()),
     "huge int": lambda i: 2**70 + i,
     "sometimes huge": lambda i: 2**63 - 1 + i // 5,
     # samples that differ from each other
@@ -332,7 +349,7 @@ def test_samples_alone_and_whole_batches_are_collated_as_torch_does(options: dic
     for name in ("nested", "namedtuple", "tensor", "scalars of <f4"):
         with Ours(Built(BUILDS[name], 3), None, **options) as ours:
             assert outcomes(iter(ours)) == outcomes(iter(Theirs(Built(BUILDS[name], 3), None))), name
-    for name in ("nested", "of several lengths"):
+    for name in ("nested", "of several lengths", "sparse"):
         with Ours(Together(BUILDS[name], 7), 3, **options) as ours:
             assert outcomes(iter(ours)) == outcomes(iter(Theirs(Together(BUILDS[name], 7), 3))), name
 
@@ -351,6 +368,27 @@ def test_collating_that_has_been_registered_is_used(type_: Any, workers: int, mo
     values = {Record: Record(1, "x"), np.ndarray: np.zeros(2)}
     with Ours([(values[type_], 0.5)] * 3, 2, num_workers=workers) as loader:
         assert [batch[0] for batch in loader] == ["2 of them", "1 of them"]
+
+
+def test_tensors_are_stacked_once_though_there_are_numbers_of_numpys_beside_them(monkeypatch: Any) -> None:
+    stacked, stack = [], torch.stack
+
+    def noted(tensors: Any, *args: Any, **options: Any) -> Any:
+        stacked.append(len(tensors))
+        return stack(tensors, *args, **options)
+
+    monkeypatch.setattr(torch, "stack", noted)
+    for build in (BUILDS["tensor and NumPy's number"], lambda i: {"x": torch.full((2,), i), "y": np.float32(i)}):
+        stacked.clear()
+        assert len(list(Ours(Built(build, 20), 2))) == 10
+        assert stacked == [2] * 10
+
+
+def test_collating_that_has_been_registered_for_tensors_is_used_in_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = torch.utils.data._utils.collate.default_collate_fn_map
+    monkeypatch.setitem(ways, torch.Tensor, lambda samples, *, collate_fn_map: f"{len(samples)} of them")
+    assert [*Ours(data.TensorDataset(torch.arange(8)), 2)] == [["2 of them"]] * 4
+    assert [*Ours({"x": torch.arange(8)}, 2)] == [{"x": "2 of them"}] * 4
 
 
 @both_workers
@@ -792,6 +830,15 @@ def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
         assert {name: getattr(again, name) for name in told} == told
         assert epoch(again) == [[1, 2], [3]]
     assert (tmp_path / "run.json").exists()
+
+
+def test_a_collate_fn_that_is_set_later_is_refused_rather_than_ignored() -> None:
+    loader = Ours([1, 2, 3], 2)
+    loader.collate_fn = loader.collate_fn
+    with pytest.raises(mpiter.OptionError, match="is fixed once the loader is made"):
+        loader.collate_fn = list
+    with pytest.raises(ValueError, match="sampler attribute should not be set"):  # torch's own refusals
+        loader.sampler = [1]
 
 
 def test_a_library_that_looks_torchs_loader_up_gets_ours_in_its_place(monkeypatch: Any) -> None:

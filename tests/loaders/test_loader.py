@@ -276,6 +276,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "half a worker": {"num_workers": 1.5},
     "True workers": {"num_workers": True},
     "workers by name": {"num_workers": "2"},
+    "half a seed": {"seed": 1.5},
+    "a seed by name": {"seed": "a"},
 }
 
 

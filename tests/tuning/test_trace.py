@@ -335,5 +335,6 @@ def test_no_other_file_is_written_over(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["trace", str(tmp_path / "run.json")]) == 2
     assert "name another file by --out" in capsys.readouterr().err
     assert (tmp_path / "run.html").read_text() == "my own"
-    assert main(["trace", str(tmp_path / "none.json")]) == 1
-    assert "No such file" in capsys.readouterr().err
+    for name, says in ((str(tmp_path / "none.json"), "No such file"), (".", "Is a directory"), ("", "Is a directory")):
+        assert main(["trace", name]) == 1
+        assert says in capsys.readouterr().err
