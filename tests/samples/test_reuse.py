@@ -267,8 +267,7 @@ def test_a_large_buffer_in_which_one_number_changes_is_noticed_after_some_batche
 
     with mpiter.SerialIterator(Flags(400), 4, repeat=False, shuffle=False) as it:
         right = [[*(sample[size // 3] for sample in batch)] == [*batch_of_four(at)] for at, batch in enumerate(it)]
-    assert not right[0]
-    assert all(right[-30:])
+    assert all(right[-30:])  # the first may be right, by chance
 
 
 def batch_of_four(at: int) -> range:
