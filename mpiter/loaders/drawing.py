@@ -136,6 +136,7 @@ class Drawn(Plans):
         self._sampler, self._size, self._drop_last, self._in_one = sampler, batch_size, drop_last, in_one
         self._keys: Iterator[Any] | None = None
         self._last = Place(place.epoch)  # the place up to which keys are drawn
+        self._given: tuple[Place | None, Any] = None, ()  # what the sampler gave at a place
         self._lots: dict[int, _Lot] = {}  # by position
         self._has_ended = False
 
@@ -166,12 +167,17 @@ class Drawn(Plans):
     def _pass_by(self, position: int) -> None:
         """Draw the keys before ``position`` from the sampler, and drop them."""
         while self._last.position < position and not self._has_ended:
-            if isinstance(error := self._ask(min(position - self._last.position, _MANY)), Exception):
-                raise error
+            keys = self._ask(min(position - self._last.position, _MANY))
+            if isinstance(keys, Exception):
+                raise keys
+            if keys is not None:
+                self._go_behind(keys)
 
     def draw(self, here: int, batches: int) -> None:
         """Draw until the ``batches`` batches from position ``here`` on are known; forget those before ``here``."""
         lots = self._lots
+        if self._last.position in lots:  # Ctrl-C has come before the place was noted
+            self._go_behind(lots[self._last.position].keys)
         for position in [*lots]:
             if position < here:
                 del lots[position]
@@ -180,32 +186,44 @@ class Drawn(Plans):
             keys = self._ask(self._size, self._drop_last)
             if keys is not None:
                 lots[before.position] = _Lot(before, keys)
-                self._has_ended = isinstance(keys, Exception)  # last, so that the loop finds the error
+                self._go_behind(keys)
 
     def _ask(self, count: int | None, whole: bool = False) -> list[Any] | Exception | None:
-        """Return the sampler's next ``count`` keys, or the next list of keys that it gives.
+        """Return the sampler's next ``count`` keys, or the next list of keys that it gives; the same until
+        ``_go_behind``, since Ctrl-C may come between the two.
 
         If the sampler raises an exception, return that; at its end, or with ``whole`` if too few keys are left, None.
         """
-        try:
-            found = self._keys or self.begin()
-            some = next(found) if self._size is None else islice(found, count)
-            keys = list(some)
-        except StopIteration:
-            keys = None
-        except Exception as error:
-            return error
-        if keys is None or (self._size and (not keys or (whole and len(keys) < self._size))):
+        given: list[Any] | Exception
+        if self._given[0] is self._last:
+            given = self._given[1]
+        else:
+            try:
+                some = islice(self._keys or self.begin(), 1 if self._size is None else count)
+                given = [*some]  # not by a call, after which Ctrl-C might lose them
+            except Exception as error:
+                given = error
+            self._given = self._last, given
+        if isinstance(given, Exception):
+            return given
+        if not given or (self._size and whole and len(given) < self._size):
             self._has_ended = True
             return None
+        return list(given[0]) if self._size is None else given
+
+    def _go_behind(self, keys: list[Any] | Exception) -> None:
+        """Note that ``keys`` are drawn; no more are after an error."""
+        if isinstance(keys, Exception):
+            self._has_ended = True
+            return
         last = self._last
         position, samples = last.position + (1 if self._size is None else len(keys)), last.samples + len(keys)
         checksum = zlib.crc32(_told(keys), last.checksum)
         self._last = Place(last.epoch, position, None, position, checksum, samples)
-        return keys
 
     def forget_error(self, error: Exception) -> None:
         """Forget the sampler's error, once it has been raised to the user: the epoch ends there."""
+        self._given = None, ()
         self._lots = {position: lot for position, lot in self._lots.items() if lot.keys is not error}
 
     def place(self, position: int) -> Place:

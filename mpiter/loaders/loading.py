@@ -119,11 +119,12 @@ class Pass:
         plans = self.plans
         if not isinstance(plans, Drawn):
             return
+        here = self.pump.cursor.position  # not our own, which Ctrl-C may have left behind
         if self.aside is contextlib.nullcontext:  # the usual case, and making a context takes a while
-            plans.draw(self.position, self._most)
+            plans.draw(here, self._most)
         else:
             with self.aside():
-                plans.draw(self.position, self._most)
+                plans.draw(here, self._most)
         self.pump.wake()
 
 

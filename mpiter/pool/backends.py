@@ -116,7 +116,6 @@ class Process:
         name_classes()
         return Launch(ship.Kept(cargo), partial(Pool, context=multiprocessing.get_context("fork")), dumps)
 
-
     def _import_once(self, modules: frozenset[str]) -> None:
         """Have the fork server import what workers need, if they are started again and again."""
         # The first workers import for themselves: mostly they are the only ones, and needn't wait for another server.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -224,3 +227,43 @@ def test_a_sampler_that_fails_while_a_state_is_loaded_is_told() -> None:
         loader.load_state_dict(state)
         with pytest.raises(OSError, match="no more keys"):
             next(iter(loader))
+
+
+def interrupted_at(line, epoch):
+    """Have Ctrl-C come at the given line of those that a loader runs in ``next(epoch)``; False if there are fewer."""
+    left = line
+
+    def traced(frame, event, argument):
+        nonlocal left
+        if os.sep + "loaders" + os.sep not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return traced
+
+    before = sys.gettrace()
+    sys.settrace(traced)
+    try:
+        next(epoch)
+        return False
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize("how", [{"batch_size": 2, "sampler": range(12)}, {"batch_sampler": [[0, 1], [2, 3], [4, 5]]}])
+def test_ctrl_c_at_any_line_ends_no_epoch_and_loses_only_the_batch_that_was_on_its_way(how):
+    dataset = list(range(12))
+    wanted = [batch.tolist() for batch in DataLoader(dataset, **how)]
+    for line in itertools.count():
+        epoch = iter(DataLoader(dataset, **how))
+        found = [next(epoch).tolist()]
+        if not interrupted_at(line, epoch):
+            break
+        found += [batch.tolist() for batch in epoch]
+        assert found in (wanted, wanted[:1] + wanted[2:])
+    assert line > 20
