@@ -89,20 +89,6 @@ def test_the_order_is_torchs_under_the_same_seed(name: str, workers: int) -> Non
     assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize("name", CHOICES)
-def test_without_workers_the_sampler_is_asked_when_a_batch_is_wanted_as_by_torch(name: str) -> None:
-    choice, seen = CHOICES[name], []
-    for class_ in (Theirs, Ours):
-        torch.manual_seed(5)
-        loader = class_(numbers(choice), **choice())
-        batches = iter(loader)
-        drawn: list[Any] = [torch.rand(()).item()]  # by the program, between iter() and the first batch
-        for _ in range(2):
-            drawn += [some(batches, 1), torch.rand(()).item()]
-        seen.append([drawn, epoch(loader), torch.rand(()).item()])
-    assert seen[0] == seen[1]
-
-
 def drawing(class_: Any, how: str, given: bool, dataset: Any, **options: Any) -> Any:
     """A loader that draws its order from a generator of its own if ``given``, else from torch's global one."""
     own = generator() if given else None
