@@ -89,6 +89,19 @@ def test_the_order_is_torchs_under_the_same_seed(name: str, workers: int) -> Non
     assert seen[0] == seen[1]
 
 
+@both_workers
+def test_a_state_is_right_though_the_program_has_drawn_between_iter_and_the_first_batch(workers: int) -> None:
+    torch.manual_seed(5)
+    more = {"num_workers": workers, "backend": "thread"} if workers else {}
+    samples = list(range(LENGTH))
+    with Ours(samples, 4, shuffle=True, **more) as loader, Ours(samples, 4, shuffle=True) as again:
+        batches = iter(loader)
+        torch.rand(3)
+        some(batches, 2)
+        again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        assert epoch(again) == epoch(batches)
+
+
 def drawing(class_: Any, how: str, given: bool, dataset: Any, **options: Any) -> Any:
     """A loader that draws its order from a generator of its own if ``given``, else from torch's global one."""
     own = generator() if given else None
