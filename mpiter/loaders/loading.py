@@ -60,7 +60,7 @@ class Pass:
     ) -> None:
         self.epoch, self.begun, self.position = place.epoch, place.position, place.position
         self.plans, self.generators, self._keeps_seed = plans, generators, place.keeps_seed
-        self._seed, self._order, self._most = seed, order, max(1, most)
+        self._seed, self._order, self._most = seed, order, most
         if isinstance(plans, Drawn):  # draw as far ahead as when the state was saved
             plans.go_to(place, generators)
             plans.draw(self.position, most - (place.drawn > 0))
@@ -340,9 +340,7 @@ class Loading(Generic[B_co]):
                 seed = self._seed if place.keeps_seed else self._seed_of_epoch()
                 length = len(self.dataset) if isinstance(plans, Pace) else 0
                 order = Shuffled(length, self._seed, place.epoch) if length and self._shuffles else Sequential(length)
-                # Without workers the sampler is asked for a batch when that is wanted, as in torch.
-                most = 0 if self.fetches_here else self._recipe.rules().most
-                current = Pass(place, plans, seed, order, begun_with, most)
+                current = Pass(place, plans, seed, order, begun_with, self._recipe.rules().most)
             except StateError:
                 generators.restore(begun_with)
                 raise

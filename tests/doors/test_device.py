@@ -249,6 +249,18 @@ def test_one_batch_is_ahead_and_the_state_is_of_the_one_handed_out(fake_cuda):
     assert list(epoch) == []
 
 
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_pass_that_was_not_asked_for_its_end_can_be_ended(request, is_ahead):
+    if is_ahead:
+        request.getfixturevalue("fake_cuda")
+    moved = DevicePrefetcher(mpiter.DataLoader(range(6), 2), "cpu")
+    batches = iter(moved)
+    for epoch in (0, 0, 1):
+        next(batches)
+        moved.end_pass()
+        assert moved.state_dict()["epoch"] == epoch
+
+
 def test_host_memory_is_kept_until_its_copy_has_arrived(fake_cuda):
     with mpiter.batches([np.full(64, i) for i in range(32)], 4, n_processes=1, shuffle=False) as batches:
         epoch = iter(DevicePrefetcher(batches, "cpu"))
