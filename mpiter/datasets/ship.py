@@ -160,6 +160,7 @@ class Shipment:
         return all(map(_are_equal, self._hold.buffers(is_own=False), raw))
 
     def close(self) -> None:
+        modules_of_the_past.update(self.modules)
         self._shared = []
         self._kept = None
         self._hold.close()
@@ -168,6 +169,7 @@ class Shipment:
         return self.__dict__ | {"_kept": None}
 
 
+modules_of_the_past: set[str] = set()  # that workers which have ended had imported: others may need them again
 _OURS = {"mpiter", "numpy", "cloudpickle", "msgpack", "threadpoolctl", *SCRIPT}
 
 

@@ -79,7 +79,6 @@ class Process:
         if start_method not in (None, *known):
             raise OptionError(f"start_method={start_method!r} is not available here; use one of {', '.join(known)}.")
         self._may_fork = start_method is None and "fork" in known
-        self._has_launched = False
         self.start_method = start_method or ("forkserver" if sys.platform == "linux" else "spawn")
 
     def __repr__(self) -> str:
@@ -111,16 +110,11 @@ class Process:
                 warn(f"{error} Forking the workers instead.")
             else:
                 if self.start_method == "forkserver":
-                    self._import_once(launch.cargo.modules)
+                    # The first workers import for themselves: mostly they are the only ones.
+                    import_once(launch.cargo.modules & ship.modules_of_the_past)
                 return launch
         name_classes()
         return Launch(ship.Kept(cargo), partial(Pool, context=multiprocessing.get_context("fork")), dumps)
-
-    def _import_once(self, modules: frozenset[str]) -> None:
-        """Have the fork server import what workers need, if they are started again and again."""
-        # The first workers import for themselves: mostly they are the only ones, and needn't wait for another server.
-        import_once(modules if self._has_launched else ())
-        self._has_launched = True
 
 
 class Thread:

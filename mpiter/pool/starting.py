@@ -237,7 +237,7 @@ def import_once(modules: Iterable[str]) -> None:
             _ending.append(coming)
             coming = _coming = None
         needed = {name for name in modules if name.partition(".")[0] not in server.packages}
-        wanted = server.modules.union(needed) - _refused
+        wanted = server.modules.union(needed - _refused)
         if server.is_outdated:
             # No worker may get what it has imported: those of this launch wait for another server.
             _ending.append(server)

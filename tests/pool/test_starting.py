@@ -179,37 +179,36 @@ def test_workers_that_end_with_each_epoch_import_once_what_a_fork_can_share(tmp_
     import mpiter
     import shared
 
-    def epoch(loader):
+    def epoch(dataset):
+        "Read all in a loader of its own."
+        loader = mpiter.DataLoader(dataset, 2, num_workers=1, persistent_workers=False)
         before = pathlib.Path("imports").stat().st_size
         batches = [batch.tolist() for batch in loader]
         return *batches, pathlib.Path("imports").stat().st_size - before
 
-    def until(loader, *added):
-        "Go on until epochs have added so many imports one after the other."
+    def until(is_over, dataset):
+        "Go on until the numbers of imports that epochs have added are such."
         found = []
-        while tuple(found[-len(added):]) != added:
-            found.append(epoch(loader)[-1])
+        while not (found and is_over(found)):
+            found.append(epoch(dataset)[-1])
             assert len(found) < 1000
 
-    def loader_of(dataset):
-        return mpiter.DataLoader(dataset, 2, num_workers=1, persistent_workers=False)
-
-    loader = loader_of(shared.Data())
-    print(*epoch(loader))
-    until(loader, 0)
+    data = shared.Data()
+    print(*epoch(data))
+    until(lambda added: added[-1] == 0, data)
     shared.SIZE = 3  # what the program changes reaches workers, whoever has imported the module
-    print(*epoch(loader))
+    print(*epoch(data))
     os.utime("shared.py", (0, 0))  # as if it had been edited
-    print(*epoch(loader))
-    print(*epoch(loader))
+    print(*epoch(data))
+    print(*epoch(data))
     os.environ["MODE"] = "other"  # which the module might look at
-    print(*epoch(loader))
+    print(*epoch(data))
 
     import unshareable
-    loader = loader_of(unshareable.Data())
-    print(*epoch(loader))
-    until(loader, 1, 1, 1)  # a server has tried both modules meanwhile, beside the workers
-    print(*epoch(loader))
+    data = unshareable.Data()
+    print(*epoch(data))
+    until(lambda added: sum(added) == len(added) + 2, data)  # a server tries both modules, beside the workers
+    print(*epoch(data))
     """
     assert run(tmp_path, text).ended_well().lines == [
         "[0, 1] [2, 3] 1",
