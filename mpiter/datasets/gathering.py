@@ -90,6 +90,8 @@ def _rows_of(part: Any, keys: Keys) -> Any:
     """Return the rows of a column in new memory, as the kind of array or tensor that the column is."""
     if not isinstance(part, np.ndarray):
         array = tensors.as_array(part)
+        if array is None:  # it has a gradient now, say
+            raise TypeError(f"the rows of a {type(part).__name__} can't be gathered as those of an array")
         return tensors.from_array(_rows_of(array, keys))
     block = np.asarray(part)
     if type(keys) is range and keys.stop <= len(block):
