@@ -168,8 +168,7 @@ class Checkpoint:
         while self.epoch < total:
             yield self.epoch
             self.epoch += 1
-            self._passes.clear()
-            self._end_passes()
+            self._end_passes(are_more=self.epoch < total)
             moved = self._moved()
             self._finish()
             self._warn_without_steps(moved)
@@ -195,11 +194,25 @@ class Checkpoint:
         self._places = self._now()
         self._numbers = {name: self._pass_of(name) for name in self._loaders}
 
-    def _end_passes(self) -> None:
-        """Have loaders whose last batch was handed out begin a new pass on resuming, as in the loop that goes on."""
-        for loader in self._loaders.values():
-            if hasattr(loader, "end_pass"):
-                loader.end_pass()
+    def _end_passes(self, are_more: bool) -> None:
+        """Have loaders whose last batch was handed out begin a new pass on resuming, as in the loop that goes on.
+
+        Warn of one that has given steps and is still within its pass, since a resumed program would go on there.
+        """
+        unfinished = []
+        for name, loader in self._loaders.items():
+            has_ended = not hasattr(loader, "end_pass") or loader.end_pass()
+            if not has_ended and self._passes.get(name) == self._pass_of(name):
+                unfinished.append(name)
+        # A loop may well be left because a signal has come: the program ends here.
+        if unfinished and are_more and self._heard is None and not self._has_warned:
+            self._has_warned = True
+            warn(
+                "a loop over c.steps(loader) was left before its end, so the next epoch begins another pass over the "
+                "loader, where a program that is resumed goes on in this one.  Let the loop come to its end; to do "
+                "something after each 100 steps, say, look at c.finished within one loop over an iterator without end."
+            )
+        self._passes.clear()
 
     def _now(self) -> dict[str, Any]:
         return {name: loader.state_dict() for name, loader in self._loaders.items()}

@@ -436,13 +436,15 @@ class Loading(Generic[B_co]):
         current = self._under_way
         return self._next.epoch if current is None else current.epoch
 
-    def end_pass(self) -> None:
+    def end_pass(self) -> bool:
         """Count the present pass as ended if all its batches were handed out, though no ``next()`` has asked for more.
 
-        A loop over ``zip()`` ends with the first loader that has no more batches, and doesn't ask the others.
+        A loop over ``zip()`` ends with the first loader that has no more batches, and doesn't ask the others.  Return
+        False if the pass goes on.
         """
         if self._pass is not None and self.is_new_epoch:
             self._pass.has_ended = True
+        return self._under_way is None
 
     def close(self) -> None:
         """End the workers; batches already handed out stay valid."""

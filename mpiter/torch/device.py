@@ -136,11 +136,12 @@ class DevicePrefetcher:
         """The number of the loader's passes before that of the last batch handed out."""
         return getattr(self.loader, "passes", 0) if self._state is None else self._was_in_pass
 
-    def end_pass(self) -> None:
-        """Count the present pass as ended if all its batches were handed out, as a loader does."""
+    def end_pass(self) -> bool:
+        """Count the present pass as ended if all its batches were handed out; True unless it is known to go on."""
         if self.is_new_epoch and hasattr(self.loader, "end_pass"):
             self._state = None
             self.loader.end_pass()
+        return True
 
     def __getattr__(self, name: str) -> Any:
         """Return ``stats`` or ``close``, which are the loader's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import random
 import signal
@@ -664,6 +665,25 @@ def test_a_second_pass_within_an_epoch_is_warned_of(path):
             list(c.steps(loader))
             with pytest.warns(RuntimeWarning, match=r"within one epoch of c\.epochs"):
                 list(c.steps(loader))
+
+
+def test_a_loop_that_is_left_within_each_epoch_is_warned_of_at_the_first_ones_end(path):
+    loader = mpiter.DataLoader(range(8), 2)
+    with mpiter.Checkpoint(path, loader) as c:
+        epochs = c.epochs(3)
+        next(epochs)
+        list(itertools.islice(c.steps(loader), 2))
+        with pytest.warns(RuntimeWarning, match="was left before its end.*look at c.finished"):
+            next(epochs)
+
+
+def test_a_loop_that_is_left_with_the_last_epoch_is_not(path):
+    loader = mpiter.DataLoader(range(8), 2)
+    with mpiter.Checkpoint(path, loader) as c:
+        for epoch in c.epochs(2):
+            for _ in c.steps(loader):
+                if epoch == 1:
+                    break
 
 
 def test_loops_that_can_be_resumed_are_silent(tmp_path):
