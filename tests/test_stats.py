@@ -225,3 +225,9 @@ def test_a_dict_for_loggers_has_every_number_under_a_prefix() -> None:
     assert json.loads(json.dumps(numbers)) == numbers
     assert set(Stats().as_dict("train.")) == {name.replace("mpiter/", "train.") for name in numbers}
     assert all(type(value) in (int, float) for value in numbers.values())
+
+
+def test_without_workers_no_batch_counts_as_a_copy_for_want_of_slots():
+    with mpiter.batches((np.arange(100), np.arange(100)), 10, n_processes=0) as stream:
+        list(stream)
+        assert (stream.stats().batches, stream.stats().copies) == (10, 0)

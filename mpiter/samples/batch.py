@@ -245,7 +245,7 @@ def stacked(samples: Sequence[Any], tree: Node | None = None) -> Contents | None
     columns, asides = [np.empty((len(samples), *leaf.shape), leaf.dtype) for leaf in leaves_of(tree)], list[Any]()
     if not scatter(tree, samples, iter(columns), 0, asides):
         return None
-    return Contents(tree, len(samples), columns, [*zip(*asides, strict=True)] if asides else None, copied=True)
+    return Contents(tree, len(samples), columns, [*zip(*asides, strict=True)] if asides else None)
 
 
 def _in_place(samples: Rows, tree: Node) -> Contents | None:
@@ -262,7 +262,7 @@ def _in_place(samples: Rows, tree: Node) -> Contents | None:
         if column.dtype != leaf.dtype or column.shape[1:] != leaf.shape or not column.flags.c_contiguous:
             return None
         columns.append(column)
-    return Contents(tree, len(samples), columns, copied=True)
+    return Contents(tree, len(samples), columns)
 
 
 class Stacker:
