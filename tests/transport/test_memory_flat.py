@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 import re
 import threading
 import warnings
@@ -58,11 +59,13 @@ def household():
     )
 
 
-def memory():
-    """Bytes that this process and its workers have to themselves, shared slots once, code not at all."""
-    pids = [process.pid for process in (psutil.Process(), *psutil.Process().children(recursive=True))]
+def memory(it):
+    """Bytes that this process and the workers of ``it`` have to themselves, shared slots once, code not at all.
+
+    Not those of a fork server, which may still be importing.
+    """
     told = ""
-    for pid in pids:
+    for pid in (os.getpid(), *it.worker_pids):
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # of a process that has just ended
             told += Path(f"/proc/{pid}/smaps_rollup").read_text()
     return 1024 * sum(map(int, re.findall(r"^Pss_(?:Anon|Shmem): +(\d+)", told, re.MULTILINE)))
@@ -76,10 +79,10 @@ def take(it, batches):
 def test_many_batches_leave_descriptors_threads_and_memory_as_they_were():
     with mpiter.MultiprocessIterator([image_of(i) for i in range(100)], 4, n_processes=2, seed=0) as it:
         take(it, 300)
-        before, occupied = household(), memory()
+        before, occupied = household(), memory(it)
         take(it, 700)
         assert household() == before
-        assert memory() - occupied < 6 * MB
+        assert memory(it) - occupied < 6 * MB
 
 
 def test_many_resets_leave_descriptors_threads_and_memory_as_they_were():
@@ -92,10 +95,10 @@ def test_many_resets_leave_descriptors_threads_and_memory_as_they_were():
                     assert checksum(next(it)) == expected(range(4 * at, 4 * at + 4))
 
         reset_often(10)
-        before, occupied = household(), memory()
+        before, occupied = household(), memory(it)
         reset_often(30)
         assert household() == before
-        assert memory() - occupied < 6 * MB
+        assert memory(it) - occupied < 6 * MB
 
 
 @pytest.fixture
