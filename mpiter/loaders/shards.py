@@ -26,6 +26,7 @@ from ..worker import seeding
 from ..worker.here import here, was_asked
 
 _OWN_SHARD = 1 << 40  # where a stream shards itself, random numbers of different workers are this many positions apart
+_END = object()  # in place of an element: there is none left
 _LATE = (
     "the stream asked get_worker_info() after its first element, when it was taken for one that doesn't shard itself.  "
     "If it does, it is sharded twice and elements are lost: have it ask earlier, or say shards_itself = True in its "
@@ -62,6 +63,7 @@ class Streamed(Wrapping):
     """A dataset of the batches of a stream, or of one shard of it; its keys are ``Wanted``."""
 
     repeatable = False  # a batch can't be fetched twice, as workers do otherwise after one that drew random numbers
+    seeds_itself = True  # for the elements of each batch
     shard, shards, is_callers, stays = 0, 1, False, False
 
     def __init__(
@@ -100,8 +102,9 @@ class Streamed(Wrapping):
         """
         if self._sharded_before is None:
             self._sharded_before = was_asked()
-        if here.now.worker is not None:
-            here.now.worker = replace(here.now.worker, id=self.shard, num_workers=self.shards)
+        info = here.now.worker
+        if info is not None and (info.id, info.num_workers) != (self.shard, self.shards):
+            here.now.worker = replace(info, id=self.shard, num_workers=self.shards)
         reading = self._reading
         if reading is None or reading.run != key.run or reading.batches > key.number:
             reading = self._reading = self._begun(key.run)
@@ -184,15 +187,20 @@ class _Reading:
         try:
             if not self.is_own:
                 self._skip_to((self.batches * self._shards + self._shard) * self._size)
-            for at in range(0 if self._is_at_end else self._size):  # some iterators go on after their StopIteration
-                place = self._elements + (self._shard * _OWN_SHARD if self.is_own else 0)
-                seeding.go_to(place, seeds=at == 0 and not (self._has_first and not self._elements))
+            offset = self._shard * _OWN_SHARD if self.is_own else 0
+            is_seeded = self._has_first and not self._elements  # and the first element is read
+            seeding.go_to(offset + self._elements, seeds=not is_seeded)
+            frame = here.now
+            before = frame.beyond - self._elements
+            for _ in range(0 if self._is_at_end else self._size):  # some iterators go on after their StopIteration
+                frame.beyond = before + self._elements
                 self._elements += 1  # an element that raises is counted too, by all shards alike
-                batch += islice(self._rest, 1)
-                if len(batch) <= at:
+                element = next(self._rest, _END)
+                if element is _END:
                     self._is_at_end = True
                     self._elements -= 1
                     break
+                batch.append(element)
         finally:
             self.batches += 1
             if self._may_ask_late and was_asked():
@@ -202,6 +210,8 @@ class _Reading:
 
     def _skip_to(self, element: int) -> None:
         """Read the elements before number ``element``, which belong to other shards, as do their errors."""
+        if self._elements < element:
+            seeding.go_to(self._elements)
         while self._elements < element and not self._is_at_end:
             try:
                 for _ in islice(self._rest, element - self._elements):

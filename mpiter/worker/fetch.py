@@ -146,7 +146,8 @@ class _Fetching:
 
     def _write(self, dataset: Any, keys: Iterable[Any], row: int) -> None:
         """Fetch and write the samples of ``keys`` from ``row`` on; an exception becomes the fault of its row."""
-        rest, cells, sheet, seeded = iter(keys), self._cells, self.sheet, bool(self._seeds)
+        rest, cells, sheet = iter(keys), self._cells, self.sheet
+        seeded = bool(self._seeds) and not getattr(self._worker.dataset, "seeds_itself", False)
         while not self.is_over:
             try:
                 sheet.fetch(dataset, rest, row, cells, seeded)

@@ -98,6 +98,9 @@ class _ByReference(Sheet):
 
     def fetch(self, dataset: Any, keys: Any, row: int, cells: memoryview, seeded: bool) -> None:
         taking, held = self.make(seeded), self._held
+        if self._count == 1:  # no other row could be written over it
+            taking(dataset, keys, row, cells, None, held.add)
+            return
         taking(dataset, islice(keys, 1), row, cells, None, held.look)
         for sample in held.open()[:1] if self._count > MANY else ():
             check_memory(describe(sample), self._count)
