@@ -14,7 +14,7 @@ from ..datasets.columns import Wrapping
 from ..errors import UnevenSamples, name_samples
 from ..samples.batch import differing
 from ..worker import seeding
-from ..worker.here import AllLeftOut, NotOfASample, leave_out, let_pass
+from ..worker.here import AllLeftOut, NotOfASample, here, leave_out, let_pass
 
 
 class Batched(Wrapping):
@@ -58,10 +58,15 @@ class Batched(Wrapping):
                     raise
                 let_pass(error)
         found, bad = list[Any](), set[int]()
+        dataset, frame = self.dataset, here.now
         for at, key in enumerate(keys):
             try:
-                seeding.step_to(at)
-                found.append(self._together([key]) if reads_many else self.dataset[key])
+                # This loop runs for each sample, so it calls nothing where nothing is to be seeded.
+                if frame.seeds:
+                    seeding.step_to(at)
+                else:
+                    frame.beyond = at
+                found.append(self._together([key]) if reads_many else dataset[key])
             except BaseException as error:
                 if isinstance(error, Exception) and not self._alone:
                     error.add_note(f"mpiter: dataset[{key!r:.60}], number {at} of the samples of this batch")
