@@ -19,7 +19,9 @@ _TORCHS_WAYS = {
     for kind, way in _utils.collate.default_collate_fn_map.items()
     if way.__module__ == _utils.collate.__name__
 }
-_NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64}
+# NumPy's are those that rows of common columns of labels are.
+_NUMBERS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
+_NUMBERS |= {kind: kind for kind in (np.bool_, np.int32, np.int64, np.float32, np.float64)}
 
 
 class _NotPlain(Exception):
