@@ -26,6 +26,9 @@ def gather_of(dataset: Any) -> Gather | None:
     """Return a function that gathers rows of the columns of ``dataset``; None if it has no columns of numbers."""
     if tensors.is_tensor_dataset(dataset):
         return partial(_of_tensor_dataset, dataset)
+    if tensors.is_subset(dataset):
+        inner = gather_of(dataset.dataset)
+        return None if inner is None else partial(_of_subset, dataset, inner)
     if type(dataset) is not Table:
         return None
     columns = dataset.columns
@@ -84,6 +87,13 @@ def _of_tensor_dataset(dataset: Any, keys: Keys) -> tuple[Any, ...] | None:
             return None
         found.append(tensors.from_array(_rows_of(array, keys)))
     return tuple(found)
+
+
+def _of_subset(subset: Any, inner: Gather, keys: Keys) -> Any:
+    """Gather rows of the dataset in ``subset`` by the indices that it has now."""
+    indices = subset.indices
+    numbers = numbers_of([indices[key] for key in (keys if type(keys) is range else keys.tolist())])
+    return None if numbers is None else inner(numbers)
 
 
 def _rows_of(part: Any, keys: Keys) -> Any:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Generic, Self
 
 from ..datasets.columns import Table, users
+from ..datasets.gathering import gather_of
 from ..engine import describing
 from ..engine.alone import pump_for
 from ..engine.options import Options, seconds, whole
@@ -247,7 +248,9 @@ class Loading(Generic[B_co]):
 
     def _is_one_workers(self, collates: bool) -> bool:
         """True if one worker makes a whole batch; otherwise several may write rows into the same columns."""
-        reads_many = bool(getattr(self.dataset, "__getitems__", None)) and type(self.dataset) is not Table
+        # Columns have a method for many keys, too, as torch's subsets of them have.
+        has_columns = type(self.dataset) is Table or gather_of(self.dataset) is not None
+        reads_many = bool(getattr(self.dataset, "__getitems__", None)) and not has_columns
         return collates or self.batch_size is None or reads_many or not hasattr(type(self.dataset), "__len__")
 
     def _served(self, is_stream: bool, collate: Any, stacks: bool, skips: bool, *of_stream: Any) -> Any:

@@ -53,7 +53,7 @@ def shuffled(positions: Indices, length: int, round_keys: NDArray[np.uint64]) ->
 def _sorted_by_lots(length: int, round_keys: NDArray[np.uint64]) -> Indices:
     """Return the indices of a short epoch in the order of their keyed hashes."""
     indices = np.arange(length, dtype=np.uint64)
-    lots = mix(mix(indices * _GOLDEN + round_keys[0]) + round_keys[1])
+    lots: NDArray[np.uint64] = mix(mix(indices * _GOLDEN + round_keys[0]) + round_keys[1])
     # Each lot has its index in the lowest bits.  NumPy sorts such words in a third of the time of an argsort, and the
     # 52 bits above decide as 64 would: two of 4,096 are the same once in a billion epochs.
     lots &= ~_INDEX_BITS

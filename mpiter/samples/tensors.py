@@ -27,6 +27,12 @@ def is_tensor_dataset(dataset: Any) -> bool:
     return torch is not None and type(dataset) is torch.utils.data.TensorDataset
 
 
+def is_subset(dataset: Any) -> bool:
+    """Return True for torch's own Subset, which ``random_split`` makes, too."""
+    torch = torch_with("utils")
+    return torch is not None and type(dataset) is torch.utils.data.Subset
+
+
 def as_array(value: Any) -> np.ndarray[Any, Any] | None:
     """Return a dense CPU tensor without gradient as an ndarray on the same memory; None for anything else."""
     if type(value).__module__ != "torch":  # the usual case comes first: this runs for each value

@@ -176,6 +176,20 @@ def test_rows_that_a_tensor_dataset_has_no_more_are_an_error():
 
 
 @pytest.mark.torch
+def test_a_subset_is_read_by_the_indices_that_it_has_now():
+    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    indices = [*range(16)]
+    subset = torch.utils.data.Subset(torch.utils.data.TensorDataset(torch.arange(LENGTH)), indices)
+    stream = mpiter.batches(subset, 4, n_processes=0, shuffle=False)
+    assert next(stream)[0].tolist() == [0, 1, 2, 3]
+    indices[4:8] = [7, -1, 7, 5]
+    assert next(stream)[0].tolist() == [7, LENGTH - 1, 7, 5]
+    indices[9] = LENGTH
+    with pytest.raises(IndexError):
+        next(stream)
+
+
+@pytest.mark.torch
 def test_tensors_in_columns_come_as_tensors():
     torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
     x, y = torch.arange(LENGTH), np.arange(LENGTH)

@@ -171,8 +171,15 @@ def test_a_distributed_sampler_is_told_of_epochs() -> None:
     assert seen[0] != seen[1] == seen[2]
 
 
+TENSORS = data.TensorDataset(torch.arange(46.0).reshape(23, 2), torch.arange(23))
 DATASETS: dict[str, Any] = {
-    "TensorDataset": data.TensorDataset(torch.arange(46.0).reshape(23, 2), torch.arange(23)),
+    "TensorDataset": TENSORS,
+    "a subset": data.Subset(TENSORS, [3, -1, 3, *range(20)]),
+    "a subset by an array": data.Subset(TENSORS, np.arange(20)[::-1]),  # type: ignore[arg-type]
+    "a subset by a tensor": data.Subset(TENSORS, torch.arange(20)),  # type: ignore[arg-type]
+    "a subset of a subset": data.Subset(data.Subset(TENSORS, range(1, 23)), range(1, 22)),
+    "a part of a random split": data.random_split(TENSORS, [0.9, 0.1], torch.Generator().manual_seed(3))[0],
+    "a subset of samples": data.Subset([(torch.full((2,), at), at) for at in range(23)], range(1, 23)),  # type: ignore[arg-type]
     "StackDataset": data.StackDataset(a=list(range(12)), b=torch.arange(12.0)),
     "a tensor": torch.arange(46).reshape(23, 2),
     "a list of two arrays": [np.arange(6).reshape(3, 2), np.arange(6.0).reshape(3, 2)],
@@ -182,7 +189,10 @@ DATASETS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("name", "workers"), [*((name, 0) for name in DATASETS), ("a named tuple of two", 1)])
+WITH_A_WORKER = "a named tuple of two", "a subset"
+
+
+@pytest.mark.parametrize(("name", "workers"), [*((one, 0) for one in DATASETS), *((one, 1) for one in WITH_A_WORKER)])
 def test_datasets_give_what_torchs_loader_makes_of_them(name: str, workers: int) -> None:
     dataset = DATASETS[name]
     with Ours(dataset, 4, shuffle=True, generator=generator(), num_workers=workers) as ours:
