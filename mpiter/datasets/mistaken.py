@@ -25,14 +25,18 @@ _OPENED_BY = {  # a file, by its ending; some are folders
 _FEW = 4  # names of arrays that an error shows
 
 
-def refuse_mistaken(data: Any, by_key: bool = False) -> None:
+def refuse_mistaken(data: Any, batch_size: Any = None, by_key: bool = False) -> None:
     """Raise an OptionError if ``data`` is no dataset, and it is plain what was meant.
 
-    ``by_key``: samples are read by a sampler's keys, which may be names.
+    ``batch_size``: what was passed as such, which may be a further column.  ``by_key``: samples are read by a sampler's
+    keys, which may be names.
     """
     problem = _as_if_readable(data, by_key)
     if problem is None and not any(hasattr(type(data), name) for name in ("__getitem__", "__iter__")):
         problem = _unreadable(data)
+    if problem is None and hasattr(type(batch_size), "__len__") and not isinstance(batch_size, (str, bytes)):
+        kind = type(batch_size).__name__
+        problem = f"batch_size is of type {kind}: arrays go together, as one dataset (X, y), then the batch size."
     if problem is not None:
         raise OptionError(problem)
 

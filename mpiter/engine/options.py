@@ -64,7 +64,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if not self.is_settled:
-            refuse_mistaken(self.dataset)
+            refuse_mistaken(self.dataset, self.batch_size)
         holds_samples = self.lists_hold_samples and isinstance(self.dataset, (list, tuple))
         if not (self.is_settled or holds_samples):
             self._set(dataset=as_dataset(self.dataset))

@@ -112,7 +112,7 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         **options: Unpack[OfLoaders],
     ) -> None:
         is_drawn = sampler is not None or batch_sampler is not None
-        refuse_mistaken(dataset, by_key=is_drawn)
+        refuse_mistaken(dataset, batch_size, by_key=is_drawn)
         for name, called in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
             if called is not None and not callable(called):
                 raise OptionError(f"{name}={called!r:.60} cannot be called; pass a function.")

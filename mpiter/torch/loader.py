@@ -95,7 +95,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ) -> None:
         seed, persistent_workers = options.get("seed"), options.get("persistent_workers")
         is_drawn = sampler is not None or batch_sampler is not None
-        refuse_mistaken(dataset, by_key=is_drawn)
+        refuse_mistaken(dataset, batch_size, by_key=is_drawn)
         if not isinstance(dataset, (list, tuple)):  # torch takes their elements as samples
             dataset = as_dataset(dataset, by_key=is_drawn)
         self._seed, self._shuffles, self._is_shared = seed or 0, bool(shuffle), options.get("shard") is not None

@@ -79,7 +79,7 @@ def tune(
     budget_s = math.inf if budget_s is None else budget_s
     for name in {"n_processes", "epochs"} & loading.keys():
         raise OptionError(f"{name} is set by tune() for each trial: leave it out.")
-    refuse_mistaken(dataset)
+    refuse_mistaken(dataset, batch_size)
     if not isinstance(found := as_dataset(dataset), Sized) or not len(found):
         raise OptionError("the dataset is empty or has no len(): there is nothing to try.")
     each_s = min(_TRIAL_S, budget_s / _PART)

@@ -139,6 +139,13 @@ def test_what_may_be_meant_otherwise_is_refused_with_what_to_write(data: Any, sa
             door(data)
 
 
+@pytest.mark.parametrize("size", [(), (8,)], ids=["no size", "a size"])
+def test_columns_that_are_passed_apart_are_refused(size: Any) -> None:
+    for door in (mpiter.batches, mpiter.SerialIterator, mpiter.DataLoader, mpiter.tune)[: 4 - len(size)]:
+        with pytest.raises(mpiter.OptionError, match=r"batch_size is of type ndarray: arrays go together.*\(X, y\)"):
+            door(X, Y, *size)
+
+
 def test_a_folder_of_parquet_files_is_read_as_one(tmp_path: Path) -> None:
     (tmp_path / "part-0.parquet").touch()
     for door in DOORS:

@@ -213,7 +213,12 @@ def test_a_dict_that_a_sampler_has_keys_for_is_samples() -> None:
 
 
 def test_what_is_no_dataset_is_refused_before_torch_is_asked() -> None:
-    for given, says in (((4, Squares), "4 is no dataset"), ((Squares, 4), r"Squares is a class: .* Squares\(…\)")):
+    apart = torch.zeros(8, 2), torch.zeros(8)
+    for given, says in (
+        ((4, Squares), "4 is no dataset"),
+        ((Squares, 4), r"Squares is a class: .* Squares\(…\)"),
+        (apart, "batch_size is of type Tensor: arrays go together"),
+    ):
         with pytest.raises(mpiter.OptionError, match=says):
             Ours(*given)
 
