@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from ..datasets.columns import as_dataset, offered, users
 from ..datasets.mistaken import refuse_mistaken
 from ..errors import OptionError, warn
@@ -180,6 +182,13 @@ def seconds(name: str, value: Any) -> None:
     """Refuse a value that is no number of seconds."""
     if value is not None and not (isinstance(value, Real) and float(value) > 0):
         raise OptionError(f"{name}={value!r} must be a number of seconds above 0, or None.")
+
+
+def flag(name: str, value: Any) -> None:
+    """Refuse a value that is neither true nor false nor None, such as a word, which Python takes for true."""
+    is_one = isinstance(value, (bool, np.bool_)) or (isinstance(value, Integral) and value in (0, 1))
+    if value is not None and not is_one:
+        raise OptionError(f"{name}={value!r:.60} must be True or False.")
 
 
 def whole(name: str, value: Any, least: int | None = None, optional: bool = False) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..engine import describing
 from ..engine.alone import pump_for
-from ..engine.options import Options, whole
-from ..errors import IteratorClosed, OptionError
+from ..engine.options import Options, flag, whole
+from ..errors import IteratorClosed, OptionError, warn
 from ..order.cursor import Cursor, Pace, batches_of
 from ..order.order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
 from ..order.state import load, save
@@ -41,7 +41,9 @@ class Sampling:
     order_sampler: Any = None
 
     def __post_init__(self) -> None:
-        whole("epochs", self.epochs, least=0, optional=True)
+        whole("epochs", self.epochs, least=1, optional=True)
+        flag("shuffle", self.shuffle)
+        flag("drop_last", self.drop_last)
         if self.order_sampler is not None and not callable(self.order_sampler):
             raise OptionError(f"order_sampler={self.order_sampler!r:.60} cannot be called; pass a function.")
         if self.shuffle is not None and self.order_sampler is not None:
@@ -65,6 +67,12 @@ class Sampling:
             )
         if self.drop_last:
             options.check_drop_last()
+        drops = bool(self.drop_last)
+        if self.order_sampler is None and not batches_of(length, options.batch_size, drops, options.share()):
+            why = "the dataset is empty"
+            if length:
+                why = f"drop_last leaves out all {length} samples, since batch_size={options.batch_size}"
+            warn(f"there is no batch in an epoch: {why}.")
 
     @property
     def shuffles(self) -> bool:

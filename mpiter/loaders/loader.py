@@ -12,7 +12,7 @@ import numpy as np
 from ..datasets.columns import as_dataset
 from ..datasets.mistaken import refuse_mistaken
 from ..engine.arguments import OfLoaders, takes
-from ..engine.options import whole
+from ..engine.options import flag, whole
 from ..errors import OptionError
 from ..iterators.iterators import Columns
 from ..order.ranks import Sharding
@@ -122,6 +122,8 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
             raise OptionError("batch_sampler excludes batch_size, shuffle, sampler and drop_last; it says all of it.")
         if batch_size is None and drop_last:
             raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
+        flag("shuffle", shuffle)
+        flag("drop_last", drop_last)
         whole("batch_size", batch_size, least=1, optional=True)
         whole("seed", seed, optional=True)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)

@@ -18,6 +18,7 @@ from torch.utils.data import _utils
 from ..datasets.columns import as_dataset
 from ..datasets.mistaken import refuse_mistaken
 from ..engine.arguments import OfLoaders, defaults, takes
+from ..engine.options import flag
 from ..errors import OptionError, warn
 from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
@@ -96,6 +97,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         seed, persistent_workers = options.get("seed"), options.get("persistent_workers")
         is_drawn = sampler is not None or batch_sampler is not None
         refuse_mistaken(dataset, batch_size, by_key=is_drawn)
+        flag("shuffle", shuffle)
+        flag("drop_last", drop_last)
         if not isinstance(dataset, (list, tuple)):  # torch takes their elements as samples
             dataset = as_dataset(dataset, by_key=is_drawn)
         self._seed, self._shuffles, self._is_shared = seed or 0, bool(shuffle), options.get("shard") is not None

@@ -223,6 +223,18 @@ def test_what_is_no_dataset_is_refused_before_torch_is_asked() -> None:
             Ours(*given)
 
 
+def test_the_second_epoch_of_a_sampler_that_is_an_iterator_is_warned_of() -> None:
+    loader = Ours(torch.arange(4.0), 2, sampler=iter([1, 0]))
+    assert len(list(loader)) == 1
+    with pytest.warns(RuntimeWarning, match=r"the sampler is an iterator \(list_iterator\)"):
+        assert list(loader) == []
+
+
+def test_a_word_is_no_shuffle() -> None:
+    with pytest.raises(mpiter.OptionError, match="shuffle='no' must be True or False"):
+        Ours(torch.arange(4.0), 2, shuffle="no")
+
+
 # -- collating ---------------------------------------------------------------------------------------------------
 
 

@@ -77,6 +77,10 @@ AT_CONSTRUCTION = {
         lambda: MultiprocessIterator([], 2),
         "the dataset is empty, so it cannot be repeated; pass repeat=False or fill it.",
     ),
+    "a word for yes": (lambda: batches(DATA, 2, shuffle="yes"), "shuffle='yes' must be True or False."),
+    "a word for no": (lambda: batches(DATA, 2, drop_last="no"), "drop_last='no' must be True or False."),
+    "a word for a loader": (lambda: mpiter.DataLoader(DATA, 2, shuffle="no"), "shuffle='no' must be True or False."),
+    "no epochs": (lambda: batches(DATA, 2, epochs=0), "epochs=0 must be at least 1."),
     "a batch size of zero": (lambda: MultiprocessIterator(DATA, 0), "batch_size=0 must be at least 1."),
     "a negative number of workers": (
         lambda: batches(DATA, 2, n_processes=-1),
