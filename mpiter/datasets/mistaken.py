@@ -41,6 +41,16 @@ def refuse_mistaken(data: Any, batch_size: Any = None, by_key: bool = False) -> 
         raise OptionError(problem)
 
 
+def refuse_no_sampler(**given: Any) -> None:
+    """Raise an OptionError if one of the samplers ``given`` by name can't be iterated over."""
+    for name, sampler in given.items():
+        if sampler is None or any(hasattr(type(sampler), method) for method in ("__getitem__", "__iter__")):
+            continue
+        if inspect.isclass(sampler):
+            raise OptionError(f"{name}={sampler.__name__} is a class: pass an object of it, {sampler.__name__}(…).")
+        raise OptionError(f"{name}={sampler!r:.60} is no iterable: pass a list of keys, or what yields them.")
+
+
 def _as_if_readable(data: Any, by_key: bool) -> str | None:
     """Say what was meant if ``data`` has ``[]``, or seems to, but not for samples."""
     kind = type(data)
@@ -59,7 +69,13 @@ def _as_if_readable(data: Any, by_key: bool) -> str | None:
 def _unreadable(data: Any) -> str | None:
     if inspect.isclass(data):
         return f"{data.__name__} is a class: pass a dataset made of it, {data.__name__}(…)."
-    return _path(os.fsdecode(data)) if isinstance(data, os.PathLike) else None
+    if inspect.isroutine(data):
+        return f"{data.__name__} is a function: pass an object with __getitem__ and __len__, or what it returns."
+    if isinstance(data, os.PathLike):
+        return _path(os.fsdecode(data))
+    if hasattr(data, "__getitems__"):  # which torch's loader calls
+        return None
+    return f"a dataset has [] or can be iterated over, and {type(data).__name__} has neither."
 
 
 def _text(data: str | bytes | bytearray) -> str:

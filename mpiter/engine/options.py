@@ -83,6 +83,7 @@ class Options:
         whole("seed", self.seed, optional=True)
         if self.seed is not None and not SEEDS[0] <= self.seed <= SEEDS[1]:
             raise OptionError(f"seed has {int(self.seed).bit_length()} bits; use a whole number of at most 128.")
+        function("worker_init", self.worker_init)
         seconds("dataset_timeout", self.dataset_timeout)
         seconds("sample_timeout", self.sample_timeout)
         if not isinstance(self.on_error, Skip) and self.on_error not in ("raise", "skip"):
@@ -182,6 +183,12 @@ def seconds(name: str, value: Any) -> None:
     """Refuse a value that is no number of seconds."""
     if value is not None and not (isinstance(value, Real) and float(value) > 0):
         raise OptionError(f"{name}={value!r} must be a number of seconds above 0, or None.")
+
+
+def function(name: str, value: Any) -> None:
+    """Refuse a value that is neither a function nor None."""
+    if value is not None and not callable(value):
+        raise OptionError(f"{name}={value!r:.60} cannot be called; pass a function.")
 
 
 def flag(name: str, value: Any) -> None:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 import numpy as np
 
+from ..datasets.columns import offered
 from ..engine import describing
 from ..engine.alone import pump_for
-from ..engine.options import Options, flag, whole
+from ..engine.options import Options, flag, function, whole
 from ..errors import IteratorClosed, OptionError, warn
 from ..order.cursor import Cursor, Pace, batches_of
 from ..order.order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
@@ -44,8 +45,7 @@ class Sampling:
         whole("epochs", self.epochs, least=1, optional=True)
         flag("shuffle", self.shuffle)
         flag("drop_last", self.drop_last)
-        if self.order_sampler is not None and not callable(self.order_sampler):
-            raise OptionError(f"order_sampler={self.order_sampler!r:.60} cannot be called; pass a function.")
+        function("order_sampler", self.order_sampler)
         if self.shuffle is not None and self.order_sampler is not None:
             raise OptionError("shuffle and order_sampler exclude each other; leave shuffle at None to use the sampler.")
 
@@ -54,6 +54,8 @@ class Sampling:
         try:
             length = len(options.dataset)
         except TypeError as error:  # an array without a dimension, too
+            if offered(options.dataset, "__len__") is not None and not hasattr(options.dataset, "shape"):
+                raise OptionError(f"len(dataset) of {type(options.dataset).__name__} fails: {error}.") from error
             raise OptionError(
                 f"a dataset needs len(dataset), which {type(options.dataset).__name__} has not; pass a list, an array "
                 f"or an object with __len__ and __getitem__."

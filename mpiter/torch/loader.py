@@ -16,9 +16,9 @@ import torch.utils.data
 from torch.utils.data import _utils
 
 from ..datasets.columns import as_dataset
-from ..datasets.mistaken import refuse_mistaken
+from ..datasets.mistaken import refuse_mistaken, refuse_no_sampler
 from ..engine.arguments import OfLoaders, defaults, takes
-from ..engine.options import flag
+from ..engine.options import flag, function
 from ..errors import OptionError, warn
 from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
@@ -97,6 +97,16 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         seed, persistent_workers = options.get("seed"), options.get("persistent_workers")
         is_drawn = sampler is not None or batch_sampler is not None
         refuse_mistaken(dataset, batch_size, by_key=is_drawn)
+        if not (hasattr(type(dataset), "__getitem__") or hasattr(dataset, "__getitems__") or is_torchs_stream(dataset)):
+            raise OptionError(
+                f"{type(dataset).__name__} can only be iterated over: derive from torch.utils.data.IterableDataset, "
+                f"which torch reads so, or pass a list of it; mpiter.DataLoader takes it as it is."
+            )
+        refuse_no_sampler(sampler=sampler, batch_sampler=batch_sampler)
+        function("collate_fn", collate_fn)
+        function("worker_init_fn", worker_init_fn)
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise OptionError(f"generator={generator!r:.60} is none of torch's: pass torch.Generator().manual_seed(…).")
         flag("shuffle", shuffle)
         flag("drop_last", drop_last)
         if not isinstance(dataset, (list, tuple)):  # torch takes their elements as samples

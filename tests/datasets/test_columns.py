@@ -122,6 +122,8 @@ def test_parts_of_a_zarr_store_are_columns(tmp_path: Path, request: pytest.Fixtu
         ("images", "'images' is str: its samples would be single letters"),
         (b"images", "single letters"),
         (Pair, r"Pair is a class: pass a dataset made of it, Pair\(…\)"),
+        (len, "len is a function: pass an object with __getitem__ and __len__, or what it returns"),
+        (None, r"a dataset has \[\] or can be iterated over, and NoneType has neither"),
         (8, "8 is no dataset: the dataset comes first, then the batch size"),
         (np.int64(8), "8 is no dataset"),
         ("nowhere/images", r"'nowhere/images' is a path \(nothing lies there\), not a dataset: open it"),

@@ -223,6 +223,29 @@ def test_what_is_no_dataset_is_refused_before_torch_is_asked() -> None:
             Ours(*given)
 
 
+@pytest.mark.parametrize(
+    ("dataset", "options", "told"),
+    [
+        ([1, 2], {"collate_fn": 3}, "collate_fn=3 cannot be called"),
+        ([1, 2], {"worker_init_fn": 3}, "worker_init_fn=3 cannot be called"),
+        ([1, 2], {"generator": 5}, r"generator=5 is none of torch's: pass torch.Generator\(\).manual_seed"),
+        (
+            [1, 2],
+            {"sampler": torch.utils.data.RandomSampler},
+            r"sampler=RandomSampler is a class: .* RandomSampler\(…\)",
+        ),
+        ([1, 2], {"batch_sampler": 3}, "batch_sampler=3 is no iterable"),
+        (lambda index: index, {}, "<lambda> is a function: pass an object with __getitem__ and __len__"),
+        ((n for n in range(3)), {}, "generator can only be iterated over: derive from .*IterableDataset"),
+        (None, {}, "NoneType has neither"),
+    ],
+    ids=["collate_fn", "worker_init_fn", "generator", "sampler", "batch_sampler", "function", "iterator", "None"],
+)
+def test_what_torch_finds_out_late_is_refused_at_construction(dataset: Any, options: Any, told: str) -> None:
+    with pytest.raises(mpiter.OptionError, match=told):
+        Ours(dataset, **options)
+
+
 def test_the_second_epoch_of_a_sampler_that_is_an_iterator_is_warned_of() -> None:
     loader = Ours(torch.arange(4.0), 2, sampler=iter([1, 0]))
     assert len(list(loader)) == 1
