@@ -102,13 +102,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
                 f"{type(dataset).__name__} can only be iterated over: derive from torch.utils.data.IterableDataset, "
                 f"which torch reads so, or pass a list of it; mpiter.DataLoader takes it as it is."
             )
-        refuse_no_sampler(sampler=sampler, batch_sampler=batch_sampler)
-        function("collate_fn", collate_fn)
-        function("worker_init_fn", worker_init_fn)
-        if generator is not None and not isinstance(generator, torch.Generator):
-            raise OptionError(f"generator={generator!r:.60} is none of torch's: pass torch.Generator().manual_seed(…).")
-        flag("shuffle", shuffle)
-        flag("drop_last", drop_last)
         if not isinstance(dataset, (list, tuple)):  # torch takes their elements as samples
             dataset = as_dataset(dataset, by_key=is_drawn)
         self._seed, self._shuffles, self._is_shared = seed or 0, bool(shuffle), options.get("shard") is not None
@@ -125,6 +118,14 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         more: dict[str, Any] = {"prefetch_factor": prefetch_factor, "persistent_workers": bool(persistent_workers)}
         more |= {"pin_memory_device": options.get("pin_memory_device", ""), "in_order": options.get("in_order", True)}
         _TorchsLoader.__init__(self, *batches, *work, multiprocessing_context, generator, **more)
+        # What torch itself refuses it says in its own words, which programs look for.
+        refuse_no_sampler(sampler=sampler, batch_sampler=batch_sampler)
+        function("collate_fn", collate_fn)
+        function("worker_init_fn", worker_init_fn)
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise OptionError(f"generator={generator!r:.60} is none of torch's: pass torch.Generator().manual_seed(…).")
+        flag("shuffle", shuffle)
+        flag("drop_last", drop_last)
         self._own_samplers = () if is_drawn else (self.sampler, self.batch_sampler)
         # Attributes as they were passed: frameworks read them to make another loader, of this class or of torch's.
         self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfTorch) | options)

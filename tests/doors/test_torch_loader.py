@@ -246,6 +246,16 @@ def test_what_torch_finds_out_late_is_refused_at_construction(dataset: Any, opti
         Ours(dataset, **options)
 
 
+def test_what_torch_refuses_itself_it_says_in_its_own_words() -> None:
+    with pytest.raises(ValueError, match="sampler option is mutually exclusive with shuffle"):
+        Ours([1, 2], sampler=[0], shuffle=3)  # type: ignore[arg-type]
+    stream = torch.utils.data.ChainDataset([])
+    for name in ("shuffle", "sampler", "batch_sampler"):
+        options: dict[str, Any] = {name: 3}
+        with pytest.raises(ValueError, match=f"IterableDataset: expected unspecified {name} option"):
+            Ours(stream, **options)
+
+
 def test_the_second_epoch_of_a_sampler_that_is_an_iterator_is_warned_of() -> None:
     loader = Ours(torch.arange(4.0), 2, sampler=iter([1, 0]))
     assert len(list(loader)) == 1
