@@ -73,12 +73,17 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], *parts: Any, every_s: float | None = 600.0, **named: Any) -> None:
         seconds("every_s", every_s)
+        if not isinstance(path, (str, os.PathLike)):
+            kind = type(path).__name__
+            raise OptionError(f"the path of the file comes first, not a {kind}: Checkpoint('run.npz', loader, …).")
         self._every_s = math.inf if every_s is None else every_s
         self.path = Path(path).expanduser().absolute()
         self.finished = 0  # steps, including those before this block began
         self.epoch = 0  # the number of complete epochs of epochs()
         self._parts = {str(number): part for number, part in enumerate(parts)} | named
         for name, part in self._parts.items():
+            if isinstance(part, type):
+                raise OptionError(f"part {name} is the class {part.__name__}: pass an object of it.")
             if type(part) is not dict and not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 what = f"part {name} is of type {type(part).__name__}, which has no state_dict() and load_state_dict()"
                 raise OptionError(f"{what}: pass a dict, or mpiter.torch.DataLoader for torch's.")

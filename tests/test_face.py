@@ -80,6 +80,18 @@ def test_an_argument_that_there_is_not_is_named_and_so_is_the_one_that_is_meant(
         door([1, 2], 2, **{name: 1})
 
 
+@pytest.mark.parametrize(
+    ("door", "arguments", "says"),
+    [
+        (mpiter.batches, ([1, 2], 2, 0), "^0 is one .* too many: pass dataset, batch_size in .* n_processes=…$"),
+        (mpiter.DataLoader, ([1], 1, *[None] * 6), "pass dataset, batch_size, shuffle, .* such as drop_last=…$"),
+    ],
+)
+def test_what_can_only_be_passed_by_name_is_told(door: Any, arguments: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        door(*arguments)
+
+
 DOORS = [
     mpiter.batches,
     mpiter.MultiprocessIterator,

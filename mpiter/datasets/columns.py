@@ -11,7 +11,9 @@ raises, or draws random numbers (which must depend on each sample's position), t
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -24,6 +26,7 @@ from ..samples.tree import Rows, container
 _FEW = 4  # a list of at most so many parts may be columns: few datasets are so small
 _SEQUENCES = (list, tuple, range)  # types that may be columns if another column is an array
 _FRAMES = ("pandas", "polars", "pyarrow")  # packages whose [] takes labels, or returns objects
+_WHOLE = re.compile(r"u?int\d", re.IGNORECASE)  # the types of their columns of whole numbers, as text
 _SPELLINGS = (
     "For columns, each row of which is a sample, pass arrays of one length in a tuple or a dict; for samples, whatever "
     "they are, mpiter.Packed(samples)."
@@ -105,11 +108,28 @@ def _told(part: Any) -> str:
 
 def _table(columns: Any) -> Table:
     for name, part in _named(columns):
+        if isinstance(part, Mapping):
+            raise OptionError(f"columns can't be nested, and {name} is {type(part).__name__}: pass each as a column.")
         if not (_is_array(part) or isinstance(part, _SEQUENCES)):
             raise OptionError(f"columns are arrays or lists, and {name} is {type(part).__name__}.  {_SPELLINGS}")
         if isinstance(part, tuple) and any(map(_is_array, part)):
             raise OptionError(f"columns can't be nested, and {name} is a tuple of arrays: pass each as a column.")
+        _refuse_gaps(name, part)
     return Table(container(columns, _as_column))
+
+
+def _refuse_gaps(name: str, part: Any) -> None:
+    """Refuse whole numbers of a frame with missing ones among them: as floats they would lose digits above 2**53."""
+    kind = str(getattr(part, "type" if _package(part) == "pyarrow" else "dtype", ""))
+    if _package(part) not in _FRAMES or not _WHOLE.match(kind):
+        return
+    missing = part.isna().sum() if _package(part) == "pandas" else part.null_count
+    count = int(missing() if callable(missing) else missing)
+    if count:
+        raise OptionError(
+            f"{name} has whole numbers ({kind}), {count} of them missing, which no array of NumPy can be: fill or drop "
+            f"these, or make it a column of floats, where they are NaN."
+        )
 
 
 def _rows(part: Any) -> int:
@@ -147,8 +167,13 @@ def _taken_from_frame(data: Any) -> Any:
         return _of_numpy(data)
     names = getattr(data, "column_names", None) if _package(data) == "pyarrow" else getattr(data, "columns", None)
     if names is not None:
+        if twice := [repr(name) for name, times in Counter(names).items() if times > 1]:
+            raise OptionError(f"the frame has several columns named {', '.join(twice):.200}: rename them.")
         return {name: data[name] for name in names}
-    return _as_column(data) if hasattr(data, "to_numpy") else data
+    if hasattr(data, "to_numpy"):
+        _refuse_gaps("the column", data)
+        return _as_column(data)
+    return data
 
 
 def _package(value: Any) -> str:

@@ -25,16 +25,30 @@ _OPENED_BY = {  # a file, by its ending; some are folders
 _FEW = 4  # names of arrays that an error shows
 
 
-def refuse_mistaken(data: Any, by_key: bool = False) -> None:
+def refuse_mistaken(data: Any, batch_size: Any = None, by_key: bool = False) -> None:
     """Raise an OptionError if ``data`` is no dataset, and it is plain what was meant.
 
-    ``by_key``: samples are read by a sampler's keys, which may be names.
+    ``batch_size``: what was passed as such, which may be a further column.  ``by_key``: samples are read by a sampler's
+    keys, which may be names.
     """
     problem = _as_if_readable(data, by_key)
     if problem is None and not any(hasattr(type(data), name) for name in ("__getitem__", "__iter__")):
         problem = _unreadable(data)
+    if problem is None and hasattr(type(batch_size), "__len__") and not isinstance(batch_size, (str, bytes)):
+        kind = type(batch_size).__name__
+        problem = f"batch_size is of type {kind}: arrays go together, as one dataset (X, y), then the batch size."
     if problem is not None:
         raise OptionError(problem)
+
+
+def refuse_no_sampler(**given: Any) -> None:
+    """Raise an OptionError if one of the samplers ``given`` by name can't be iterated over."""
+    for name, sampler in given.items():
+        if sampler is None or any(hasattr(type(sampler), method) for method in ("__getitem__", "__iter__")):
+            continue
+        if inspect.isclass(sampler):
+            raise OptionError(f"{name}={sampler.__name__} is a class: pass an object of it, {sampler.__name__}(…).")
+        raise OptionError(f"{name}={sampler!r:.60} is no iterable: pass a list of keys, or what yields them.")
 
 
 def _as_if_readable(data: Any, by_key: bool) -> str | None:
@@ -55,7 +69,13 @@ def _as_if_readable(data: Any, by_key: bool) -> str | None:
 def _unreadable(data: Any) -> str | None:
     if inspect.isclass(data):
         return f"{data.__name__} is a class: pass a dataset made of it, {data.__name__}(…)."
-    return _path(os.fsdecode(data)) if isinstance(data, os.PathLike) else None
+    if inspect.isroutine(data):
+        return f"{data.__name__} is a function: pass an object with __getitem__ and __len__, or what it returns."
+    if isinstance(data, os.PathLike):
+        return _path(os.fsdecode(data))
+    if hasattr(data, "__getitems__"):  # which torch's loader calls
+        return None
+    return f"a dataset has [] or can be iterated over, and {type(data).__name__} has neither."
 
 
 def _text(data: str | bytes | bytearray) -> str:

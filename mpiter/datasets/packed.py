@@ -50,7 +50,7 @@ class Packed(Sequence[T]):
     >>> packed[3]
     {'name': '0003.jpg', 'box': (3, 0, 8, 8)}
     >>> packed[-10:]
-    <Packed: 10 items of 0.1 MB>
+    <Packed: 10 items in 55.8 kB>
     """
 
     __slots__ = ("_data", "_ends", "_memory", "_names", "_places", "_table")
@@ -98,10 +98,19 @@ class Packed(Sequence[T]):
         return msgpack.unpackb(data, strict_map_key=False)
 
     def __repr__(self) -> str:
-        return f"<Packed: {len(self):,} items of {self.nbytes / 1e6:.1f} MB>"
+        items = "1 item" if len(self) == 1 else f"{len(self):,} items"
+        return f"<Packed: {items} in {_size(self.nbytes)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attached, (self._memory, self._table, self._names, self._places)
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes in words, such as "38.8 kB"."""
+    for unit, of in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= of:
+            return f"{count / of:.1f} {unit}"
+    return f"{count} bytes"
 
 
 def _attached(*about: Any) -> Packed[Any]:

@@ -13,6 +13,7 @@ from itertools import chain
 from textwrap import dedent, indent
 from typing import Any, TypedDict, TypeVar, cast
 
+from ..datasets.mistaken import refuse_mistaken
 from .options import Options
 
 __all__ = ["OfLoaders", "Rare"]
@@ -113,9 +114,19 @@ def _refusing_others(function: _F, more: type) -> _F:
     for name, default in defaults(more).items():
         named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
     signature = own.replace(parameters=named)
+    by_place = [one.name for one in named if one.kind is one.POSITIONAL_OR_KEYWORD]
+    in_order = ", ".join(name for name in by_place if name != "self")
+    by_name = [one.name for one in named if one.kind is one.KEYWORD_ONLY]
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > len(by_place):
+            passed = dict(zip(by_place, args, strict=False))
+            refuse_mistaken(passed["dataset"], passed["batch_size"])
+            raise TypeError(
+                f"{args[len(by_place)]!r:.60} is one argument too many: pass {in_order} in this order, and all others "
+                f"by name, such as {by_name[0]}=…"
+            )
         for name in kwargs.keys() - signature.parameters.keys():
             raise TypeError(f"there is no argument {name!r}{_hint(name, signature.parameters)}.")
         return function(*args, **kwargs)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from ..datasets.columns import as_dataset, offered, users
 from ..datasets.mistaken import refuse_mistaken
 from ..errors import OptionError, warn
@@ -64,7 +66,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if not self.is_settled:
-            refuse_mistaken(self.dataset)
+            refuse_mistaken(self.dataset, self.batch_size)
         holds_samples = self.lists_hold_samples and isinstance(self.dataset, (list, tuple))
         if not (self.is_settled or holds_samples):
             self._set(dataset=as_dataset(self.dataset))
@@ -81,6 +83,7 @@ class Options:
         whole("seed", self.seed, optional=True)
         if self.seed is not None and not SEEDS[0] <= self.seed <= SEEDS[1]:
             raise OptionError(f"seed has {int(self.seed).bit_length()} bits; use a whole number of at most 128.")
+        function("worker_init", self.worker_init)
         seconds("dataset_timeout", self.dataset_timeout)
         seconds("sample_timeout", self.sample_timeout)
         if not isinstance(self.on_error, Skip) and self.on_error not in ("raise", "skip"):
@@ -180,6 +183,19 @@ def seconds(name: str, value: Any) -> None:
     """Refuse a value that is no number of seconds."""
     if value is not None and not (isinstance(value, Real) and float(value) > 0):
         raise OptionError(f"{name}={value!r} must be a number of seconds above 0, or None.")
+
+
+def function(name: str, value: Any) -> None:
+    """Refuse a value that is neither a function nor None."""
+    if value is not None and not callable(value):
+        raise OptionError(f"{name}={value!r:.60} cannot be called; pass a function.")
+
+
+def flag(name: str, value: Any) -> None:
+    """Refuse a value that is neither true nor false nor None, such as a word, which Python takes for true."""
+    is_one = isinstance(value, (bool, np.bool_)) or (isinstance(value, Integral) and value in (0, 1))
+    if value is not None and not is_one:
+        raise OptionError(f"{name}={value!r:.60} must be True or False.")
 
 
 def whole(name: str, value: Any, least: int | None = None, optional: bool = False) -> None:

@@ -17,12 +17,14 @@ from typing import Any, Literal, SupportsIndex, TypedDict, Unpack
 import numpy as np
 
 from ..datasets.packed import Packed
-from ..errors import OptionError
+from ..engine import describing
+from ..errors import OptionError, warn
 from .decoding import Decoding
 from .transforms import adapted, check_is_one, is_pillows, plain
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 Path = str | os.PathLike[str]
+_FEW = 5  # names of folders that a warning shows
 
 
 class Form(TypedDict, total=False):  # how files are decoded, and the form of the resulting arrays
@@ -49,6 +51,13 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def __repr__(self) -> str:
+        """Say in one line what it is, and where the files lie."""
+        return describing.in_a_line(self, type(self).__name__, self._facts)
+
+    def _facts(self) -> describing.Facts:
+        return [f"{_pictures(len(self))}, " + ("no labels" if self.labels is None else "labelled"), self.root]
+
     def source(self, index: int) -> str:
         """Return the path or the URL of the file."""
         path = self.paths[index]
@@ -72,7 +81,10 @@ class Pictures:
         return self._augmented(sample) if self.labels is None else (self._augmented(sample[0]), sample[1])
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        at = range(len(self))[index]
+        try:
+            at = range(len(self))[index]
+        except IndexError:
+            raise IndexError(f"there is no picture {index} among the {len(self):,} of {self!r}.") from None
         is_ours = type(self).read is Pictures.read  # a derived class's own may take the index only
         return self.transform(self.read(at, in_array=False) if is_ours else self.read(at))
 
@@ -82,6 +94,10 @@ class Pictures:
         if not isinstance(image, np.ndarray):
             return image  # a tensor, or any other result of the user's transform
         return np.ascontiguousarray(image.transpose(2, 0, 1) if self._turns and image.ndim == 3 else image, self._dtype)
+
+
+def _pictures(count: int) -> str:
+    return "1 picture" if count == 1 else f"{count:,} pictures"
 
 
 class ImageFolder(Pictures):
@@ -114,8 +130,14 @@ class ImageFolder(Pictures):
         in_order = sorted(each for each in parts if each[0] in self.class_to_idx)
         if not in_order:
             raise OptionError(f"{root} has no subfolder with pictures ({', '.join(EXTENSIONS)}).")
+        if without := self.class_to_idx.keys() - {name for name, *_ in in_order}:
+            named = ", ".join(map(repr, sorted(without)[:_FEW])) + ", …" * (len(without) > _FEW)
+            warn(f"{len(without)} of the folders in {root} have no pictures, and are classes all the same: {named}.")
         labels = np.array([self.class_to_idx[name] for name, *_ in in_order], np.int32)
         super().__init__(root, ("".join(name) for _, *name in in_order), labels, transform, options)
+
+    def _facts(self) -> describing.Facts:
+        return [f"{_pictures(len(self))} of {len(self.classes):,} classes", self.root]
 
     def _found(self, root: str) -> tuple[Iterable[str], Iterable[str]]:
         """Return the names of the classes, and of all files."""

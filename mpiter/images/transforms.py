@@ -10,7 +10,8 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from numbers import Real
+from typing import Any, Literal, Never, get_args
 
 import numpy as np
 
@@ -60,8 +61,10 @@ class RandomResizedCrop:
         self, size: Size, scale: Pair = (0.08, 1.0), ratio: Pair = (3 / 4, 4 / 3), filter: Filter = "bilinear"
     ) -> None:
         check_is_one("filter", filter, get_args(Filter))
-        if not (0 <= scale[0] <= scale[1] and 0 < ratio[0] <= ratio[1]):
-            raise OptionError(f"scale={scale} and ratio={ratio} need two numbers each, the lower first, ratio above 0.")
+        _check_range("scale", scale)
+        _check_range("ratio", ratio)
+        if not (scale[0] <= 1 and scale[1] > 0 and ratio[0] > 0):
+            raise OptionError(f"scale={scale} must be shares of the area, from 0 to 1, and ratio={ratio} be above 0.")
         self.size, self.scale, self.ratio, self._filter = _size(size), scale, ratio, filter
 
     def __call__(self, image: Any) -> Any:
@@ -115,7 +118,9 @@ class Flip:
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        self.p = p
+        if not isinstance(p, Real) or not 0 <= p <= 1:
+            raise OptionError(f"p={p!r:.60} must be a probability, a number from 0 to 1.")
+        self.p: float = p
 
     def __call__(self, image: Any) -> Any:
         image = plain(image)
@@ -143,7 +148,10 @@ class Normalize:
     def __call__(self, image: Any) -> Any:
         pixels, wanted = plain(image), self._scale.size
         if pixels.dtype != np.uint8 or pixels.shape[2] != wanted:
-            raise TypeError(f"Normalize takes uint8 of {wanted} channels, not {pixels.dtype} of {pixels.shape[2]}.")
+            raise TypeError(
+                f"Normalize takes uint8 of {wanted} channels, not {pixels.dtype} of {pixels.shape[2]}: put it behind "
+                f"the transforms of pixels, before those that make floats, with a mean and a std for each channel."
+            )
         out = np.multiply(pixels.transpose(2, 0, 1), self._scale, dtype=np.float32, order="C")  # as "CHW" wants it
         out += self._shift
         return out.transpose(1, 2, 0)
@@ -158,7 +166,9 @@ class Compose:
     (8, 16, 3)
     """
 
-    def __init__(self, transforms: Iterable[Any]) -> None:
+    def __init__(self, transforms: Iterable[Any], *apart: Never) -> None:
+        if apart or not isinstance(transforms, Iterable):
+            raise OptionError("Compose takes the transforms in one list: Compose([Resize(256), Flip()]).")
         self._steps = list(map(adapted, transforms))
 
     def __call__(self, image: Any) -> Any:
@@ -196,6 +206,12 @@ def _size(size: Any) -> tuple[int, int]:
     return int(both[0]), int(both[1])
 
 
+def _check_range(name: str, given: Any) -> None:
+    is_pair = isinstance(given, Sequence) and len(given) == 2 and all(isinstance(end, Real) for end in given)
+    if not (is_pair and 0 <= given[0] <= given[1]):
+        raise OptionError(f"{name}={given!r:.60} must be two numbers, the lower first, such as (0.5, 1.0).")
+
+
 def check_is_one(option: str, value: str, of: Iterable[str]) -> None:
     """Refuse a ``value`` that isn't among those of the option."""
     if value not in of:
@@ -211,7 +227,9 @@ def size_of(image: Any) -> tuple[int, int]:
     if is_pillows(image):
         return image.height, image.width
     if getattr(image, "ndim", 0) != 3:
-        raise TypeError(f"transforms take arrays of height, width, channels, not {type(image).__name__}.")
+        shape = getattr(image, "shape", None)
+        what = type(image).__name__ if shape is None else f"{type(image).__name__} of shape {tuple(shape)}"
+        raise TypeError(f"transforms take arrays of height, width, channels, not {what}.")
     height, width, _ = image.shape
     return height, width
 
@@ -248,4 +266,10 @@ def as_pillows(image: Any) -> Any:
         return image
     from PIL import Image
 
-    return Image.fromarray(np.ascontiguousarray(image[:, :, 0] if image.shape[2] == 1 else image))
+    try:
+        return Image.fromarray(np.ascontiguousarray(image[:, :, 0] if image.shape[2] == 1 else image))
+    except TypeError as error:
+        raise TypeError(
+            f"{error} ({image.dtype} of {image.shape[2]} channels): put what needs Pillow's pictures, such as Resize, "
+            f"before what makes floats, such as Normalize."
+        ) from error

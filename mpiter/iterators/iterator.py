@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 import numpy as np
 
+from ..datasets.columns import offered
 from ..engine import describing
 from ..engine.alone import pump_for
-from ..engine.options import Options, whole
-from ..errors import IteratorClosed, OptionError
+from ..engine.options import Options, flag, function, whole
+from ..errors import IteratorClosed, OptionError, warn
 from ..order.cursor import Cursor, Pace, batches_of
 from ..order.order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
 from ..order.state import load, save
@@ -41,9 +42,10 @@ class Sampling:
     order_sampler: Any = None
 
     def __post_init__(self) -> None:
-        whole("epochs", self.epochs, least=0, optional=True)
-        if self.order_sampler is not None and not callable(self.order_sampler):
-            raise OptionError(f"order_sampler={self.order_sampler!r:.60} cannot be called; pass a function.")
+        whole("epochs", self.epochs, least=1, optional=True)
+        flag("shuffle", self.shuffle)
+        flag("drop_last", self.drop_last)
+        function("order_sampler", self.order_sampler)
         if self.shuffle is not None and self.order_sampler is not None:
             raise OptionError("shuffle and order_sampler exclude each other; leave shuffle at None to use the sampler.")
 
@@ -52,6 +54,8 @@ class Sampling:
         try:
             length = len(options.dataset)
         except TypeError as error:  # an array without a dimension, too
+            if offered(options.dataset, "__len__") is not None and not hasattr(options.dataset, "shape"):
+                raise OptionError(f"len(dataset) of {type(options.dataset).__name__} fails: {error}.") from error
             raise OptionError(
                 f"a dataset needs len(dataset), which {type(options.dataset).__name__} has not; pass a list, an array "
                 f"or an object with __len__ and __getitem__."
@@ -65,6 +69,12 @@ class Sampling:
             )
         if self.drop_last:
             options.check_drop_last()
+        drops = bool(self.drop_last)
+        if self.order_sampler is None and not batches_of(length, options.batch_size, drops, options.share()):
+            why = "the dataset is empty"
+            if length:
+                why = f"drop_last leaves out all {length} samples, since batch_size={options.batch_size}"
+            warn(f"there is no batch in an epoch: {why}.")
 
     @property
     def shuffles(self) -> bool:

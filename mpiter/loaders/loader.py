@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 import numpy as np
 
 from ..datasets.columns import as_dataset
-from ..datasets.mistaken import refuse_mistaken
+from ..datasets.mistaken import refuse_mistaken, refuse_no_sampler
 from ..engine.arguments import OfLoaders, takes
-from ..engine.options import whole
+from ..engine.options import flag, function, whole
 from ..errors import OptionError
 from ..iterators.iterators import Columns
 from ..order.ranks import Sharding
@@ -112,21 +112,21 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         **options: Unpack[OfLoaders],
     ) -> None:
         is_drawn = sampler is not None or batch_sampler is not None
-        refuse_mistaken(dataset, by_key=is_drawn)
-        for name, called in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
-            if called is not None and not callable(called):
-                raise OptionError(f"{name}={called!r:.60} cannot be called; pass a function.")
+        refuse_mistaken(dataset, batch_size, by_key=is_drawn)
+        refuse_no_sampler(sampler=sampler, batch_sampler=batch_sampler)
+        function("collate_fn", collate_fn)
+        function("worker_init_fn", worker_init_fn)
         if sampler is not None and shuffle:
             raise OptionError("sampler and shuffle=True exclude each other; shuffle in the sampler.")
         if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
             raise OptionError("batch_sampler excludes batch_size, shuffle, sampler and drop_last; it says all of it.")
         if batch_size is None and drop_last:
             raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
+        flag("shuffle", shuffle)
+        flag("drop_last", drop_last)
         whole("batch_size", batch_size, least=1, optional=True)
         whole("seed", seed, optional=True)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
-        if is_stream and not hasattr(type(dataset), "__iter__"):
-            raise OptionError(f"a dataset has [] or can be iterated over, which {type(dataset).__name__} can't.")
         if is_stream and (shuffle or is_drawn):
             raise OptionError("an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense.")
         if shard is not None:

@@ -20,7 +20,7 @@ from ..engine import describing
 from ..engine.alone import pump_for
 from ..engine.options import Options, seconds, whole
 from ..engine.tally import Skipped
-from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError, WorkerCrashed
+from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError, WorkerCrashed, warn
 from ..order.cursor import Cursor, Pace, batches_of
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
@@ -82,6 +82,11 @@ class Pass:
             keeps_seed=self._keeps_seed,
         )
 
+    @property
+    def is_empty(self) -> bool:
+        """True if it has had no batch so far, neither here nor before it was resumed."""
+        return not (self._has_come or self.begun)
+
     def next(self) -> Any:
         pump = self.pump
         if pump is None:
@@ -92,7 +97,7 @@ class Pass:
             self._has_come = True
             return batch
         except StopIteration:
-            if not (self._has_come or self.begun) and pump.skipped > self._skipped:
+            if self.is_empty and pump.skipped > self._skipped:
                 self._has_come = True
                 raise SampleError("on_error='skip' has left out a whole epoch: stats().skips has the first.") from None
             raise
@@ -154,8 +159,10 @@ class Epoch(Generic[B_co]):
             try:
                 return self._current.next()  # type: ignore[no-any-return]
             except StopIteration:
-                self._current.has_ended = True
+                has_ended, self._current.has_ended = self._current.has_ended, True
                 self._loader._take_back(self._current)
+                if not has_ended and self._current.is_empty:
+                    self._loader._warn_of_nothing()
                 raise
 
     def __del__(self) -> None:
@@ -299,6 +306,18 @@ class Loading(Generic[B_co]):
         if self._is_stream:
             return max(0, batches_of(length, size or 1, drops) - position)
         return batches_of(max(0, length - position), size or 1, drops, self._recipe.share())
+
+    def _warn_of_nothing(self) -> None:
+        """Warn of an epoch that has come to its end without a batch."""
+        is_datasets = self._is_stream or self._goes_through_all
+        what, source = ("dataset", users(self.dataset)) if is_datasets else ("sampler", self._sampled)
+        why = f"the {what} gives nothing"
+        if hasattr(type(source), "__next__"):
+            kind = type(source).__name__
+            why = f"the {what} is an iterator ({kind}), which has come to its end; pass a list, or what begins anew"
+        elif self.drop_last:
+            why += ", or fewer samples than a batch, which drop_last leaves out"
+        warn(f"there was no batch in an epoch: {why}.")
 
     def _length_of(self, current: Pass | None) -> int:
         """Return how many batches ``current`` has (None: the next epoch); after a resume, how many are left."""

@@ -16,8 +16,9 @@ import torch.utils.data
 from torch.utils.data import _utils
 
 from ..datasets.columns import as_dataset
-from ..datasets.mistaken import refuse_mistaken
+from ..datasets.mistaken import refuse_mistaken, refuse_no_sampler
 from ..engine.arguments import OfLoaders, defaults, takes
+from ..engine.options import flag, function
 from ..errors import OptionError, warn
 from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
@@ -95,7 +96,12 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ) -> None:
         seed, persistent_workers = options.get("seed"), options.get("persistent_workers")
         is_drawn = sampler is not None or batch_sampler is not None
-        refuse_mistaken(dataset, by_key=is_drawn)
+        refuse_mistaken(dataset, batch_size, by_key=is_drawn)
+        if not (hasattr(type(dataset), "__getitem__") or hasattr(dataset, "__getitems__") or is_torchs_stream(dataset)):
+            raise OptionError(
+                f"{type(dataset).__name__} can only be iterated over: derive from torch.utils.data.IterableDataset, "
+                f"which torch reads so, or pass a list of it; mpiter.DataLoader takes it as it is."
+            )
         if not isinstance(dataset, (list, tuple)):  # torch takes their elements as samples
             dataset = as_dataset(dataset, by_key=is_drawn)
         self._seed, self._shuffles, self._is_shared = seed or 0, bool(shuffle), options.get("shard") is not None
@@ -112,6 +118,14 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         more: dict[str, Any] = {"prefetch_factor": prefetch_factor, "persistent_workers": bool(persistent_workers)}
         more |= {"pin_memory_device": options.get("pin_memory_device", ""), "in_order": options.get("in_order", True)}
         _TorchsLoader.__init__(self, *batches, *work, multiprocessing_context, generator, **more)
+        # What torch itself refuses it says in its own words, which programs look for.
+        refuse_no_sampler(sampler=sampler, batch_sampler=batch_sampler)
+        function("collate_fn", collate_fn)
+        function("worker_init_fn", worker_init_fn)
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise OptionError(f"generator={generator!r:.60} is none of torch's: pass torch.Generator().manual_seed(…).")
+        flag("shuffle", shuffle)
+        flag("drop_last", drop_last)
         self._own_samplers = () if is_drawn else (self.sampler, self.batch_sampler)
         # Attributes as they were passed: frameworks read them to make another loader, of this class or of torch's.
         self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfTorch) | options)

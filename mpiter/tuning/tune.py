@@ -79,7 +79,7 @@ def tune(
     budget_s = math.inf if budget_s is None else budget_s
     for name in {"n_processes", "epochs"} & loading.keys():
         raise OptionError(f"{name} is set by tune() for each trial: leave it out.")
-    refuse_mistaken(dataset)
+    refuse_mistaken(dataset, batch_size)
     if not isinstance(found := as_dataset(dataset), Sized) or not len(found):
         raise OptionError("the dataset is empty or has no len(): there is nothing to try.")
     each_s = min(_TRIAL_S, budget_s / _PART)
@@ -159,10 +159,16 @@ def _run(options: argparse.Namespace) -> int:
 def _named(name: str) -> Any:
     """Return the dataset that ``module:name`` names, or that is returned by calling it."""
     sys.path.insert(0, os.getcwd())
+    module, _, within = name.partition(":")
+    if module.endswith(".py"):
+        module = os.path.normpath(module.removesuffix(".py")).replace(os.sep, ".").lstrip(".")
+        raise OptionError(f"{name} is a file: write {module}:{within or 'dataset'}, as after `import`.")
     try:
         made = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(f"{name} cannot be found ({error}); write module:name, of a dataset or its class.") from error
+    if inspect.ismodule(made):
+        raise OptionError(f"{name} is a module: write {module}:NAME, of a dataset in it or what makes one.")
     if hasattr(type(made), "__getitem__"):
         return made
     try:

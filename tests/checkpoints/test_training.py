@@ -440,6 +440,10 @@ def test_what_makes_no_sense_is_refused_at_once(path):
     ):
         with pytest.raises(mpiter.OptionError, match=message):
             mpiter.Checkpoint(path, part, **options)
+    with pytest.raises(mpiter.OptionError, match="part model is the class DataLoader: pass an object of it"):
+        mpiter.Checkpoint(path, model=mpiter.DataLoader)
+    with pytest.raises(mpiter.OptionError, match=r"the path of the file comes first, not a DataLoader: Checkpoint\('"):
+        mpiter.Checkpoint(mpiter.DataLoader([1, 2]))
 
 
 def test_in_another_thread_nothing_is_held_back_and_all_else_works(path):

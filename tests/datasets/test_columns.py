@@ -91,6 +91,34 @@ def test_a_frame_is_a_dict_of_its_columns_and_a_series_is_an_array(package: str)
     assert read(frame["x"]) == read(Y / 2)
 
 
+GAPS: dict[str, Callable[[Any], Any]] = {
+    "pandas": lambda pandas: pandas.DataFrame({"x": pandas.array([2**53 + 1, None], dtype="Int64")}),
+    "polars": lambda polars: polars.DataFrame({"x": [2**53 + 1, None]}),
+    "pyarrow": lambda pyarrow: pyarrow.table({"x": [2**53 + 1, None]}),
+}
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("package", GAPS)
+def test_whole_numbers_with_missing_ones_are_refused(package: str) -> None:
+    library = pytest.importorskip(package, reason=f"{package} is not installed: run `python3 tests --all`")
+    frame = GAPS[package](library)
+    for data, name in ((frame, "'x'"), (frame["x"], "the column"), ((X[:2], frame["x"]), "column 1")):
+        told = rf"{name} has whole numbers \(.nt64\), 1 of them missing.*: fill or drop"
+        for door in DOORS:
+            with pytest.raises(mpiter.OptionError, match=told):
+                door(data)
+    assert read(frame[:1]) == [plain({"x": np.array([2**53 + 1])})]
+
+
+@pytest.mark.clients
+def test_columns_of_one_name_are_refused() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: run `python3 tests --all`")
+    for door in DOORS:
+        with pytest.raises(mpiter.OptionError, match="several columns named 'a': rename them"):
+            door(pandas.DataFrame([[1, 2, 3]], columns=["a", "b", "a"]))
+
+
 @pytest.mark.clients
 def test_parts_of_a_zarr_store_are_columns(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     zarr = pytest.importorskip("zarr", reason="zarr is not installed: run `python3 tests --all`")
@@ -116,12 +144,14 @@ def test_parts_of_a_zarr_store_are_columns(tmp_path: Path, request: pytest.Fixtu
         ((X, [1, 2]), "column 0 has 20 rows, column 1 2"),
         ({"x": X, "y": Y[1:]}, "'x' has 20 rows, 'y' 19"),
         (((X, Y), Y), "columns can.t be nested, and column 0 is a tuple of arrays"),
-        ({"in": {"x": X}, "y": Y}, "'in' is dict"),
+        ({"in": {"x": X}, "y": Y}, "columns can.t be nested, and 'in' is dict: pass each as a column"),
         ({"x": X, "y": 3}, "'y' is int"),
         ((X, None), "column 1 is NoneType.*mpiter.Packed"),
         ("images", "'images' is str: its samples would be single letters"),
         (b"images", "single letters"),
         (Pair, r"Pair is a class: pass a dataset made of it, Pair\(…\)"),
+        (len, "len is a function: pass an object with __getitem__ and __len__, or what it returns"),
+        (None, r"a dataset has \[\] or can be iterated over, and NoneType has neither"),
         (8, "8 is no dataset: the dataset comes first, then the batch size"),
         (np.int64(8), "8 is no dataset"),
         ("nowhere/images", r"'nowhere/images' is a path \(nothing lies there\), not a dataset: open it"),
@@ -137,6 +167,13 @@ def test_what_may_be_meant_otherwise_is_refused_with_what_to_write(data: Any, sa
     for door in DOORS:
         with pytest.raises(mpiter.OptionError, match=says):
             door(data)
+
+
+@pytest.mark.parametrize("size", [(), (8,)], ids=["no size", "a size"])
+def test_columns_that_are_passed_apart_are_refused(size: Any) -> None:
+    for door in (mpiter.batches, mpiter.SerialIterator, mpiter.DataLoader, mpiter.tune)[: 4 - len(size)]:
+        with pytest.raises(mpiter.OptionError, match=r"batch_size is of type ndarray: arrays go together.*\(X, y\)"):
+            door(X, Y, *size)
 
 
 def test_a_folder_of_parquet_files_is_read_as_one(tmp_path: Path) -> None:

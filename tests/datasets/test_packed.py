@@ -112,7 +112,7 @@ def test_it_is_a_sequence_like_a_list() -> None:
     for beyond in (50, -51):
         with pytest.raises(IndexError, match=f"no item {beyond} among 50"):
             mine[beyond]
-    assert repr(mine) == "<Packed: 50 items of 0.0 MB>"
+    assert repr(mine) == f"<Packed: 50 items in {mine.nbytes / 1e3:.1f} kB>"
     assert len(Packed([])) == 0
     assert list(Packed([])) == list(pickle.loads(pickle.dumps(Packed([])))) == []
 

@@ -331,7 +331,9 @@ def test_26_full_shared_memory_is_an_error_with_numbers(monkeypatch):
 
 
 def test_27_an_empty_dataset_ends_at_once_and_finalized_is_finalized():
-    with make([], repeat=False) as it, pytest.raises(StopIteration):
+    with pytest.warns(RuntimeWarning, match="the dataset is empty"):
+        it = make([], repeat=False)
+    with it, pytest.raises(StopIteration):
         it.next()
     with pytest.raises(NotImplementedError):
         it.reset()

@@ -223,9 +223,59 @@ def test_a_dict_that_a_sampler_has_keys_for_is_samples() -> None:
 
 
 def test_what_is_no_dataset_is_refused_before_torch_is_asked() -> None:
-    for given, says in (((4, Squares), "4 is no dataset"), ((Squares, 4), r"Squares is a class: .* Squares\(…\)")):
+    apart = torch.zeros(8, 2), torch.zeros(8)
+    for given, says in (
+        ((4, Squares), "4 is no dataset"),
+        ((Squares, 4), r"Squares is a class: .* Squares\(…\)"),
+        (apart, "batch_size is of type Tensor: arrays go together"),
+    ):
         with pytest.raises(mpiter.OptionError, match=says):
             Ours(*given)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "told"),
+    [
+        ([1, 2], {"collate_fn": 3}, "collate_fn=3 cannot be called"),
+        ([1, 2], {"worker_init_fn": 3}, "worker_init_fn=3 cannot be called"),
+        ([1, 2], {"generator": 5}, r"generator=5 is none of torch's: pass torch.Generator\(\).manual_seed"),
+        (
+            [1, 2],
+            {"sampler": torch.utils.data.RandomSampler},
+            r"sampler=RandomSampler is a class: .* RandomSampler\(…\)",
+        ),
+        ([1, 2], {"batch_sampler": 3}, "batch_sampler=3 is no iterable"),
+        (lambda index: index, {}, "<lambda> is a function: pass an object with __getitem__ and __len__"),
+        ((n for n in range(3)), {}, "generator can only be iterated over: derive from .*IterableDataset"),
+        (None, {}, "NoneType has neither"),
+    ],
+    ids=["collate_fn", "worker_init_fn", "generator", "sampler", "batch_sampler", "function", "iterator", "None"],
+)
+def test_what_torch_finds_out_late_is_refused_at_construction(dataset: Any, options: Any, told: str) -> None:
+    with pytest.raises(mpiter.OptionError, match=told):
+        Ours(dataset, **options)
+
+
+def test_what_torch_refuses_itself_it_says_in_its_own_words() -> None:
+    with pytest.raises(ValueError, match="sampler option is mutually exclusive with shuffle"):
+        Ours([1, 2], sampler=[0], shuffle=3)  # type: ignore[arg-type]
+    stream = torch.utils.data.ChainDataset([])
+    for name in ("shuffle", "sampler", "batch_sampler"):
+        options: dict[str, Any] = {name: 3}
+        with pytest.raises(ValueError, match=f"IterableDataset: expected unspecified {name} option"):
+            Ours(stream, **options)
+
+
+def test_the_second_epoch_of_a_sampler_that_is_an_iterator_is_warned_of() -> None:
+    loader = Ours(torch.arange(4.0), 2, sampler=iter([1, 0]))
+    assert len(list(loader)) == 1
+    with pytest.warns(RuntimeWarning, match=r"the sampler is an iterator \(list_iterator\)"):
+        assert list(loader) == []
+
+
+def test_a_word_is_no_shuffle() -> None:
+    with pytest.raises(mpiter.OptionError, match="shuffle='no' must be True or False"):
+        Ours(torch.arange(4.0), 2, shuffle="no")
 
 
 # -- collating ---------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from PIL import Image
 import mpiter
 from mpiter.images import ImageFolder, ImageList, Normalize, Resize
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*have no pictures")
+
 PICTURES = {
     "cat": ["2.jpg", "10.jpg", "deep/1.png"],
     "ant": ["1.JPG", "notes.txt", "é ü.jpg"],
@@ -50,10 +52,21 @@ def test_indices_are_those_of_a_list(root):
     folder = ImageFolder(root)
     assert folder[-1][1] == folder[np.int64(4)][1] == 1
     for index in (5, -6):
-        with pytest.raises(IndexError):
+        with pytest.raises(IndexError, match=f"no picture {index} among the 5 of <ImageFolder: "):
             folder[index]
     with pytest.raises(TypeError):
         folder["cat"]
+
+
+def test_it_says_what_it_is(root):
+    assert repr(ImageFolder(root)) == f"<ImageFolder: 5 pictures of 3 classes; {root}>"
+    assert repr(ImageList(["a.jpg"], root="/far")) == "<ImageList: 1 picture, no labels; /far>"
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_class_without_pictures_is_warned_of(root):
+    with pytest.warns(RuntimeWarning, match="1 of the folders in .* have no pictures, and are classes .*: 'zebra'"):
+        ImageFolder(root)
 
 
 def test_a_folder_without_pictures_is_refused(root):

@@ -176,7 +176,32 @@ def test_what_makes_no_sense_is_refused_at_construction():
         lambda: RandomResizedCrop(8, scale=(1, 0.5)),
         lambda: RandomResizedCrop(8, ratio=(0, 0.5)),
         lambda: Normalize(std=(1, 1, 0)),
+        lambda: RandomResizedCrop(8, scale=0.5),
+        lambda: RandomResizedCrop(8, scale=("a", "b")),
+        lambda: RandomResizedCrop(8, scale=(0.1, 0.5, 0.9)),
+        lambda: RandomResizedCrop(8, scale=(0, 0)),
+        lambda: RandomResizedCrop(8, scale=(128, 256)),
+        lambda: RandomResizedCrop(8, ratio=None),
         lambda: Normalize((0.5,) * 3, (0.5,)),
+        lambda: Flip(2),
+        lambda: Flip(-0.5),
+        lambda: Flip("often"),
+        lambda: Compose(Resize(8)),
+        lambda: Compose(Resize(8), Flip()),
     ):
         with pytest.raises(mpiter.OptionError):
             make()
+
+
+@pytest.mark.parametrize(
+    ("steps", "picture", "told"),
+    [
+        ([Normalize(), Resize(8)], PICTURE, "Resize, before what makes floats, such as Normalize"),
+        ([Normalize(), Normalize()], PICTURE, "put it behind the transforms of pixels, before those that make floats"),
+        ([Normalize()], PICTURE[:, :, :1], "3 channels, not uint8 of 1: .* a mean and a std for each channel"),
+        ([Resize(8)], PICTURE[:, :, 0], r"channels, not ndarray of shape \(\d+, \d+\)"),
+    ],
+)
+def test_what_a_transform_cannot_take_is_told_with_the_order_to_put_them_in(steps, picture, told):
+    with pytest.raises(TypeError, match=told):
+        Compose(steps)(picture)

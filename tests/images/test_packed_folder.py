@@ -17,6 +17,8 @@ from PIL import Image
 from mpiter.images import BrokenImage, Flip, ImageFolder, PackedFolder
 from mpiter.images.pack import pack
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*have no pictures")
+
 NAMES = (
     *("cat/1.jpg", "cat/2.JPEG", "cat/deep/3.png", "cat-like/1.png"),
     *("dog/ä/日.jpg", "dog/a.png", "dog/notes.txt", "top.png"),

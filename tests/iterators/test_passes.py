@@ -7,6 +7,7 @@ import itertools
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mpiter
@@ -64,13 +65,23 @@ def test_a_copy_is_in_the_same_pass() -> None:
     assert one(copy.copy(stream)) == one(pickle.loads(pickle.dumps(stream))) == one(stream)
 
 
-def test_reset_begins_with_the_first_pass_and_no_epoch_is_none() -> None:
+def test_reset_begins_with_the_first_pass() -> None:
     stream = passes()
     first = one(stream)
     one(stream)
     stream.reset()
     assert (one(stream), stream.epoch) == (first, 1)
-    assert [one(stream) for stream in [passes(epochs=0)] * 2] == [[], []]
+
+
+@pytest.mark.parametrize("data", [[], np.empty((0, 3)), (np.empty((0, 2)), np.empty(0))], ids=["list", "array", "pair"])
+def test_an_epoch_without_a_batch_is_warned_of(data: Any) -> None:
+    with pytest.warns(RuntimeWarning, match="no batch in an epoch: the dataset is empty"):
+        assert list(mpiter.batches(data, 2, n_processes=0)) == []
+
+
+def test_an_epoch_that_drop_last_leaves_out_is_warned_of() -> None:
+    with pytest.warns(RuntimeWarning, match="drop_last leaves out all 3 samples, since batch_size=4"):
+        mpiter.batches([1, 2, 3], 4, n_processes=0, drop_last=True)
 
 
 def test_what_can_only_be_iterated_over_is_refused_with_the_remedy() -> None:

@@ -153,6 +153,7 @@ def test_collate_fn_gets_the_samples_of_each_batch(loader: Maker) -> None:
     assert list(batches) == [collated([0, 1]), collated([2, 3]), collated([4])]
 
 
+@pytest.mark.filterwarnings("ignore:there was no batch in an epoch")
 @pytest.mark.parametrize("length", [0, 1, 12, 13])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_len_is_the_number_of_batches(without_workers: Maker, length: int, drop_last: bool) -> None:

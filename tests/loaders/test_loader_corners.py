@@ -64,6 +64,31 @@ def test_a_sampler_is_not_asked_far_ahead_at_once():
             assert len(asked) <= 2 * handed_out + 8
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"dataset": []}, "the dataset gives nothing"),
+        ({"dataset": [1, 2], "batch_size": 3, "drop_last": True}, "fewer samples than a batch, which drop_last leaves"),
+        ({"dataset": DATA, "sampler": []}, "the sampler gives nothing"),
+        ({"dataset": DATA, "sampler": iter([])}, r"the sampler is an iterator \(list_iterator\), which has come to"),
+        ({"dataset": (n for n in ())}, r"the dataset is an iterator \(generator\), which has come to its end; pass a"),
+    ],
+    ids=["empty", "drop_last", "sampler", "iterator", "generator"],
+)
+def test_an_epoch_without_a_batch_is_warned_of_at_its_end(options: dict[str, Any], told: str) -> None:
+    with pytest.warns(RuntimeWarning, match=f"no batch in an epoch: .*{told}"):
+        assert list(DataLoader(**options)) == []
+
+
+def test_an_epoch_that_goes_on_at_its_end_is_not_warned_of():
+    loader = DataLoader([1, 2], 2, sampler=[0, 1])
+    epoch = iter(loader)
+    next(epoch)
+    again = DataLoader([1, 2], 2, sampler=[0, 1])
+    again.load_state_dict(loader.state_dict())
+    assert list(again) == []
+
+
 class Sharded:
     def __init__(self):
         self.numbers = range(40)

@@ -50,6 +50,7 @@ def test_other_arguments_are_those_of_batches() -> None:
 # -- what is refused -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:there is no batch in an epoch")
 def test_what_makes_no_sense_is_refused() -> None:
     for options, says in (
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
@@ -116,6 +117,9 @@ def test_the_command_shows_the_trials_the_table_and_the_choice(capsys: pytest.Ca
 def test_what_is_asked_wrongly_is_told_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     for name, says in (
         ("elephants", "write module:name"),
+        ("mine_to_tune", "mine_to_tune is a module: write mine_to_tune:NAME"),
+        ("mine_to_tune.py", "is a file: write mine_to_tune:dataset"),
+        ("./data/mine_to_tune.py:Own", "is a file: write data.mine_to_tune:Own"),
         ("nowhere:Own", "No module named 'nowhere'"),
         ("mine_to_tune:Onw", "has no attribute 'Onw'"),
         ("mine_to_tune:Needs", "name a function of no arguments"),

@@ -57,6 +57,11 @@ class NoLength:
         return index
 
 
+class Unopened(NoLength):
+    def __len__(self):
+        raise TypeError("it is not open")
+
+
 BACKENDS = "'process', 'thread', 'ray', 'mpi'"
 AT_CONSTRUCTION = {
     "a dataset without length": (
@@ -77,6 +82,23 @@ AT_CONSTRUCTION = {
         lambda: MultiprocessIterator([], 2),
         "the dataset is empty, so it cannot be repeated; pass repeat=False or fill it.",
     ),
+    "a word for yes": (lambda: batches(DATA, 2, shuffle="yes"), "shuffle='yes' must be True or False."),
+    "a word for no": (lambda: batches(DATA, 2, drop_last="no"), "drop_last='no' must be True or False."),
+    "a word for a loader": (lambda: mpiter.DataLoader(DATA, 2, shuffle="no"), "shuffle='no' must be True or False."),
+    "a function that is none": (
+        lambda: batches(DATA, 2, worker_init=3),
+        "worker_init=3 cannot be called; pass a function.",
+    ),
+    "a length that fails": (lambda: batches(Unopened(), 2), "len(dataset) of Unopened fails: it is not open."),
+    "a sampler's class": (
+        lambda: mpiter.DataLoader(DATA, 2, sampler=NoLength),
+        "sampler=NoLength is a class: pass an object of it, NoLength(…).",
+    ),
+    "a number for a sampler": (
+        lambda: mpiter.DataLoader(DATA, batch_sampler=3),
+        "batch_sampler=3 is no iterable: pass a list of keys, or what yields them.",
+    ),
+    "no epochs": (lambda: batches(DATA, 2, epochs=0), "epochs=0 must be at least 1."),
     "a batch size of zero": (lambda: MultiprocessIterator(DATA, 0), "batch_size=0 must be at least 1."),
     "a negative number of workers": (
         lambda: batches(DATA, 2, n_processes=-1),
