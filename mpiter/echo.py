@@ -138,9 +138,13 @@ class Echo(Generic[B]):
         self._marks: list[Any] = []  # the source's states at the beginning of these two blocks
 
     def __iter__(self) -> Self:
-        if not hasattr(self.source, "__next__"):  # a loader: each iter() is an epoch
-            self._forget()
+        if not hasattr(self.source, "__next__") and self._turns is not None:  # a loader: each iter() is an epoch
+            self._end()  # a pass that was left counts too, as one of the loader's
         return self
+
+    def _end(self) -> None:
+        self._forget()
+        self._passes += 1
 
     def __next__(self) -> B:
         turns = self._begin() if self._turns is None else self._turns
@@ -148,8 +152,7 @@ class Echo(Generic[B]):
         while True:
             if self._taken >= len(turns):
                 if self._has_ended and not self._now:
-                    self._forget()
-                    self._passes += 1
+                    self._end()
                     raise StopIteration
                 self._before, self._now = self._now, []
                 self._block, self._taken = self._block + 1, 0
@@ -260,6 +263,18 @@ class Echo(Generic[B]):
     def passes(self) -> int:
         """The number of passes before the present one, further uses included."""
         return self._passes
+
+    def end_pass(self) -> bool:
+        """Count the present pass as ended if all its batches were handed out; return False if the pass goes on.
+
+        An iterator has no passes to end: a loop that asks it for more goes on in it.
+        """
+        if not hasattr(self.source, "end_pass"):
+            return True
+        if self._turns is not None and self.is_new_epoch:
+            self.source.end_pass()
+            self._end()
+        return self._turns is None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch handed out, as values that JSON can store."""

@@ -244,9 +244,11 @@ def import_once(modules: Iterable[str]) -> None:
             _server = _ForkServer(wanted)
         elif wanted == server.modules:
             return
+        elif coming is not None and not coming.is_ready:
+            # It isn't replaced before it has finished, even if more is wanted by now: it doesn't end while it imports,
+            # and on a busy machine such servers would pile up, each slowing the others down.
+            return
         elif coming is not None and wanted <= coming.modules and not coming.is_outdated:
-            if not coming.is_ready:
-                return
             _ending.append(server)
             _server, _coming = coming, None
         else:

@@ -2,8 +2,9 @@
 
 ``reduced`` runs where ``byvalue`` pickles, ``_make`` and ``_fill`` where the pickle is read.  Guarantees that every
 attribute of the class's own namespace arrives, also one that a base has too: which base a look-up asks first isn't
-asked here.  And that nothing of the program's runs for a class a second time: what ``__init_subclass__``, a metaclass
-or an Enum's ``__init__`` made of the class is part of what arrives.
+asked here.  And that nothing of the script's runs for a class a second time: what ``__init_subclass__``, a metaclass
+or an Enum's ``__init__`` made of the class is part of what arrives.  Imported ones do run, since their modules may note
+their subclasses; but the keywords of the class statement aren't known, and what wants some is left out.
 
 cloudpickle does otherwise: it leaves out what it takes for inherited, and runs these on a class without attributes.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import inspect
 import typing
 import weakref
 from collections.abc import Callable, Iterator
@@ -40,7 +42,7 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
     kind: Any = type(cls)
     # A metaclass of the program's isn't run again.  Neither is TypedDict's, which refuses the bases that it has given.
     makers = [type] if typing.is_typeddict(cls) else kind.__mro__
-    maker = next(one for one in makers if goes_by_name(one))
+    maker = next(one for one in makers if goes_by_name(one) and not _wants_keywords(one))
     namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     for name in ("__slots__", "__orig_bases__"):
         if name in vars(cls):
@@ -71,6 +73,18 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
     return _make, arguments, Contents(maker, attributes, registered, members), None, None, _fill
 
 
+def _wants_keywords(kind: Any) -> bool:
+    """True if a metaclass makes no class without keywords of the class statement, which no class remembers."""
+    try:
+        for method in (kind.__new__, kind.__init__):
+            inspect.signature(method).bind(kind, "name", (), {})
+    except TypeError:
+        return True
+    except ValueError:  # it is written in C, and tells nothing
+        return False
+    return False
+
+
 def _check_values(cls: Any) -> None:
     """Refuse an Enum whose members hold more than what their values and their attributes tell."""
     mixed = cls._member_type_
@@ -87,6 +101,7 @@ def _is_own_descriptor(cls: type, name: str, value: Any) -> bool:
     return is_descriptor and value.__objclass__ is cls and value.__name__ == name
 
 
+_IMMUTABLE = 1 << 8  # CPython's flag of types whose attributes can't be set
 _empty: weakref.WeakSet[type] = weakref.WeakSet()  # classes that were made and not filled yet
 
 
@@ -123,8 +138,10 @@ def _running_nothing(bases: tuple[type, ...]) -> Iterator[None]:
     for one in {one for base in bases for one in base.__mro__}:
         for name in _names_that_run(one) & vars(one).keys():
             theirs[one, name] = vars(one)[name]
-    for one, name in theirs:
-        type.__setattr__(one, name, _INSTEAD[name])
+    for (one, name), original in theirs.items():
+        is_imported = one not in identifiers._DYNAMIC_CLASS_TRACKER_BY_CLASS
+        instead = _tried(original) if name == "__init_subclass__" and is_imported else _INSTEAD[name]
+        type.__setattr__(one, name, instead)
     try:
         yield
     finally:
@@ -134,8 +151,7 @@ def _running_nothing(bases: tuple[type, ...]) -> Iterator[None]:
 
 def _names_that_run(cls: type) -> set[str]:
     """Return the methods of a class that would run for a class derived from it, and needn't."""
-    came = cls in identifiers._DYNAMIC_CLASS_TRACKER_BY_CLASS
-    found = {"__init_subclass__"} if came else set()
+    found = set() if cls.__flags__ & _IMMUTABLE else {"__init_subclass__"}
     if issubclass(cls, Enum) and cls.__module__ != Enum.__module__:
         found |= {"__new_member__", "__init__"}  # of members, whose attributes are part of what arrives
     return found
@@ -143,6 +159,19 @@ def _names_that_run(cls: type) -> set[str]:
 
 def _nothing(cls: Any, /, **keywords: Any) -> None:
     """Do nothing, for a class that is whole."""
+
+
+def _tried(original: Any) -> Any:
+    """Return an ``__init_subclass__`` that may fail; it is of a class that was imported, whose module notes subclasses.
+
+    It is called without the keywords of the class statement, which no class remembers, and may want them.
+    """
+
+    def init_subclass(cls: Any, /, **keywords: Any) -> None:
+        with contextlib.suppress(Exception):
+            original.__get__(None, cls)(**keywords)
+
+    return classmethod(init_subclass)
 
 
 def _new_member(cls: Any, *value: Any) -> Any:

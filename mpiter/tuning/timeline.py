@@ -135,6 +135,8 @@ def read(path: str) -> list[Loading]:
     """Return what the trace in the file ``path`` says; raise an OptionError if it can't be one."""
     loops = dict[int, Loading]()
     number = 0
+    # Another machine's clock may have begun later than this one's, so that its workers' times are below zero.
+    earliest = 0
     try:
         events = json.loads(Path(path).read_bytes())
         if not isinstance(events, list):
@@ -143,7 +145,11 @@ def read(path: str) -> list[Loading]:
             number += 1
             if event["cat"] != "mpiter":
                 raise ValueError("another program wrote it")
-            _note(loops, event)
+            earliest = min(earliest, _whole(event["ts"], least=-_LARGEST))
+        number = 0
+        for event in events:
+            number += 1
+            _note(loops, event, earliest)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         where = f"event {number} of {path}" if number else path
         raise OptionError(
@@ -167,11 +173,11 @@ def read(path: str) -> list[Loading]:
     return found
 
 
-def _note(loops: dict[int, Loading], event: dict[str, Any]) -> None:
-    """Add an event, in the form that ``trace.py`` gives it."""
+def _note(loops: dict[int, Loading], event: dict[str, Any], earliest: int) -> None:
+    """Add an event, in the form that ``trace.py`` gives it; its time counts from ``earliest``."""
     phase, name, args = event["ph"], event["name"], event["args"]
     loop, thread = _whole(event["pid"]), _whole(event["tid"])
-    begin = _whole(event["ts"]) / 1e6
+    begin = (_whole(event["ts"], least=earliest) - earliest) / 1e6
     end = begin + _whole(event["dur"]) / 1e6
     if phase == "M" and name == "process_name":
         loops[loop] = Loading(str(args["name"]).partition(": ")[2], {})
@@ -187,8 +193,8 @@ def _note(loops: dict[int, Loading], event: dict[str, Any]) -> None:
         raise ValueError(f"unknown: {name!r}")
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < _LARGEST:
+def _whole(value: Any, least: int = 0) -> int:
+    if type(value) is not int or not least <= value < _LARGEST:
         raise ValueError(f"{value!r} is no number of such an event")
     return value
 

@@ -605,9 +605,14 @@ def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bi
     [lambda c, a, b: zip(c.steps(a), b, strict=False), lambda c, a, b: c.steps(zip(a, b, strict=False))],
     ids=["steps of one", "steps of both"],
 )
-def test_loaders_that_are_zipped_go_on_with_the_next_epoch_after_the_last_step_of_one(tmp_path, pairs):
+@pytest.mark.parametrize(
+    "other",
+    [lambda: mpiter.DataLoader(range(6), 2, shuffle=True, seed=2), lambda: Echo(mpiter.DataLoader(range(2), 2), 3)],
+    ids=["loader", "echo"],
+)
+def test_loaders_that_are_zipped_go_on_with_the_next_epoch_after_the_last_step_of_one(tmp_path, pairs, other):
     def train(path, until=None):
-        done, loaders = [], [mpiter.DataLoader(range(6), 2, shuffle=True, seed=seed) for seed in (1, 2)]
+        done, loaders = [], [mpiter.DataLoader(range(6), 2, shuffle=True, seed=1), other()]
         with contextlib.suppress(KeyboardInterrupt), mpiter.Checkpoint(path, *loaders) as c:
             for epoch in c.epochs(3):
                 for x, y in pairs(c, *loaders):
@@ -662,13 +667,15 @@ def test_a_second_pass_without_epochs_is_warned_of_when_it_begins_and_when_it_is
     again.close()
 
 
-def test_a_second_pass_within_an_epoch_is_warned_of(path):
-    loader = mpiter.DataLoader(range(4), 2)
+@pytest.mark.parametrize("source", [SOURCES["loader"], SOURCES["echo"]], ids=["loader", "echo"])
+@pytest.mark.parametrize("first", [1, None], ids=["left", "whole"])
+def test_another_loop_within_an_epoch_is_warned_of_at_its_first_step(path, source, first):
+    loader = source()
     with mpiter.Checkpoint(path, loader) as c:
         for _ in c.epochs(1):
-            list(c.steps(loader))
+            list(itertools.islice(c.steps(loader), first))
             with pytest.warns(RuntimeWarning, match=r"within one epoch of c\.epochs"):
-                list(c.steps(loader))
+                next(c.steps(loader))
 
 
 def test_a_loop_that_is_left_within_each_epoch_is_warned_of_at_the_first_ones_end(path):

@@ -394,9 +394,20 @@ TRAVELLING = [  # between processes; what else does is tried in test_codec.py
 @pytest.mark.parametrize(("names", "options"), [(BUILDS, {}), (TRAVELLING, FORKED)], ids=["here", "forked"])
 def test_batches_are_what_torchs_default_collate_makes(names: Any, options: dict[str, Any]) -> None:
     for name in names:
-        expected = outcomes(iter(Theirs(Built(BUILDS[name], 7), 3)))
-        with Ours(Built(BUILDS[name], 7), 3, **options) as ours:
+        expected = outcomes(iter(Theirs(Built(BUILDS[name], LENGTH), 3)))
+        with Ours(Built(BUILDS[name], LENGTH), 3, **options) as ours:
             assert outcomes(iter(ours)) == expected, name
+
+
+def test_batches_are_torchs_too_where_samples_begin_to_differ_after_many_that_were_alike() -> None:
+    """By then whole batches are read at once, in the way that the first ones called for."""
+    for name, build in BUILDS.items():
+
+        def later(i: int, build: Any = build) -> Any:
+            return build(max(0, i - 10))
+
+        with Ours(Built(later, LENGTH), 3) as ours:
+            assert outcomes(iter(ours)) == outcomes(iter(Theirs(Built(later, LENGTH), 3))), name
 
 
 @pytest.mark.parametrize("options", [{}, FORKED], ids=["here", "forked"])
@@ -409,8 +420,8 @@ def test_samples_alone_and_whole_batches_are_collated_as_torch_does(options: dic
         with Ours(Built(BUILDS[name], 3), None, **options) as ours:
             assert outcomes(iter(ours)) == outcomes(iter(Theirs(Built(BUILDS[name], 3), None))), name
     for name in ("nested", "of several lengths", "sparse"):
-        with Ours(Together(BUILDS[name], 7), 3, **options) as ours:
-            assert outcomes(iter(ours)) == outcomes(iter(Theirs(Together(BUILDS[name], 7), 3))), name
+        with Ours(Together(BUILDS[name], LENGTH), 3, **options) as ours:
+            assert outcomes(iter(ours)) == outcomes(iter(Theirs(Together(BUILDS[name], LENGTH), 3))), name
 
 
 @pytest.mark.parametrize("samples", [[*"abcdefg"], [*enumerate("abcdefg")], [{"x": x} for x in "abcdefg"]])

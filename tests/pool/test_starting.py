@@ -221,6 +221,39 @@ def test_workers_that_end_with_each_epoch_import_once_what_a_fork_can_share(tmp_
     ]
 
 
+LINGERING = """
+import os, time
+
+if os.getppid() == int(os.environ.get("PROGRAM", "0")):  # a fork server imports this: a worker's parent is the server
+    while not os.path.exists("go on"):
+        time.sleep(0.01)
+
+class Data(list):
+    pass
+"""
+
+
+def test_one_server_at_a_time_imports_beside_the_workers_even_if_another_is_wanted(tmp_path: Path) -> None:
+    """It can't be ended while it imports: on a busy machine servers that import in vain would pile up."""
+    (tmp_path / "lingering.py").write_text(LINGERING)
+    text = """
+    import os, pathlib
+    import psutil
+    import mpiter
+    import lingering
+
+    os.environ["PROGRAM"] = str(os.getpid())
+    for number in range(4):
+        os.environ["NUMBER"] = str(number)  # a module might look at it: what an earlier server imports is outdated
+        for _ in mpiter.DataLoader(lingering.Data([1, 2]), 2, num_workers=1, persistent_workers=False):
+            pass
+    children = [" ".join(child.cmdline()) for child in psutil.Process().children()]
+    print(sum("lingering" in command for command in children))
+    pathlib.Path("go on").touch()
+    """
+    assert run(tmp_path, text).ended_well().lines == ["1"]
+
+
 KEPT = {
     "plain": "import json, random; SIZE = random.random()",
     "closed": "with open(__file__) as file: TEXT = file.read()",

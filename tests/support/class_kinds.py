@@ -16,6 +16,8 @@ import re
 import sys
 import typing
 
+import imported_bases
+
 import mpiter
 from mpiter.datasets.ship import by_value
 
@@ -180,6 +182,22 @@ class Wide(metaclass=Meta, scale=3):
     width = 5
 
 
+class Registered(imported_bases.Keyed, key="registered"):
+    pass
+
+
+class Deeper(Registered, key="deeper"):
+    pass
+
+
+class Popped(imported_bases.Popping, key="popped"):
+    pass
+
+
+class Scaled(imported_bases.Scaled, scale=3):
+    pass
+
+
 class Owned:
     def __set_name__(self, owner, name):
         self.owner, self.name = owner, name
@@ -203,6 +221,20 @@ def init_subclass_works_on():
         pass
 
     return Later.name, Plugin.known[-1], Plugin.known.pop()
+
+
+@row
+def init_subclass_of_an_imported_base_that_wants_a_keyword():
+    class Later(Registered, key="later"):
+        pass
+
+    names = [one.__name__ for one in imported_bases.Keyed.__subclasses__()]
+    return Registered.key, Deeper.key, Popped.key, Later.key, names
+
+
+@row
+def an_imported_metaclass_that_wants_a_keyword():
+    return Scaled.scale, type(Scaled).__name__
 
 
 @row

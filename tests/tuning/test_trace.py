@@ -299,6 +299,17 @@ def test_a_large_trace_is_drawn_in_slices_and_the_longest_wait_closer(
 GOOD = a_trace(1, 2, 1)
 
 
+def test_times_below_zero_are_those_of_a_later_clock_and_the_earliest_is_drawn_at_zero(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.json"
+    pages = []
+    for later in (0, 5_000_000):
+        path.write_text(json.dumps([{**event, "ts": event["ts"] - later} for event in GOOD]))
+        pages.append(drawn(path, capsys))
+    assert pages[0] == pages[1]
+
+
 @pytest.mark.parametrize(
     "content",
     [

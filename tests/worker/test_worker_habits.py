@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import platform
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -219,8 +220,12 @@ def test_a_dataset_may_fork_and_no_child_answers_for_its_worker(capfd, method, s
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_process_that_a_worker_thread_forks_ends_and_does_not_wait_for_more_to_fetch():
+    # Where filelock was imported (by Chainer or torch), a fork raises an error while another thread is within one.
+    one_at_a_time = threading.Lock()
+
     def fork(i):
-        child = os.fork()
+        with one_at_a_time:
+            child = os.fork()
         if not child:
             sys.exit(i)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
