@@ -171,13 +171,27 @@ def test_a_distributed_sampler_is_told_of_epochs() -> None:
     assert seen[0] != seen[1] == seen[2]
 
 
+class Negated(data.Subset[Any]):
+    """A subset that makes samples of its own from those of its tensors."""
+
+    def __getitem__(self, index: Any) -> Any:
+        row, label = self.dataset[self.indices[index]]
+        return -row, label
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
 TENSORS = data.TensorDataset(torch.arange(46.0).reshape(23, 2), torch.arange(23))
+NEGATED = Negated(TENSORS, range(1, 23))
 DATASETS: dict[str, Any] = {
     "TensorDataset": TENSORS,
     "a subset": data.Subset(TENSORS, [3, -1, 3, *range(20)]),
     "a subset by an array": data.Subset(TENSORS, np.arange(20)[::-1]),  # type: ignore[arg-type]
     "a subset by a tensor": data.Subset(TENSORS, torch.arange(20)),  # type: ignore[arg-type]
     "a subset of a subset": data.Subset(data.Subset(TENSORS, range(1, 23)), range(1, 22)),
+    "a subset that reads samples itself": NEGATED,
+    "a subset of one that reads samples itself": data.Subset(NEGATED, range(1, 22)),
     "a part of a random split": data.random_split(TENSORS, [0.9, 0.1], torch.Generator().manual_seed(3))[0],
     "a subset of samples": data.Subset([(torch.full((2,), at), at) for at in range(23)], range(1, 23)),  # type: ignore[arg-type]
     "StackDataset": data.StackDataset(a=list(range(12)), b=torch.arange(12.0)),
