@@ -144,7 +144,7 @@ class Options:
     def warn_of_disorder(self) -> None:
         """Warn that a state isn't exact if batches are handed out as they finish."""
         if not self.in_order:
-            warn("in_order=False: going on from a state, some samples come twice and as many never; see in_order=True.")
+            warn("in_order=False: going on from a state, some samples may come twice, or never; see in_order=True.")
 
     def prepare(self) -> None:
         """Have the backend start what takes time, such as a fork server, because workers will be needed soon."""

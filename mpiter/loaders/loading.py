@@ -401,7 +401,10 @@ class Loading(Generic[B_co]):
         """Keep the pump of an abandoned or finished epoch for the next one, or end it.  The garbage collector calls
         this too, so busy workers aren't waited for: a pump without references ends by itself."""
         pump, current.pump = current.pump, None
-        if self.persistent_workers is not False and not self._is_closed and self._resting is None:
+        # Two epochs at once have two pumps.  That of the newest epoch takes the place of
+        # an older one, since its streams have noted what the next epoch goes on from.
+        is_wanted = self._resting is None or (pump is not None and current is self._pass)
+        if self.persistent_workers is not False and not self._is_closed and is_wanted:
             self._resting = pump
         elif pump is not None and current.has_ended:
             pump.close()

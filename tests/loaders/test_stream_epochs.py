@@ -127,6 +127,22 @@ def test_in_workers_that_persist_a_stream_keeps_what_it_notes_of_itself() -> Non
         assert third[0] == [300, 301, 302]
 
 
+def test_the_next_epoch_follows_the_newest_even_if_that_began_while_another_lasted() -> None:
+    with mpiter.DataLoader(Telling(), 3, num_workers=1, persistent_workers=True) as loader:
+        batches(loader)
+        state = loader.state_dict()
+        second, third = batches(loader), batches(loader)
+        assert second != third
+    with mpiter.DataLoader(Telling(), 3, num_workers=1, persistent_workers=True) as loader:
+        older = iter(loader)
+        next(older)
+        loader.load_state_dict(state)
+        newer = iter(loader)
+        del older
+        assert batches(newer) == second
+        assert batches(loader) == third
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("stream", [Epochs, OnAndOn, Telling])
 def test_so_it_is_in_torchs_persistent_workers(stream: Any) -> None:
