@@ -132,7 +132,7 @@ class ImageFolder(Pictures):
             raise OptionError(f"{root} has no subfolder with pictures ({', '.join(EXTENSIONS)}).")
         if without := self.class_to_idx.keys() - {name for name, *_ in in_order}:
             named = ", ".join(map(repr, sorted(without)[:_FEW])) + ", …" * (len(without) > _FEW)
-            warn(f"{len(without)} of the folders in {root} have no pictures, and are classes all the same: {named}.")
+            warn(f"folders in {root} without pictures ({len(without)}) count as classes too: {named}.")
         labels = np.array([self.class_to_idx[name] for name, *_ in in_order], np.int32)
         super().__init__(root, ("".join(name) for _, *name in in_order), labels, transform, options)
 
@@ -194,7 +194,8 @@ def _lines(path: Path) -> list[Any]:
         raise OptionError(f"{os.fspath(path)} is no text file of paths; for a single picture pass a list, [path].")
     bare = [line for line in lines if not re.search(r"\s[+-]?[0-9]+$", line)]
     if 0 < len(bare) < len(lines):
-        raise OptionError(f"line {bare[0]!r:.80} of {os.fspath(path)} has no label, while others have one.")
+        line = f"line {bare[0]!r:.80} of {os.fspath(path)}"
+        raise OptionError(f"{line} has no whole number at its end, as other lines have: their labels.")
     return lines if bare else [(name, int(label)) for name, label in (line.rsplit(None, 1) for line in lines)]
 
 

@@ -33,6 +33,8 @@ from ..worker.here import WorkerInfo
 from .tensors import collated, collated_anywhere, default_collate, tensors_of, tensors_of_columns
 
 starting.preloaded += ["torch", __package__]
+# What torch's loader lets programs change between epochs, though workers have got it.
+_FIXED = frozenset({"collate_fn", "num_workers", "worker_init_fn", "timeout", "pin_memory", "prefetch_factor"})
 _TorchsLoader = torch.utils.data.DataLoader  # kept, since some programs put our class in its place in torch's module
 
 
@@ -140,8 +142,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     _get_iterator = Loading.__iter__  # some frameworks call this name
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "collate_fn" and "_next" in self.__dict__ and value is not self.collate_fn:
-            raise OptionError("collate_fn is fixed once the loader is made, since workers get it: make a new loader.")
+        if name in _FIXED and "_next" in self.__dict__ and value != getattr(self, name):
+            raise OptionError(f"{name} is fixed once the loader is made, since workers get it: make a new loader.")
         super().__setattr__(name, value)
 
     def __len__(self) -> int:

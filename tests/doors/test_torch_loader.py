@@ -916,11 +916,12 @@ def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
     assert (tmp_path / "run.json").exists()
 
 
-def test_a_collate_fn_that_is_set_later_is_refused_rather_than_ignored() -> None:
+@pytest.mark.parametrize("name", ["collate_fn", "num_workers", "worker_init_fn", "timeout", "pin_memory"])
+def test_what_workers_have_got_is_refused_when_it_is_set_later_rather_than_ignored(name: str) -> None:
     loader = Ours([1, 2, 3], 2)
-    loader.collate_fn = loader.collate_fn
-    with pytest.raises(mpiter.OptionError, match="is fixed once the loader is made"):
-        loader.collate_fn = list
+    setattr(loader, name, getattr(loader, name))
+    with pytest.raises(mpiter.OptionError, match=f"{name} is fixed once the loader is made"):
+        setattr(loader, name, 3)
     with pytest.raises(ValueError, match="sampler attribute should not be set"):  # torch's own refusals
         loader.sampler = [1]
 

@@ -13,7 +13,7 @@ from PIL import Image
 import mpiter
 from mpiter.images import ImageFolder, ImageList, Normalize, Resize
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*have no pictures")
+pytestmark = pytest.mark.filterwarnings("ignore:folders in .* without pictures")
 
 PICTURES = {
     "cat": ["2.jpg", "10.jpg", "deep/1.png"],
@@ -65,7 +65,7 @@ def test_it_says_what_it_is(root):
 
 @pytest.mark.filterwarnings("default")
 def test_a_class_without_pictures_is_warned_of(root):
-    with pytest.warns(RuntimeWarning, match="1 of the folders in .* have no pictures, and are classes .*: 'zebra'"):
+    with pytest.warns(RuntimeWarning, match=r"folders in .* without pictures \(1\) count as classes too: 'zebra'"):
         ImageFolder(root)
 
 
@@ -179,7 +179,7 @@ def test_a_text_file_has_a_pair_or_a_path_a_line(root):
     assert list(paths.paths) == list(pairs.paths)
     assert paths[0].shape == (20, 30, 3)
     (root / "both.txt").write_text("cat/2.jpg 3\ncat/10.jpg\n")
-    with pytest.raises(mpiter.OptionError, match=r"line 'cat/10\.jpg' of .*both\.txt has no label"):
+    with pytest.raises(mpiter.OptionError, match=r"line 'cat/10\.jpg' of .*both\.txt has no whole number"):
         ImageList(root / "both.txt", root=root)
     with pytest.raises(mpiter.OptionError, match=r"2\.jpg is no text file of paths; .* pass a list"):
         ImageList(root / "cat" / "2.jpg")
