@@ -16,7 +16,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ from ..worker.seeding import give_back, global_generators, state_of
 from .shards import check_told
 
 _MANY = 1 << 12  # keys that are skipped at once
+_OF_LISTS: type[Iterator[Any]] = type(iter([]))
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in a repr; it differs between processes
 
 
@@ -187,6 +188,7 @@ class Drawn(Plans):
             if keys is not None:
                 lots[before.position] = _Lot(before, keys)
                 self._go_behind(keys)
+                self._go_round_generator()
 
     def _ask(self, count: int | None, whole: bool = False) -> list[Any] | Exception | None:
         """Return the sampler's next ``count`` keys, or the next list of keys that it gives; the same until
@@ -210,6 +212,16 @@ class Drawn(Plans):
             self._has_ended = True
             return None
         return list(given[0]) if self._size is None else given
+
+    def _go_round_generator(self) -> None:
+        """Take further keys from the list that a generator passes on by ``yield from``, as torch's RandomSampler does.
+
+        To ask the generator takes three times as long; when the list has come to its end, it goes on.
+        """
+        keys = self._keys
+        passed_on = getattr(keys, "gi_yieldfrom", None)  # only a generator has it
+        if keys is not None and type(passed_on) is _OF_LISTS:
+            self._keys = chain(passed_on, keys)
 
     def _go_behind(self, keys: list[Any] | Exception) -> None:
         """Note that ``keys`` are drawn; no more are after an error."""

@@ -463,3 +463,27 @@ def test_an_iterator_that_is_kept_by_a_traceback_ends_with_it(kind: str) -> None
     with makers(kind, 2) as maker, pytest.raises(ZeroDivisionError):
         for batch in maker.class_(Squares(), 1, num_workers=2):
             len(batch) / 0
+
+
+class PassesOn:
+    """A sampler that passes on the keys of lists by ``yield from``, with keys of its own between them."""
+
+    def __iter__(self):
+        yield from [3, 1, 4]
+        yield 1
+        yield from (5, 9)
+        yield from [2, 6, 5]
+        self.has_ended = True
+
+    def __len__(self):
+        return 9
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 9])
+def test_a_sampler_that_passes_on_lists_is_asked_for_what_lies_between_them(batch_size):
+    sampler = PassesOn()
+    loader = mpiter.DataLoader(range(10), batch_size, sampler=sampler)
+    for _ in range(2):
+        sampler.has_ended = False
+        assert [key for batch in loader for key in batch.tolist()] == [3, 1, 4, 1, 5, 9, 2, 6, 5]
+        assert sampler.has_ended
