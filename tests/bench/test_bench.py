@@ -27,7 +27,8 @@ from workers import nwt
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 EXPERIMENTS = list(runpy.run_path(str(BENCH / "__main__.py"))["found"]())
 RUN = [name for name in EXPERIMENTS if name != "guard"]  # which tests/__main__.py runs as a whole
-NEEDS = {"cluster": "ray", "dataloader": "torch"}  # what an experiment can't do without, and what has it
+# What an experiment can't do without, and what has it.
+NEEDS = {"cluster": "ray", "dataloader": "torch", "saving": "torch"}
 
 
 @pytest.mark.timeout(300)
