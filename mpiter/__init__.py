@@ -43,7 +43,7 @@ from .worker.here import WorkerInfo, get_worker_info
 from .worker.seeding import get_rng
 
 if TYPE_CHECKING:  # otherwise imported on first use, since workers, which import this module too, need none of these
-    from .checkpoint import Checkpoint
+    from .checkpoint.checkpoint import Checkpoint
     from .datasets.packed import Packed
     from .iterators.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator, batches
     from .loaders.loader import DataLoader
@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # otherwise imported on first use, since workers, which impor
     from .tuning.tune import tune
 
 _WHEN_ASKED = {
-    "Checkpoint": "checkpoint",
+    "Checkpoint": "checkpoint.checkpoint",
     "Packed": "datasets.packed",
     **dict.fromkeys(("MultiprocessIterator", "MultithreadIterator", "SerialIterator"), "iterators.iterators"),
     "batches": "iterators.iterators",

@@ -260,6 +260,11 @@ class Echo(Generic[B]):
         return not has_more and (self._has_ended or bool(self.source.is_new_epoch))
 
     @property
+    def has_passes(self) -> bool:
+        """True if each ``for`` loop begins anew, as over a loader."""
+        return hasattr(self.source, "end_pass")
+
+    @property
     def passes(self) -> int:
         """The number of passes before the present one, further uses included."""
         return self._passes
@@ -271,6 +276,13 @@ class Echo(Generic[B]):
         """
         if not hasattr(self.source, "end_pass"):
             return True
+        if self._loaded is not None:
+            # Only its turns show whether any is left; if some are, they are to come as they would have.
+            loaded = dict(self._loaded)
+            self._begin()
+            if not self.is_new_epoch:
+                self.load_state_dict(loaded)
+                return False
         if self._turns is not None and self.is_new_epoch:
             self.source.end_pass()
             self._end()

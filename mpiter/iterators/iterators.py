@@ -163,6 +163,8 @@ class SerialIterator(DatasetIterator[Data_co]):
 class Batches(Stacks[Data_co, Ragged_co], DatasetIterator[Data_co]):
     """An iterator of stacked batches; ``batches()`` makes it."""
 
+    _stays = False  # at the end of a pass, when the next ``for`` begins
+
     if not TYPE_CHECKING:
         __class_getitem__ = classmethod(GenericAlias)  # for fewer types, too: Python knows no defaults
 
@@ -177,10 +179,23 @@ class Batches(Stacks[Data_co, Ragged_co], DatasetIterator[Data_co]):
     def __iter__(self) -> Self:
         """Continue this pass over the epochs, or begin the next pass if this one is at its end."""
         self._began = self.epoch, self.current_position
-        if self._pace.end_at(self._cursor):
+        stays, self._stays = self._stays, False
+        if self._pace.end_at(self._cursor) and not stays:
             self._passes += 1
             super()._go(self._cursor)
         return self
+
+    @property
+    def has_passes(self) -> bool:
+        """True if a ``for`` loop comes to an end."""
+        return self._sampling.epochs is not None
+
+    def stay_at_end(self) -> None:
+        """Have the next ``for`` find no batches, if the state that was loaded is of the end of a pass.
+
+        This is for a program that goes on with what follows the pass's loop.
+        """
+        self._stays = True
 
     def _go(self, cursor: Cursor, seed: int | None = None) -> None:
         if self._sampling.epochs:  # the pass that ends with the place, if it has got there

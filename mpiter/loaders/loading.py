@@ -455,6 +455,8 @@ class Loading(Generic[B_co]):
         current = self._pass
         return current is not None and self._next.generators is None and self._rest(current.position) == 0
 
+    has_passes = True  # each ``for`` loop is one
+
     @property
     def passes(self) -> int:
         """The number of passes before the present one; each is an epoch."""

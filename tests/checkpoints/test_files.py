@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import random
+import threading
 from collections import OrderedDict
 
 import numpy as np
@@ -132,6 +133,7 @@ def parts_of(plain, path=()):
         yield from parts_of(part, (*path, key))
 
 
+@pytest.mark.filterwarnings("ignore:.* doesn't hold .*taken as it is")
 @settings(max_examples=50)
 @given(data=st.data())
 def test_a_value_that_was_planted_in_a_file_is_a_state_error_or_a_value(tmp_path_factory, data):
@@ -204,21 +206,85 @@ def test_a_disk_that_is_full_leaves_the_file_that_was_there(path, monkeypatch, w
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_save_that_fails_on_the_way_is_told_and_tried_again(path, monkeypatch):
+@pytest.mark.parametrize("background", [True, False])
+def test_a_save_that_fails_on_the_way_is_told_and_tried_again(path, monkeypatch, background):
     replace, model = os.replace, {"a": 1}
 
-    def full_once(*paths):
+    def fails_once(*paths):
         monkeypatch.setattr(os, "replace", replace)
-        raise OSError("the disk is full")
+        raise OSError("the server is gone")
 
-    with Checkpoint(path, model=model, every_s=1e-9) as c:
-        monkeypatch.setattr(os, "replace", full_once)
-        model["a"] = 2
-        with pytest.warns(RuntimeWarning, match="nothing could be saved after 1 steps .the disk is full"):
+    with Checkpoint(path, model=model, every_steps=1, background=background) as c:
+        monkeypatch.setattr(os, "replace", fails_once)
+        for _ in range(background):  # a thread's error is raised by the next step
             c.step()
-        assert found(path) == {"a": 1}
+        with pytest.warns(RuntimeWarning, match="nothing could be saved after . steps .the server is gone"):
+            c.step()
+        model["a"] = 4
         c.step()
-        assert found(path) == {"a": 2}
+    assert found(path) == {"a": 4}
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_a_disk_that_is_full_is_an_error_with_the_sizes_at_the_next_step(path, monkeypatch, background):
+    model = {"w": np.zeros(500_000)}
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with (
+        pytest.raises(OSError, match=r"run\.npz takes 4\.0 MB, and [\d,.]+ MB are free there; what was saved before"),
+        Checkpoint(path, model=model, background=background) as c,
+    ):
+        monkeypatch.setattr(os, "fsync", full)
+        model["w"] += 1
+        c.step()
+        c.save()
+        c.step()
+        c.save()
+    monkeypatch.undo()
+    assert found(path)["w"].max() == 0
+
+
+def test_what_is_saved_beside_the_training_is_what_it_was_when_the_step_ended(path, monkeypatch):
+    fsync, written_at = os.fsync, threading.Event()
+
+    def waits(descriptor):
+        written_at.wait(30)
+        fsync(descriptor)
+
+    model = {"w": np.zeros(1000), "n": 0}
+    with Checkpoint(path, model=model) as c:
+        monkeypatch.setattr(os, "fsync", waits)
+        model["w"] += 1
+        model["n"] = 1
+        c.step()
+        c.save()
+        model["w"] += 1
+        model["n"] = 2
+        assert found(path)["n"] == 0, "it waits for the disk"
+        written_at.set()
+        c.step()
+    assert (found(path)["w"].max(), found(path)["n"]) == (2, 2)
+
+
+def test_an_error_in_the_block_waits_for_what_is_being_saved(path, monkeypatch):
+    model, replace = {"n": 0}, os.replace
+    begun = threading.Event()
+
+    def slowly(*paths):
+        begun.wait(30)
+        replace(*paths)
+
+    with pytest.raises(ZeroDivisionError), Checkpoint(path, model=model) as c:
+        monkeypatch.setattr(os, "replace", slowly)
+        model["n"] = 1
+        c.step()
+        c.save()
+        model["n"] = 2
+        threading.Timer(0.05, begun.set).start()
+        raise ZeroDivisionError
+    assert found(path) == {"n": 1}
 
 
 def test_other_files_are_left_alone_and_an_unfinished_one_is_cleared_away(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import itertools
 import os
@@ -20,7 +21,7 @@ from scripts import interrupt_once_waiting
 from support import scripts
 
 import mpiter
-from mpiter import checkpoint
+from mpiter.checkpoint import checkpoint
 from mpiter.echo import Echo
 
 EPOCHS, LENGTH, BATCH = 2, 10, 2
@@ -125,12 +126,14 @@ def test_an_interrupt_at_any_second_line_leaves_the_handlers_as_they_were(path):
 def test_an_interrupt_waits_for_the_step_and_a_second_one_does_not(path, capfd):
     model = {"steps": 0}
     with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, model=model) as c:
+        c.step()
         signal.raise_signal(signal.SIGINT)
         model["steps"] += 1
         c.step()
     assert "once more, and it ends at once" in capfd.readouterr().err
     assert mpiter.Checkpoint.read(path) == {"model": {"steps": 1}}
     with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, model=model) as c:
+        c.step()
         signal.raise_signal(signal.SIGINT)
         model["steps"] = 1.5
         signal.raise_signal(signal.SIGINT)
@@ -172,9 +175,39 @@ def test_ctrl_c_for_the_whole_group_leaves_the_workers_at_work_until_the_step(tm
         assert [x.tolist() for x in stream] == expected[12:]
 
 
+def test_a_validation_without_an_end_is_left_at_once_and_done_again_from_what_the_last_step_left(tmp_path):
+    program = """
+        import sys, time, mpiter
+        if __name__ == "__main__":
+            model = {"learnt": [], "validated": 0}
+            with mpiter.DataLoader(range(8), 2, num_workers=1) as loader:
+                with mpiter.Checkpoint("run", loader, model=model) as c:
+                    for epoch in c.epochs(2):
+                        for x in c.steps(loader):
+                            model["learnt"].append(x.tolist())
+                        model["validated"] += 0.5
+                        if epoch and "--hang" in sys.argv:
+                            print("now", flush=True)
+                            time.sleep(1000)
+                        model["validated"] += 0.5
+    """
+    script = scripts.Script(tmp_path, program, "--hang")
+    script.reads("now")
+    script.ctrl_c()
+    outcome = script.ends()
+    assert "saved: " in outcome.err
+    assert "waits for the end" not in outcome.err
+    epoch = [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert mpiter.Checkpoint.read(tmp_path / "run")["model"] == {"learnt": epoch * 2, "validated": 1.0}
+    outcome = scripts.run(tmp_path, program)
+    assert (outcome.code, outcome.left_running) == (0, [])
+    assert outcome.err == f"mpiter: continues from {tmp_path / 'run'}: epoch 1, 8 steps finished\n"
+    assert mpiter.Checkpoint.read(tmp_path / "run")["model"] == {"learnt": epoch * 2, "validated": 2.0}
+
+
 def test_an_error_saves_nothing_of_the_step_in_whose_midst_it_comes(path):
     model = {"half": 0}
-    with pytest.raises(ZeroDivisionError), mpiter.Checkpoint(path, model, every_s=1e-9) as c:
+    with pytest.raises(ZeroDivisionError), mpiter.Checkpoint(path, model, every_steps=1) as c:
         for number in range(4):
             model["half"] = number + 0.5
             if number == 3:
@@ -188,7 +221,7 @@ def test_it_is_saved_every_so_many_seconds(path, monkeypatch):
     now, model, saved = [0.0], {"at": 0}, []
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
     monkeypatch.chdir(path.parent)
-    with mpiter.Checkpoint(path.name, model, every_s=10) as c:
+    with mpiter.Checkpoint(path.name, model, every_s=10, background=False) as c:
         monkeypatch.chdir("/")
         for seconds in (4, 8, 12, 16, 24, 25):
             now[0] = model["at"] = seconds
@@ -208,21 +241,81 @@ def test_epochs_go_on_from_the_one_that_was_under_way(path):
         assert [epoch for epoch in c.epochs(3) for _ in again] == [2, 2]
 
 
-def test_an_interrupt_of_the_last_step_of_an_epoch_comes_when_the_epoch_is_complete(path):
-    def epochs(interrupted):
-        with LOADERS["loader"]() as loader, mpiter.Checkpoint(path, loader) as c:
-            for epoch in c.epochs(2):
-                for batches, _ in enumerate(loader, 1):
-                    if interrupted and batches == LENGTH // BATCH:
-                        signal.raise_signal(signal.SIGINT)
-                    c.step()
-                done.append((epoch, batches))
+AT = ["in the last step", "in its tail", "in the tail's tail"]
 
-    done = []
-    with pytest.raises(KeyboardInterrupt):
-        epochs(interrupted=True)
-    epochs(interrupted=False)
-    assert done == [(0, LENGTH // BATCH), (1, LENGTH // BATCH)]
+
+@pytest.mark.filterwarnings("ignore:the stream has no state")
+@pytest.mark.parametrize("source", ["loader", "batches", "stream"])
+@pytest.mark.parametrize("at", AT)
+def test_what_follows_an_epochs_last_step_is_done_again_from_what_that_step_left(tmp_path, source, at):
+    class Stream:
+        def __iter__(self):
+            return iter(range(LENGTH))
+
+    make = LOADERS.get(source, lambda: mpiter.DataLoader(Stream(), BATCH))
+
+    def train(path, interrupted_in=None):
+        model = {"learnt": [], "evaluated": 0.0, "schedule": 1.0}
+        with make() as loader, mpiter.Checkpoint(path, loader, model=model) as c:
+            for epoch in c.epochs(3):
+                for number, x in enumerate(c.steps(loader), 1):
+                    if (at, epoch, number) == (AT[0], interrupted_in, LENGTH // BATCH):
+                        signal.raise_signal(signal.SIGTERM)
+                    model["learnt"].append(x.tolist())
+                model["schedule"] /= 2
+                if (at, epoch) == (AT[1], interrupted_in):
+                    signal.raise_signal(signal.SIGTERM)
+                model["evaluated"] += random.random()
+                if (at, epoch) == (AT[2], interrupted_in):
+                    signal.raise_signal(signal.SIGTERM)
+        return model
+
+    random.seed(5)
+    expected = train(tmp_path / "whole")
+    random.seed(5)
+    for epoch in range(3):
+        with pytest.raises(SystemExit):
+            train(tmp_path / "again", interrupted_in=epoch)
+        saved = mpiter.Checkpoint.read(tmp_path / "again")["model"]
+        assert (len(saved["learnt"]), saved["schedule"]) == ((epoch + 1) * LENGTH // BATCH, 0.5**epoch)
+    assert train(tmp_path / "again") == expected
+
+
+def test_an_endless_iterators_epoch_has_what_follows_it_done_before_a_signal_comes(tmp_path):
+    def train(path, until=None):
+        done, endless = [], mpiter.batches(range(6), 2, n_processes=0, epochs=None, seed=1)
+        with contextlib.suppress(KeyboardInterrupt), mpiter.Checkpoint(path, endless) as c:
+            for epoch in c.epochs(3):
+                for x in c.steps(endless):
+                    done.append(x.tolist())
+                    if len(done) == until:
+                        signal.raise_signal(signal.SIGINT)
+                    if endless.is_new_epoch:
+                        break
+                done.append(epoch)
+        return done
+
+    whole = train(tmp_path / "whole")
+    assert [one for one in whole if type(one) is int] == [0, 1, 2]
+    for until in (2, 3, 7):
+        path = tmp_path / str(until)
+        assert train(path, until) + train(path) == whole
+
+
+def test_a_signal_before_the_first_step_comes_at_once(path):
+    loader = mpiter.DataLoader(range(6), 2)
+    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, loader):
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it is held back")
+    for done in range(1, 4):
+        with pytest.raises(SystemExit), mpiter.Checkpoint(path, loader) as c:
+            next(c.steps(loader))
+            c.step()
+            c.save()  # a validation, say, may follow
+            signal.raise_signal(signal.SIGTERM)
+            raise AssertionError("it is held back")
+        assert c.finished == done
+    assert mpiter.Checkpoint.read(path)["0"]["position"] == 6
 
 
 def test_the_global_generators_go_on_where_they_were(path):
@@ -281,7 +374,7 @@ def test_named_tuples_and_dicts_are_filled_as_they_are(path):
 def test_a_loader_for_validation_holds_nothing_back_for_longer_than_a_step(path):
     training, validation = mpiter.DataLoader(range(10), 2), mpiter.DataLoader(range(4), 2)
     model, unsaved = {"steps": 0}, []
-    with mpiter.Checkpoint(path, training, validation, model=model, every_s=1e-9) as c:
+    with mpiter.Checkpoint(path, training, validation, model=model, every_s=1e-9, background=False) as c:
         for _ in c.epochs(3):
             for _ in c.steps(training):
                 unsaved.append(c.finished - mpiter.Checkpoint.read(path)["model"]["steps"])
@@ -423,7 +516,7 @@ def test_steps_of_another_librarys_loader_with_a_state_are_resumed(path, wrapped
 def test_other_parts_and_another_dataset_are_refused_before_anything_changes(path):
     with mpiter.Checkpoint(path, mpiter.DataLoader(range(4), 2), model={"a": 1}) as c:
         c.step()
-    with pytest.raises(mpiter.StateError, match=r"holds 0, model, but was given model: "):
+    with pytest.raises(mpiter.StateError, match=r"holds 0, model, but was given model: pass 0 too"):
         mpiter.Checkpoint(path, model={}).__enter__()
     model = {"a": 2}
     with pytest.raises(mpiter.StateError, match="dataset_length"):
@@ -436,7 +529,11 @@ def test_what_makes_no_sense_is_refused_at_once(path):
         ([1, 2], {}, r"part 0 is of type list, which has no state_dict\(\)"),
         ({}, {"every_s": 0}, "every_s=0"),
         ({}, {"every_s": "5"}, "every_s='5'"),
-        ({}, {"every_steps": 5}, "part every_steps is of type int"),
+        ({}, {"every": 5}, "part every is of type int"),
+        ({}, {"every_steps": 0}, "every_steps=0"),
+        ({}, {"keep": -1}, "keep=-1"),
+        ({}, {"keep_every": 1.5}, "keep_every=1.5"),
+        ({}, {"background": "no"}, "background='no'"),
     ):
         with pytest.raises(mpiter.OptionError, match=message):
             mpiter.Checkpoint(path, part, **options)
@@ -444,6 +541,113 @@ def test_what_makes_no_sense_is_refused_at_once(path):
         mpiter.Checkpoint(path, model=mpiter.DataLoader)
     with pytest.raises(mpiter.OptionError, match=r"the path of the file comes first, not a DataLoader: Checkpoint\('"):
         mpiter.Checkpoint(mpiter.DataLoader([1, 2]))
+
+
+# -- steps as the unit -----------------------------------------------------------------------------------------------
+
+
+def kept(path):
+    return sorted(other.name for other in path.parent.iterdir())
+
+
+def test_files_are_kept_by_their_steps(path):
+    model = {"at": 0}
+    options = {"every_steps": 2, "keep": 2, "keep_every": 6}
+    for until, steps in ((9, (6, 8, 9)), (13, (6, 10, 12, 13))):
+        with mpiter.Checkpoint(path, model=model, **options) as c:
+            while c.finished < until:
+                model["at"] += 1
+                c.step()
+        assert kept(path) == [*(f"run-{step:09d}.npz" for step in steps), "run.npz"]
+    assert mpiter.Checkpoint.read(path.with_name("run-000000006.npz")) == {"model": {"at": 6}}
+    assert mpiter.Checkpoint.read(path) == {"model": {"at": 13}}
+
+
+def test_a_training_that_begins_again_at_a_kept_file_leaves_later_ones_alone(path):
+    model = {"at": 0}
+
+    def train(until):
+        with mpiter.Checkpoint(path, model=model, every_steps=1, keep=2) as c:
+            while c.finished < until:
+                model["at"] = c.finished + 1
+                c.step()
+
+    train(9)
+    path.write_bytes(path.with_name("run-000000008.npz").read_bytes())
+    path.with_name("run-000000003.npz").write_bytes(path.read_bytes())
+    train(8)
+    assert kept(path) == [f"run-00000000{step}.npz" for step in (3, 8, 9)] + ["run.npz"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_kept_file_stays_as_it_was_also_where_files_have_one_name(path, monkeypatch, links):
+    if not links:
+
+        def refused(*_):
+            raise OSError(errno.EPERM, "no links here")
+
+        monkeypatch.setattr(os, "link", refused)
+    model = {"at": 0}
+    with mpiter.Checkpoint(path, model=model, keep=5) as c:
+        for _ in range(3):
+            model["at"] += 1
+            c.step()
+            c.save()
+    assert kept(path) == [f"run-00000000{step}.npz" for step in (1, 2, 3)] + ["run.npz"]
+    for step in (1, 2, 3):
+        assert mpiter.Checkpoint.read(path.with_name(f"run-00000000{step}.npz")) == {"model": {"at": step}}
+
+
+@pytest.mark.parametrize("source", ["loader", "sampler", "endless"])
+@pytest.mark.parametrize("first", [3, 5, 7, 10])
+def test_a_number_of_steps_goes_over_as_many_epochs_as_it_takes_and_on_with_a_larger_number(tmp_path, source, first):
+    def make():
+        if source == "endless":
+            return mpiter.batches(range(LENGTH), BATCH, seed=3, n_processes=0, epochs=None)
+        return LOADERS[source]()
+
+    def train(path, until):
+        model = {"learnt": []}
+        with make() as loader, mpiter.Checkpoint(path, loader, model=model) as c:
+            for x in c.steps(loader, until=until):
+                model["learnt"].append(x.tolist())
+            assert c.finished == until
+            assert list(c.steps(loader, until=until)) == []
+        return model["learnt"]
+
+    whole = train(tmp_path / "whole", 17)
+    assert len(whole) == 17
+    assert train(tmp_path / "parts", first) == whole[:first]
+    assert train(tmp_path / "parts", 17) == whole
+
+
+def test_steps_that_cannot_be_reached_are_an_error(path):
+    loader = mpiter.DataLoader(range(6), 2)
+    with mpiter.Checkpoint(path, loader) as c, pytest.raises(mpiter.StateError, match="no more batches after 3 steps"):
+        list(c.steps(iter(loader), until=9))
+    with mpiter.Checkpoint(path.with_name("other"), loader) as c:
+        for _ in c.epochs(1):
+            with pytest.raises(mpiter.StateError, match=r"leave out c\.epochs"):
+                next(c.steps(loader, until=9))
+
+
+def test_a_part_that_is_new_is_taken_as_it_is_and_one_that_is_missing_is_named(path):
+    with mpiter.Checkpoint(path, model={"a": 1}, average={"b": 1}) as c:
+        c.step()
+    average = {"b": 2}
+    parts = {"model": {}, "average": average, "schedule": {"c": 3}}
+    with (
+        pytest.warns(RuntimeWarning, match="doesn't hold schedule: taken as it is") as warned,
+        mpiter.Checkpoint(path, **parts) as c,
+    ):
+        c.step()
+    assert len(warned) == 1
+    assert mpiter.Checkpoint.read(path) == {"model": {"a": 1}, "average": {"b": 1}, "schedule": {"c": 3}}
+    with pytest.raises(mpiter.StateError, match="pass average, schedule too, or another path, or strict=False"):
+        mpiter.Checkpoint(path, model={}).__enter__()
+    with mpiter.Checkpoint(path, model={}, strict=False) as c:
+        assert c.finished == 2
+    assert mpiter.Checkpoint.read(path) == {"model": {"a": 1}}
 
 
 def test_in_another_thread_nothing_is_held_back_and_all_else_works(path):
@@ -493,7 +697,9 @@ def test_wherever_a_step_tells_of_itself_all_of_it_is_done_before_the_signal_is_
         with pytest.raises(SystemExit):
             train(folder, place, (step, ("learnt", "noted", "followed")[step % 3]), validation=validation())
         saved = mpiter.Checkpoint.read(folder)["model"]
-        assert len(saved["learnt"]) == len(saved["followed"]) == step + 1
+        # A plain loop doesn't tell that its first step has begun, and nothing is lost that was finished.
+        done = 0 if place == "step" and step == 0 else step + 1
+        assert len(saved["learnt"]) == len(saved["followed"]) == done
         assert train(folder, place, validation=validation()) == expected
 
 
@@ -745,7 +951,7 @@ def test_a_plain_loop_within_epochs_is_told_once_and_goes_on_at_an_epochs_begin(
 
     told = r"no step .* write  for x in c\.steps\(loader\)"
     with pytest.warns(RuntimeWarning, match=told), pytest.raises(SystemExit):
-        train(until=3)
+        train(until=8)
     assert "only c.steps(loader) or c.step() tell where a step ends" in capfd.readouterr().err
     with pytest.warns(RuntimeWarning, match=told) as warned:
         train()
