@@ -21,6 +21,7 @@ from ..datasets.gathering import Gather, numbers_of
 from ..errors import Notices, WorkerStartError
 from ..order.cursor import Plan, Plans
 from ..samples.batch import Batch, stacked
+from ..samples.copying import bytes_in
 from ..samples.tree import MANY, Aside, Contents
 from ..stats import Stats
 from ..worker import home
@@ -182,11 +183,20 @@ class _Reading:
             self._hooks.tell(Hook.answered, done)
             delivery = Delivery(plan, faults=list(done.faults))
             finish(delivery, self._rules, tally, partial(_contents, done.payload))
+            if delivery.contents is not None:
+                self.worker.keep_memory(_bytes_in(delivery.contents))
             return delivery
         except Exception as error:
             raise named(error)  # noqa: B904 - it has its cause
         finally:
             self.plain_until = began + _MEASURED_S if self.worker.is_plain and tally.began is not None else 0.0
+
+
+def _bytes_in(contents: Contents) -> int:
+    """Return the number of bytes of a batch, by its first sample if it has no columns."""
+    if contents.objects:
+        return len(contents.objects) * bytes_in(contents.objects[0])
+    return sum(column.nbytes for column in contents.columns)
 
 
 def _contents(payload: Any, batch: Delivery, failed: frozenset[int]) -> Contents:

@@ -101,6 +101,11 @@ class Look:
         return [_some_of(array, self._number) for array in arrays] != self._bytes
 
 
+def bytes_in(sample: Any) -> int:
+    """Return the number of bytes of the arrays and tensors in a sample."""
+    return sum(array.nbytes for array in _arrays_in(sample)[0])
+
+
 def _arrays_in(sample: Any) -> tuple[list[Any], bool]:
     """Return the arrays in a sample, on its memory, and whether it will always have these."""
     found = list[Any]()

@@ -26,6 +26,8 @@ from .here import NONE, WorkerInfo, here
 from .sheets import Writer
 from .worker import Worker, call_hooks, settle_at
 
+_LEAST_KEPT, _MOST_KEPT = 1 << 20, 31 << 20  # bytes; glibc knows no larger blocks than of 32 MB
+
 
 class CallersWorker:
     """Fetches from one dataset in the caller's thread; with ``copies``, samples are copied as they come."""
@@ -40,6 +42,7 @@ class CallersWorker:
             raise WorkerStartError(f"worker 0 could not start: {with_traceback(error)}") from error
         worker.copies |= copies
         self._worker, self._dataset = worker, dataset
+        self._kept = _LEAST_KEPT  # bytes of a batch that glibc keeps memory for
         self._callers = seeding.Kept()
         self._is_list = type(dataset) in (list, tuple, range)  # reading it runs no code of the user's
         # Where batches are lists of samples, rows read one by one would be views of the user's own columns.
@@ -66,6 +69,18 @@ class CallersWorker:
         finally:
             callers.restore()
             here.now, worker.dataset = outer, self._dataset
+
+    def keep_memory(self, nbytes: int) -> None:
+        """Have glibc keep the memory of a batch of ``nbytes`` and of its samples for the next ones.
+
+        In the caller's own process no limit of glibc's is set. But it gives memory back only once twice as much lies
+        free as the largest block that was freed so far had, and a batch and its samples are just about that: the pages
+        of all of them would be new for each batch, a tenth of the time of decoding pictures.
+        """
+        if nbytes <= self._kept:
+            return
+        self._kept = nbytes
+        np.empty(min(nbytes * 3 // 2, _MOST_KEPT), np.uint8)  # freed at once, without a page of it being touched
 
     def read(self, keys: Any, seed: int, epoch: int, position: int) -> Sequence[Any] | None:
         """Return the samples of a whole batch, or None if ``fetch`` must be called instead.

@@ -5,15 +5,18 @@ from __future__ import annotations
 import collections
 import gc
 import pickle
+import platform
 import random
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from datasets import Squares
+from support import scripts
 
 import mpiter
 from mpiter.errors import SampleError, WorkerStartError
@@ -308,3 +311,32 @@ def test_what_is_drawn_before_an_error_depends_on_its_place_alone(first: int) ->
     assert {index: drawn for index, drawn in later.items() if index >= first} == {
         index: drawn for index, drawn in always.items() if index >= first
     }
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives memory back and takes it again so")
+def test_the_memory_of_a_batch_and_its_samples_serves_the_next_one_too(tmp_path: Path) -> None:
+    program = """
+        import resource
+        import numpy as np
+        import mpiter
+
+        class Pictures:
+            def __len__(self):
+                return 64
+
+            def __getitem__(self, index):
+                return np.full((224, 224, 3), index, np.float32)
+
+        def new_pages():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+        stream = mpiter.batches(Pictures(), 32, n_processes=0, epochs=None)
+        for _ in range(4):
+            next(stream)
+        before = new_pages()
+        for _ in range(10):
+            next(stream)
+        print((new_pages() - before) // 10)
+    """
+    pages = int(scripts.run(tmp_path, program).ended_well().out)
+    assert pages < 32 * 224 * 224 * 3 * 4 // 4096 // 10
