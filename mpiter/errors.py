@@ -17,6 +17,7 @@ from typing import Any
 __all__ = [  # reached as mpiter.errors.NAME only
     "DatasetNotPicklable",
     "IteratorClosed",
+    "RankError",
     "SampleNotSendable",
     "SharedMemoryFull",
     "UnevenSamples",
@@ -65,6 +66,21 @@ class StateError(MpiterError, ValueError):
     >>> DataLoader(range(9), batch_size=5).load_state_dict(state)
     Traceback (most recent call last):
     mpiter.errors.StateError: the state was saved with dataset_length=10, this loader has dataset_length=9.
+    """
+
+
+class RankError(MpiterError, RuntimeError):
+    """The ranks of a training can't go on together: one has ended, or they differ in what must be the same.
+
+    See ``Checkpoint``, which each of the ranks has with the same path and parts.
+
+    >>> import os, mpiter
+    >>> os.environ |= {"RANK": "1", "WORLD_SIZE": "4"}  # as a launcher sets them
+    >>> with mpiter.Checkpoint("run.npz", {"a": 1}):
+    ...     pass
+    Traceback (most recent call last):
+    mpiter.errors.RankError: RANK and WORLD_SIZE say that this is rank 1 of 4, but nothing is initialised by ...
+    >>> del os.environ["RANK"], os.environ["WORLD_SIZE"]
     """
 
 

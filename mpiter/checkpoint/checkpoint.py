@@ -1,8 +1,8 @@
 """``Checkpoint``: saves loaders, model and other parts of a training loop in one file, between two steps.
 
 Signals are held back until a step is finished: within it the loader is ahead of the model.  Guarantees that a file
-holds the last finished step; that what follows an epoch's last step is done again if it was interrupted; and that a
-signal is delivered at once wherever nothing would be lost.
+holds the last finished step; that what follows an epoch's last step is done again if it was interrupted; that a signal
+is delivered at once wherever nothing would be lost; and that all ranks of a training save, and end, after one step.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ import time
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 from ..engine import describing
 from ..engine.options import flag, seconds, whole
 from ..errors import OptionError, StateError, warn
-from ..samples.jsonable import encoded
 from ..typevars import T
-from ..worker.seeding import give_back, state_of
 from . import file
+from .agreement import Agreement, Place, Wish
 from .kept import Keeping
-from .parts import apart, check_part, filled, generators, gives_batches, place_in
+from .parts import OfRank, Parts, gives_batches, place_in
+from .ranks import OneRank, ranks_of_training
 from .saver import Saver
 
 # What is written while the tail of an epoch runs, so that less than a second is left to do when a signal comes.
 _SOON = 1 << 28  # bytes
+
+# Launchers pass a Ctrl-C on to ranks that have heard it from the terminal.
+_SAME_CTRL_C_S = 2.0
 
 
 class _State(Enum):
@@ -59,6 +62,8 @@ class Checkpoint:
         background: write in a thread, from a copy that is made between two steps; this takes the memory of all parts
             once more. False: the training waits until the file is written.
         strict: refuse a file with parts that aren't passed; False leaves them out.
+        alone: this process is a training of its own, with a file of its own, though a launcher has started it as one of
+            several ranks.
 
     ``epochs(n)`` goes around the loop, since only its count is saved: ``range(n)`` would begin at 0 again on resuming.
     ``steps(loader, until=n)`` trains for a number of steps instead, over as many epochs as it takes.
@@ -71,6 +76,10 @@ class Checkpoint:
     and what follows it in the body of that loop is done again on resuming. A second Ctrl-C isn't held back; like an
     error, it loses what came since the last save. The end of the block, also by ``break`` or ``return``, saves the last
     finished step.
+
+    Ranks that train together (they are found as by ``shard="auto"``) each make a ``Checkpoint`` with the same path,
+    parts and options. Rank 0 writes; all load. They save after the same step, and a signal that any of them hears ends
+    all of them after the same step: the present one, or the next. Random generators are saved of each rank.
 
     >>> import mpiter, tempfile
     >>> loader, model = mpiter.DataLoader(range(6), batch_size=2), {"sum": 0}
@@ -92,6 +101,7 @@ class Checkpoint:
         keep_every: int | None = None,
         background: bool = True,
         strict: bool = True,
+        alone: bool = False,
         **named: Any,
     ) -> None:
         if not isinstance(path, (str, os.PathLike)):
@@ -103,18 +113,16 @@ class Checkpoint:
         whole("keep_every", keep_every, least=1, optional=True)
         flag("background", background)
         flag("strict", strict)
+        flag("alone", alone)
         self._every_s = math.inf if every_s is None else every_s
         self._periods = [int(period) for period in (every_steps, keep_every) if period is not None]  # in steps
         self._strict = bool(strict)
         self.path = Path(path).expanduser().absolute()
         self.finished = 0  # steps, including those before this block began
         self.epoch = 0  # the number of complete epochs of epochs()
-        self._parts = {str(number): part for number, part in enumerate(parts)} | named
-        for name, part in self._parts.items():
-            check_part(name, part)
-        if len(set(map(id, self._parts.values()))) < len(self._parts):
-            raise OptionError(f"one object was passed twice among the parts {', '.join(self._parts)}: pass each once.")
-        self._loaders = {name: part for name, part in self._parts.items() if hasattr(part, "is_new_epoch")}
+        self._parts = Parts({str(number): part for number, part in enumerate(parts)} | named)
+        self._is_alone = bool(alone)
+        self._ranks = Agreement(OneRank())
         self._places: dict[str, Any] = {}  # of the loaders, after the last finished step
         self._numbers: dict[str, int] = {}  # of the loaders' passes, after the last finished step
         self._passes: dict[str, int] = {}  # the first in which a loader gave steps in this epoch of epochs()
@@ -128,6 +136,8 @@ class Checkpoint:
         self._saved_step = 0  # the steps that were finished
         self._is_asked = False  # save() was called within a step
         self._heard: int | None = None  # the signal that is held back
+        self._heard_at = 0.0
+        self._raised: BaseException | None = None  # by a signal's handler
         self._handlers: dict[int, Any] = {}  # as they were before the block
 
     def __repr__(self) -> str:
@@ -135,7 +145,7 @@ class Checkpoint:
         return describing.in_a_line(self, type(self).__name__, self._facts)
 
     def _facts(self) -> describing.Facts:
-        parts = ", ".join(f"{name} ({type(part).__name__})" for name, part in self._parts.items())
+        parts = ", ".join(f"{name} ({type(part).__name__})" for name, part in self._parts.by_name.items())
         done = f"epoch {self.epoch}, {self.finished:,} steps finished"
         return [str(self.path), parts, done] + ["not in use"] * (self._state is _State.OUTSIDE)
 
@@ -146,13 +156,7 @@ class Checkpoint:
         self._heard, self._handlers = None, {}
         self._passes, self._has_warned = {}, False
         self._counts_epochs, self._is_asked, self._held = False, False, None
-        self._note_places()
-        if self.path.exists():
-            self._load()
-            if self.finished:
-                _say(f"continues from {self.path}: epoch {self.epoch}, {self.finished:,} steps finished")
-        else:
-            self._saver.save(self._snapshot(), keeps=False)
+        self._begin()
         self._note_saved()
         self._state = _State.BETWEEN
         if threading.current_thread() is threading.main_thread():  # Python handles signals in no other thread
@@ -168,14 +172,18 @@ class Checkpoint:
             if kind is None:
                 if self._state is _State.STEP:
                     self._finish()
-                self._saver.save(self._snapshot(), keeps=self.finished > self._saved_step)
+                self._agree(Place.EXIT)
+                self._save_together(keeps=self.finished > self._saved_step)
                 self._warn_without_steps(self._moved())
             else:
-                # An error must not hide another, and what was begun before it is saved.
-                self._saver.wait()
+                self._save_what_can_be()
         finally:
             self._state = _State.OUTSIDE
             self._stop_hearing()
+            if self._raised is not None and self._raised is error:
+                _leave_out_our_frames(self._raised)
+            self._raised = None
+            self._ranks.close()
         if kind is None or issubclass(kind, Exception):
             self._deliver()
 
@@ -187,7 +195,7 @@ class Checkpoint:
         steps are finished, those of earlier runs included; then leave out ``epochs()``.
         """
         whole("until", until, least=1, optional=True)
-        if hasattr(batches, "is_new_epoch") and not any(part is batches for part in self._loaders.values()):
+        if hasattr(batches, "is_new_epoch") and not any(part is batches for part in self._parts.loaders.values()):
             what = f"this {type(batches).__name__} is not among the checkpoint's parts, so its place would not be saved"
             raise OptionError(f"{what}: pass it to Checkpoint as well.")
         if until is None:
@@ -214,7 +222,7 @@ class Checkpoint:
             self._end_step(None)
         self._check_inside()
         may_wait = not getattr(batches, "fetches_here", True)  # in a fetch within next() the parts don't agree
-        before, is_first = self._now(), True
+        before, is_first = self._parts.places(), True
         try:
             for batch in batches:
                 if is_first:
@@ -230,7 +238,8 @@ class Checkpoint:
             if self._state is _State.WAITING:
                 self._state = _State.BETWEEN
         if self._counts_epochs and self._state is _State.BETWEEN:
-            self._hold([*self._passes])  # of a stream it shows only now that its epoch is over
+            # Of a stream it shows only now that its epoch is over.
+            self._end_pass([*self._passes])
 
     def step(self) -> None:
         """Finish a step, once the model and all else that belongs to it have been updated."""
@@ -246,7 +255,7 @@ class Checkpoint:
         self._check_inside()
         self._is_asked = True
         if self._state is not _State.STEP and not self._moved():
-            self._pause()
+            self._pause(Place.SAVE)
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the numbers of the epochs that are left, up to ``total``; the first may have been begun before."""
@@ -260,7 +269,7 @@ class Checkpoint:
             moved = self._moved()
             self._finish()
             self._warn_without_steps(moved)
-            self._pause()
+            self._pause(Place.EPOCH)
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -291,17 +300,14 @@ class Checkpoint:
         """
         moved = self._moved()
         # A loader for validation is gone through between two steps; one that is trained on is in one pass at both.
-        self._check_passes([name for name in moved if self._pass_of(name) == self._numbers.get(name)])
-        loaders = {name: part for name, part in self._loaders.items() if part is batches} or self._loaders
+        self._check_passes([name for name in moved if self._parts.pass_of(name) == self._numbers.get(name)])
+        loaders = {name: part for name, part in self._parts.loaders.items() if part is batches} or self._parts.loaders
         ended = [name for name in moved if name in loaders and loaders[name].is_new_epoch]
         self._finish()
         if not self._counts_epochs or not ended:
-            self._pause()
-            return self._state is _State.BETWEEN
-        if self._can_stay(ended):
-            self._ended = ended
-            self._pause()
-            self._hold(ended)
+            self._pause(Place.STEP)
+            return self._state is _State.BETWEEN and not self._ranks.are_several
+        self._end_pass(ended)
         return False
 
     def _can_stay(self, ended: list[str]) -> bool:
@@ -309,34 +315,36 @@ class Checkpoint:
 
         An iterator without an end goes on with the next epoch's batches.
         """
-        return bool(ended) and all(getattr(self._loaders[name], "has_passes", False) for name in ended)
+        return bool(ended) and all(getattr(self._parts.loaders[name], "has_passes", False) for name in ended)
 
-    def _hold(self, ended: list[str]) -> None:
-        """Have all parts as they are now held ready to be saved, while what follows the last step may change them."""
-        if not self._can_stay(ended) or (self._saved_step == self.finished and self._state is _State.SAFE):
+    def _end_pass(self, ended: list[str]) -> None:
+        """Have all parts as they are now saved or held ready, while what follows an epoch's last step may change them.
+
+        From here until the next step begins, a signal is delivered at once.
+        """
+        if not self._can_stay(ended):
             return
         self._ended = ended
-        snapshot = self._saver.copy(self._snapshot())
-        if snapshot.nbytes >= _SOON:
-            self._saver.begin_copy(snapshot)
-        else:
-            self._held = snapshot
+        if self._pause(Place.PASS):
+            return
+        snapshot = self._snapshot()
+        if snapshot is not None:
+            copied = self._saver.copy(snapshot)
+            # With other ranks this one may be killed as soon as one of them has ended.
+            if self._ranks.are_several or copied.nbytes >= _SOON:
+                self._saver.begin_copy(copied)
+            else:
+                self._held = copied
         self._state = _State.SAFE
 
     def _note_places(self) -> None:
-        self._places = self._now()
-        self._numbers = {name: self._pass_of(name) for name in self._loaders}
-
-    def _now(self) -> dict[str, Any]:
-        return {name: loader.state_dict() for name, loader in self._loaders.items()}
+        self._places = self._parts.places()
+        self._numbers = {name: self._parts.pass_of(name) for name in self._parts.loaders}
 
     def _moved(self, before: dict[str, Any] | None = None) -> list[str]:
         """Return the names of the loaders that have handed out batches since ``before``, or the last finished step."""
         places = self._places if before is None else before
-        return [name for name, state in self._now().items() if place_in(state) != place_in(places[name])]
-
-    def _pass_of(self, name: str) -> int:
-        return getattr(self._loaders[name], "passes", 0)
+        return [name for name, state in self._parts.places().items() if place_in(state) != place_in(places[name])]
 
     # -- loops that can't be resumed ---------------------------------------------------------------------------------
 
@@ -346,9 +354,9 @@ class Checkpoint:
         Warn of one that has given steps and is still within its pass, since a resumed program would go on there.
         """
         unfinished = []
-        for name, loader in self._loaders.items():
+        for name, loader in self._parts.loaders.items():
             has_ended = not hasattr(loader, "end_pass") or loader.end_pass()
-            if not has_ended and self._passes.get(name) == self._pass_of(name):
+            if not has_ended and self._passes.get(name) == self._parts.pass_of(name):
                 unfinished.append(name)
         # A loop may well be left because a signal has come: the program ends here.
         if unfinished and are_more and self._heard is None and not self._has_warned:
@@ -363,7 +371,7 @@ class Checkpoint:
     def _check_givers(self, batches: Any, before: dict[str, Any]) -> None:
         """Raise an OptionError if no part has given the first batch of ``steps(batches)``, since it was ``before``."""
         givers = self._moved(before)
-        if not givers and not any(part is batches or gives_batches(part) for part in self._parts.values()):
+        if not givers and not any(part is batches or gives_batches(part) for part in self._parts.by_name.values()):
             raise OptionError(
                 f"no part of this checkpoint has given the batch of c.steps({type(batches).__name__}), so its place "
                 f"would not be saved: make a loader of mpiter (mpiter.torch.DataLoader for torch's), pass it to "
@@ -376,7 +384,7 @@ class Checkpoint:
         """Warn if all that have given a step are in a later pass than the first of this epoch: how many are left?"""
         later = []
         for name in givers:
-            number = self._pass_of(name)
+            number = self._parts.pass_of(name)
             if self._passes.setdefault(name, number) != number:
                 later.append(name)
         if later and later == givers and not self._has_warned:
@@ -399,32 +407,62 @@ class Checkpoint:
 
     # -- saving, and signals -----------------------------------------------------------------------------------------
 
-    def _pause(self) -> None:
-        """Save if a save is due or a signal was held back, and call that signal's original handler."""
+    def _agree(self, place: Place) -> Wish:
+        """Return what this rank and all others wish for here; a signal that another one has heard is as good as heard.
+
+        Most steps need no waiting.
+        """
+        saves = self._is_asked or (self._ranks.is_leader and self._is_time_up())
+        wish = Wish(self._heard or 0, saves)
+        if place is Place.STEP and not self._is_step_kept():
+            agreed = self._ranks.after_step(self.finished, wish)
+        else:
+            agreed = self._ranks.at_once(place, self.finished, wish)
+        if agreed.signal:
+            self._heard = agreed.signal
+        return agreed
+
+    def _pause(self, place: Place) -> bool:
+        """Save if a save is due or a signal was held back, and call that signal's original handler.
+
+        Return True if a save was due, whether it succeeded or not: the same in all ranks.
+        """
+        self._tell_errors()
+        agreed = self._agree(place)
+        if agreed.signal:
+            self._save_together(keeps=True)
+            _say_if(self._ranks.is_leader, f"saved: {self.path}")
+            self._deliver()
+            return True
+        if not agreed.saves and not self._is_step_kept():
+            return False
+        snapshot = self._snapshot()
+        self._note_saved()
         try:
-            self._saver.raise_error()
-            if self._heard is None and self._is_due():
-                snapshot = self._snapshot()
-                self._note_saved()
+            if snapshot is not None:
                 self._saver.begin(snapshot, keeps=True)
-                self._state = _State.SAFE
+            self._state = _State.SAFE
         except OSError as error:
             self._tell(error)
-        if self._heard is not None:
-            self._save_now()
-            self._deliver()
+        return True
 
-    def _is_due(self) -> bool:
-        """True if a save is due after the present step."""
-        if self._is_asked:
-            return True
+    def _is_step_kept(self) -> bool:
+        """True if the present step is one after which to save, and nothing has been saved after it yet."""
         is_new = self.finished > self._saved_step
-        if is_new and any(self.finished % period == 0 for period in self._periods):
-            return True
+        return is_new and any(self.finished % period == 0 for period in self._periods)
+
+    def _is_time_up(self) -> bool:
         return time.monotonic() - self._saved_at >= self._every_s and not self._saver.is_busy
 
     def _note_saved(self) -> None:
         self._saved_at, self._saved_step, self._is_asked = time.monotonic(), self.finished, False
+
+    def _tell_errors(self) -> None:
+        """Tell the error of what was saved beside the training, if any."""
+        try:
+            self._saver.raise_error()
+        except OSError as error:
+            self._tell(error)
 
     def _tell(self, error: OSError) -> None:
         """Raise the error of a full disk, which stays full; warn of any other, and try again when a save is due."""
@@ -433,31 +471,55 @@ class Checkpoint:
             raise error
         warn(f"nothing could be saved after {self.finished} steps ({error}); the training goes on.")
 
-    def _save_now(self) -> None:
-        """Save the last finished step: what is held ready, or all parts as they are."""
-        if self._held is not None:
-            self._saver.save(self._held, keeps=False)
-            self._held = None
-        elif self._state is _State.SAFE:
-            self._saver.wait()
-            self._saver.raise_error()
-        else:
-            self._saver.save(self._snapshot(), keeps=True)
+    def _save_together(self, keeps: bool) -> None:
+        """Save the last finished step of all ranks, and wait until that is done."""
+        of_ranks = self._ranks.gathered(self._parts.of_rank(self._places))
+        problem: Exception | None = None
+        if self._ranks.is_leader:
+            try:
+                self._saver.save(self._snapshot_of(of_ranks), keeps)
+            except Exception as error:
+                problem = error
+        # A launcher may kill rank 0 once another one has ended, so that one waits here.
+        self._ranks.check(problem)
         self._note_saved()
-        _say(f"saved: {self.path}")
+
+    def _save_what_can_be(self) -> None:
+        """Save what is held ready when an error ends the block, which must not be hidden by another one."""
+        try:
+            self._save_held()
+        except OSError as problem:
+            _say(f"the last finished step could not be saved: {problem}")
+
+    def _save_held(self) -> None:
+        """Save what is held ready; or wait for what is being written, which is the last finished step's as well."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._saver.save(held, keeps=False)
+        elif self._ranks.is_leader:
+            self._saver.wait()
+        elif self._state is _State.SAFE:
+            file.wait_for(self.path, self.finished)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
+        before, self._heard_at = self._heard_at, time.monotonic()
         if number == self._heard == signal.SIGINT:
-            return self._deliver(frame)
+            is_same = self._ranks.are_several and self._heard_at - before < _SAME_CTRL_C_S
+            return None if is_same else self._deliver(frame)
         self._heard = number
         if self._state is _State.WAITING:
             self._state = _State.BETWEEN
-        elif self._state is not _State.SAFE:
+            self._save_together(keeps=True)
+        elif self._state is _State.SAFE:
+            self._save_held()
+            self._saver.raise_error()
+        else:
             more = "; Ctrl-C once more, and it ends at once" if number == signal.SIGINT else ""
             if self._state is _State.BETWEEN and not self.finished:
                 more += "; only c.steps(loader) or c.step() tell where a step ends"
-            return _say(f"{signal.Signals(number).name} waits for the end of this step, to save all{more}.")
-        self._save_now()
+            name = signal.Signals(number).name
+            return _say_if(self._ranks.is_leader, f"{name} waits for the end of this step, to save all{more}.")
+        _say_if(self._ranks.is_leader, f"saved: {self.path}")
         self._deliver(frame)
 
     def _deliver(self, frame: FrameType | None = None) -> None:
@@ -465,12 +527,16 @@ class Checkpoint:
         number, self._heard = self._heard, None
         if number is None:
             return
-        handler = self._handlers[number]
+        handler = self._handlers.get(number, signal.SIG_DFL)
         # Most handlers raise, and that may be before the ``with`` statement has begun its body, and will call __exit__.
         self._stop_hearing()
-        if not callable(handler):  # SIG_DFL: it would end the process without `finally`
-            raise SystemExit(128 + number)
-        handler(number, frame)
+        try:
+            if not callable(handler):  # SIG_DFL: it would end the process without `finally`
+                raise SystemExit(128 + number)
+            handler(number, frame)
+        except BaseException as raised:
+            self._raised = raised
+            raise
         if self._state is not _State.OUTSIDE:
             for other in self._handlers:
                 signal.signal(other, self._hear)
@@ -479,58 +545,85 @@ class Checkpoint:
         for number, handler in reversed(self._handlers.items()):  # Ctrl-C's last: it could interrupt this loop
             signal.signal(number, handler)
 
-    def _snapshot(self) -> file.Snapshot:
-        """Return the states of all parts, of the loaders those after the last finished step."""
-        parts = {name: part if type(part) is dict else part.state_dict() for name, part in self._parts.items()}
-        states_of_generators = {name: state_of(generator) for name, generator in generators().items()}
-        now = {name: encoded(state) for name, state in states_of_generators.items()}
-        places = {name: apart(state, now) for name, state in self._places.items()}
+    def _snapshot(self) -> file.Snapshot | None:
+        """Return the states after the last finished step in rank 0, once all ranks have sent it theirs; else None."""
+        of_ranks = self._ranks.gathered(self._parts.of_rank(self._places))
+        return self._snapshot_of(of_ranks) if self._ranks.is_leader else None
+
+    def _snapshot_of(self, of_ranks: list[str]) -> file.Snapshot:
         states: dict[str, Any] = {"steps": self.finished, "epoch": self.epoch, "passes": self._passes}
         states["ended"] = self._ended
-        states |= {"parts": parts | places, "generators": states_of_generators}
-        return file.snapshot_of(self.finished, states)
+        return file.snapshot_of(self.finished, states | self._parts.states(self._places, of_ranks))
 
-    def _load(self) -> None:
-        states = file.read(self.path)
-        saved_parts = states["parts"]
-        for name, part in self._parts.items():
-            saved = saved_parts.get(name, {})
-            if type(part) is dict and type(saved) is not dict:
-                raise StateError(f"{self.path} holds {saved!r:.80} as part {name}, which is a dict here.")
-        if self._strict and (missing := saved_parts.keys() - self._parts.keys()):
-            theirs, ours = ", ".join(saved_parts), ", ".join(self._parts)
-            raise StateError(
-                f"{self.path} holds {theirs}, but was given {ours}: pass {', '.join(sorted(missing))} too, or another "
-                f"path, or strict=False to go on without."
-            )
-        names = sorted(self._parts.keys() & saved_parts.keys(), key=lambda name: name not in self._loaders)
-        for name in names:
-            part, state = self._parts[name], saved_parts[name]  # loaders first: they raise before anything changes
-            if type(part) is dict:
-                filled(part, state, name)
-                continue
-            try:
-                part.load_state_dict(state)
-            except StateError as error:
-                text = f"part {name} of {self.path}: {error}  To begin anew, pass another path, or delete this file."
-                raise StateError(text) from error
-        if new := self._parts.keys() - saved_parts.keys():
-            warn(f"{self.path} doesn't hold {', '.join(sorted(new))}: taken as it is, and saved from now on.")
+    # -- where a training begins -------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Have all ranks go on from one file; it is written if it is missing."""
+        waits = f"{self.path} waits for the other ranks of this training: each must come to a Checkpoint of this file."
+        self._ranks = Agreement(ranks_of_training(self._is_alone, lambda: _say(waits)))
+        self._ranks.check_same("paths differ", str(self.path))
+        self._ranks.check_same("parts differ", ", ".join(self._parts.by_name))
+        self._ranks.check_same("every_steps or keep_every differ", str(self._periods))
+        self._note_places()
+        is_new = self._write_first()
+        self._ranks.check_same(f"files differ, so {self.path} is not one that all see", file.mark_of(self.path))
+        problem: Exception | None = None
+        try:
+            if not is_new:
+                self._load(file.read(self.path))
+            elif not self._ranks.is_leader:
+                self._parts.load_all_but_loaders(file.read(self.path)["parts"], self.path)
+        except Exception as error:
+            problem = error
+        self._ranks.check(problem)
+        if self.finished:
+            done = f"epoch {self.epoch}, {self.finished:,} steps finished"
+            _say_if(self._ranks.is_leader, f"continues from {self.path}: {done}")
+
+    def _write_first(self) -> bool:
+        """Write the file if it is missing, which shows at once whether all parts can be saved; return True then."""
+        # The others must not look before: a file that was missing may stay so for them, on a network's file system.
+        told = "new" if self._ranks.is_leader and not self.path.exists() else ""
+        is_new = self._ranks.gathered(told)[0] == "new"
+        if is_new:
+            self._save_together(keeps=False)
+        return is_new
+
+    def _load(self, states: dict[str, Any]) -> None:
+        self._parts.check(states["parts"], self.path, self._strict)
+        own = OfRank(states["ranks"], self._ranks.rank, self._ranks.size, self.path)
+        self._parts.load(states["parts"] | own.places, self.path)
         self.finished, self.epoch, self._passes = states["steps"], states["epoch"], states["passes"]
         for name in states["ended"]:
-            if hasattr(self._parts.get(name), "stay_at_end"):
-                self._parts[name].stay_at_end()
-        for name, generator in generators().items():
-            if name in states["generators"]:
-                try:
-                    give_back(generator, states["generators"][name])
-                except Exception as error:  # generators raise any type for a wrong state
-                    what = f"{self.path} holds no state of the random generator {name}"
-                    raise StateError(f"{what}: {type(error).__name__}: {error}.") from error
+            loader: Any = self._parts.loaders.get(name)
+            if hasattr(loader, "stay_at_end"):
+                loader.stay_at_end()
+        own.give_back_generators(self.finished)
         self._note_places()
+
+
+def _leave_out_our_frames(error: BaseException) -> None:
+    """Have the traceback of an interrupt end where the user's program was interrupted, not in our handling of it."""
+    frames = list[TracebackType]()
+    here = error.__traceback__
+    while here is not None:
+        frames.append(here)
+        here = here.tb_next
+    while frames and frames[-1].tb_frame.f_code.co_filename == __file__:
+        frames.pop()
+    shorter: TracebackType | None = None
+    for one in reversed(frames):
+        shorter = TracebackType(shorter, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    error.__traceback__ = shorter
 
 
 def _say(text: str) -> None:
     """Write to standard error; not by print(), which a signal handler mustn't call in the midst of another print()."""
     with contextlib.suppress(OSError):
         os.write(2, f"mpiter: {text}\n".encode())
+
+
+def _say_if(speaks: bool, text: str) -> None:
+    """Say it in the rank that speaks for all."""
+    if speaks:
+        _say(text)

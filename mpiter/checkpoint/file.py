@@ -10,7 +10,9 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,8 @@ from ..samples.jsonable import decoded, encoded
 
 _REMEDY = "pass another path, or delete the file if it is a damaged one."
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_PATIENCE_S = 4.0  # with another process's writing, when five seconds are left until a kill
+_LOOK_S = 0.02
 Memory = NDArray[np.uint8]
 
 
@@ -58,7 +62,9 @@ class Snapshot:
 def snapshot_of(step: int, states: dict[str, Any]) -> Snapshot:
     """Return the snapshot of ``states``; raise a StateError that names the part of them which no file can hold."""
     arrays: list[Any] = []
-    plain = json.dumps(encoded(states, arrays), allow_nan=False).encode()
+    # By its id, ranks can tell that they see one file, and not files that are named alike.
+    named = states | {"id": secrets.token_hex(8)}
+    plain = json.dumps(encoded(named, arrays), allow_nan=False).encode()
     return Snapshot(step, plain, arrays)
 
 
@@ -98,16 +104,46 @@ def read(path: Path) -> dict[str, Any]:
     try:
         for name in ("steps", "epoch"):
             number_of(states, name)
-        for name in ("parts", "generators", "passes"):
+        typed(states, "id", str)
+        for name in ("parts", "passes"):
             if not all(type(key) is str for key in typed(states, name, dict)):
                 raise StateError(f"the state's {name!r} has other keys than names.")
         for name in states["passes"]:
             number_of(states["passes"], name)
-        if not all(type(name) is str for name in typed(states, "ended", list)):
-            raise StateError("the state's 'ended' has other things than names.")
+        for name in ("ended", "ranks"):
+            if not all(type(text) is str for text in typed(states, name, list)):
+                raise StateError(f"the state's {name!r} has other things than texts.")
     except StateError as error:
         raise StateError(f"{path} cannot be read as a checkpoint ({str(error).removesuffix('.')}): {_REMEDY}") from None
     return states  # type: ignore[no-any-return]
+
+
+def mark_of(path: Path) -> str:
+    """Return what tells a file from others."""
+    found = _glimpse(path)
+    return "none" if found is None else f"that of step {found.get('steps')} (id {found.get('id')})"
+
+
+def wait_for(path: Path, step: int) -> None:
+    """Wait some seconds until another process has written the file of ``step`` to ``path``."""
+    until = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until:
+        found = _glimpse(path)
+        if found is not None and found.get("steps") == step:
+            return
+        time.sleep(_LOOK_S)
+
+
+def _glimpse(path: Path) -> dict[str, Any] | None:
+    """Return the states in a file without their arrays, or None if it is missing; of a damaged one nothing."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            plain = json.loads(bytes(arrays["states"]))
+    except FileNotFoundError:
+        return None
+    except Exception:  # ``read`` will say what is wrong
+        return {}
+    return plain if isinstance(plain, dict) else {}
 
 
 @contextlib.contextmanager

@@ -1,14 +1,144 @@
-"""The parts of a checkpoint: what may be one, how a dict is filled, and what a loader's state tells of its place."""
+"""The parts of a checkpoint: what may be one, what is saved of them, and how they are filled again.
+
+What is the same in all ranks of a training is saved once, as rank 0 has it.  Each rank keeps for itself its global
+random generators, and the places of loaders that differ from rank 0's (those with a sampler of the rank's own).
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import OptionError, StateError
-from ..worker.seeding import global_generators
+from ..errors import OptionError, StateError, warn
+from ..samples.jsonable import decoded, encoded
+from ..worker.seeding import give_back, global_generators, seed_globals, state_of
+
+States = dict[str, Any]  # by the names of parts
+
+
+class Parts:
+    """The parts of one checkpoint by their names."""
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        for name, part in named.items():
+            check_part(name, part)
+        if len(set(map(id, named.values()))) < len(named):
+            raise OptionError(
+                f"one object was passed twice among the parts {', '.join(named)}: pass each once."
+            )
+        self.by_name = named
+        self.loaders = {name: part for name, part in named.items() if hasattr(part, "is_new_epoch")}
+
+    def places(self) -> States:
+        """Return the states of the loaders."""
+        return {name: loader.state_dict() for name, loader in self.loaders.items()}
+
+    def pass_of(self, name: str) -> int:
+        """Return the number of a loader's pass; 0 for what has none."""
+        return getattr(self.loaders[name], "passes", 0)
+
+    def of_rank(self, places: States) -> str:
+        """Return what a rank keeps for itself, as two lines of JSON: its generators, and its loaders' places."""
+        states = {name: state_of(generator) for name, generator in _generators().items()}
+        now = {name: encoded(state) for name, state in states.items()}
+        own = {name: _apart(place, now) for name, place in places.items()}
+        return f"{json.dumps(now)}\n{json.dumps(encoded(own))}"
+
+    def states(self, places: States, of_ranks: Sequence[str]) -> States:
+        """Return what is to be saved: all parts, and what each rank keeps for itself."""
+        parts = dict[str, Any]()
+        for name, part in self.by_name.items():
+            if name in places:
+                parts[name] = places[name]
+            else:
+                parts[name] = part if type(part) is dict else part.state_dict()
+        leader, same_places = of_ranks[0].split("\n")
+        # Rank 0's are those of all that have no others.
+        parts |= decoded(json.loads(same_places))
+        kept = [leader]
+        for text in of_ranks[1:]:
+            kept.append(text.removesuffix(f"\n{same_places}"))
+        return {"parts": parts, "ranks": kept}
+
+    def check(self, saved: States, path: Path, is_strict: bool) -> None:
+        """Raise a StateError if the states in the file at ``path`` are not of these parts; warn of new parts."""
+        for name, part in self.by_name.items():
+            state = saved.get(name, {})
+            if type(part) is dict and type(state) is not dict:
+                raise StateError(f"{path} holds {state!r:.80} as part {name}, which is a dict here.")
+        missing = saved.keys() - self.by_name.keys()
+        if is_strict and missing:
+            theirs, ours = ", ".join(saved), ", ".join(self.by_name)
+            raise StateError(
+                f"{path} holds {theirs}, but was given {ours}: pass {', '.join(sorted(missing))} too, or "
+                f"another path, or strict=False to go on without."
+            )
+        if new := self.by_name.keys() - saved.keys():
+            warn(f"{path} doesn't hold {', '.join(sorted(new))}: taken as it is, and saved from now on.")
+
+    def load(self, states: States, path: Path) -> None:
+        """Fill the parts with their saved states."""
+        names = self.by_name.keys() & states.keys()
+        # Loaders first: they raise before anything changes.
+        for name in sorted(names, key=lambda name: name not in self.loaders):
+            part, state = self.by_name[name], states[name]
+            if type(part) is dict:
+                filled(part, state, name)
+                continue
+            try:
+                part.load_state_dict(state)
+            except StateError as error:
+                text = f"part {name} of {path}: {error}  To begin anew, pass another path, or delete this file."
+                raise StateError(text) from error
+
+    def load_all_but_loaders(self, states: States, path: Path) -> None:
+        """Fill the other parts: at the beginning of a training all ranks have what rank 0 has."""
+        self.load({name: state for name, state in states.items() if name not in self.loaders}, path)
+
+
+class OfRank:
+    """What one rank has kept for itself in a file; nothing, where another number of ranks has saved."""
+
+    def __init__(self, of_ranks: Sequence[str], rank: int, size: int, path: Path) -> None:
+        self.generators, self.places = dict[str, Any](), dict[str, Any]()
+        self.is_known = len(of_ranks) == size
+        self._rank, self._path = rank, path
+        # Of all ranks, so that no two trainings go on alike
+        told = "\n".join(of_ranks).encode()
+        self._seed = int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little")
+        if self.is_known:
+            generators, _, places = of_ranks[rank].partition("\n")
+            self.generators = self._read(generators)
+            self.places = self._read(places or "{}")
+
+    def give_back_generators(self, step: int) -> None:
+        """Have the global random generators go on where they were, or begin anew by seed, rank and step."""
+        here = _generators()
+        if not self.is_known:
+            seed_globals(self._seed, self._rank, step)
+            if "gpu" in here:
+                here["gpu"].manual_seed(here["torch"].initial_seed())
+        for name in here.keys() & self.generators.keys():
+            try:
+                give_back(here[name], self.generators[name])
+            except Exception as error:  # generators raise any type for a wrong state
+                what = f"{self._path} holds no state of the random generator {name}"
+                raise StateError(f"{what}: {type(error).__name__}: {error}.") from error
+
+    def _read(self, text: str) -> States:
+        try:
+            states = decoded(json.loads(text))
+        except ValueError as error:
+            raise StateError(f"{self._path} holds no states of rank {self._rank}: {error}") from error
+        if not isinstance(states, dict):
+            raise StateError(f"{self._path} holds no states of rank {self._rank}: {states!r:.80}")
+        return states
 
 
 def check_part(name: str, part: Any) -> None:
@@ -34,13 +164,13 @@ def place_in(state: Any) -> str:
     return repr({**state, "generators": None})
 
 
-def apart(state: Any, now: dict[str, Any]) -> Any:
+def _apart(state: Any, now: dict[str, Any]) -> Any:
     """Return a loader's state without generators equal to the global ones ``now``, from which its next epoch draws."""
     own = {name: held for name, held in state.get("generators", {}).items() if held != now.get(name)}
     return {**state, "generators": own} if "generators" in state else state
 
 
-def generators() -> dict[str, Any]:
+def _generators() -> dict[str, Any]:
     """Return the global random generators by name, torch's of the GPU among them once CUDA is initialised."""
     here = global_generators()
     has_gpu = "torch" in here and here["torch"].cuda.is_initialized()

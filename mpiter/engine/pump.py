@@ -242,7 +242,9 @@ class Pumping:
         self.is_closed = True
         loop, self.loop = self.loop, None
         if loop is not None and loop.pid == os.getpid():
-            self._letting_go.detach()
+            # An interrupt may have come before there was one.
+            if self._letting_go is not None:
+                self._letting_go.detach()
             try:
                 self._last_stats = loop.stats()
             finally:

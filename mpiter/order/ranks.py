@@ -18,6 +18,12 @@ from ..errors import OptionError
 from .cursor import Share
 
 _log = logging.getLogger("mpiter")
+
+# Process groups by which ranks are found, and can talk
+BY_TORCH = "torch.distributed"
+BY_JAX = "jax.distributed"
+BY_MPI = "MPI.COMM_WORLD"
+
 _BY_VARIABLES = (  # environment variables of the rank and of the number of ranks
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -63,9 +69,9 @@ class Shard:
         """Return this rank's share of the order, looked up now unless rank and size were passed."""
         if self.rank is not None and self.size is not None:
             return Share(int(self.rank), int(self.size), self.exact)
-        found = _found()
-        _log.info("shard: rank %d of %d, by %s", *found)
-        return Share(*found[:2], self.exact)
+        rank, size, source = found()
+        _log.info("shard: rank %d of %d, by %s", rank, size, source)
+        return Share(rank, size, self.exact)
 
 
 Sharding = Shard | tuple[int, int] | Literal["auto"] | None  # what ``shard=`` may be
@@ -88,15 +94,19 @@ def ranks_here() -> int:
     return max(1, int(next(filter(str.isdecimal, told), 1)))
 
 
-def _found() -> tuple[int, int, str]:
+def found() -> tuple[int, int, str]:
+    """Return this process's rank, the number of ranks, and where both were found."""
     torch, jax, mpi = (sys.modules.get(name) for name in ("torch", "jax", "mpi4py.MPI"))
     group = getattr(torch, "distributed", None)
     if group is not None and group.is_available() and group.is_initialized():
-        return group.get_rank(), group.get_world_size(), "torch.distributed"
+        return group.get_rank(), group.get_world_size(), BY_TORCH
     if jax is not None and getattr(getattr(jax, "distributed", None), "is_initialized", lambda: False)():
-        return jax.process_index(), jax.process_count(), "jax.distributed"
+        return jax.process_index(), jax.process_count(), BY_JAX
+    futures = sys.modules.get("mpi4py.futures._core")
+    if getattr(futures, "SharedPool", None) is not None:
+        return 0, 1, "mpi4py.futures, to which the other ranks belong"
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
-        return mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size(), "MPI.COMM_WORLD"
+        return mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size(), BY_MPI
     for names in _BY_VARIABLES:
         rank, size = values = [os.environ.get(name, "") for name in names]
         if names[0].startswith("SLURM") and (not size or os.environ.get("SLURM_JOB_NAME") in _INTERACTIVE):

@@ -179,7 +179,11 @@ def test_what_is_wrong_with_a_file_is_said(path):
         ({"epoch": -1}, "'epoch' is -1, not within 0"),
         ({"parts": [1]}, r"'parts' is \[1\], not of type dict"),
         ({"parts": {"model": 5}}, "holds 5 as part model, which is a dict here"),
-        ({"generators": {"numpy": 3}}, "holds no state of the random generator numpy"),
+        ({"ranks": [1]}, "'ranks' has other things than texts"),
+        ({"ranks": ["x"]}, "holds no states of rank 0"),
+        ({"ranks": ["3"]}, "holds no states of rank 0: 3"),
+        ({"ranks": ['{"numpy": 3}']}, "holds no state of the random generator numpy"),
+        ({"id": 3}, "'id' is 3, not of type str"),
         ({"passes": {"0": "x"}}, "'0' is 'x', not of type int"),
     ):
         with path.open("wb") as file:

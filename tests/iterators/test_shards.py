@@ -77,7 +77,7 @@ def test_ranks_that_say_no_seed_have_one():
 
 def test_a_rank_is_asked_for_when_the_loop_begins(monkeypatch):
     place = (0, 1, "a test")
-    monkeypatch.setattr(ranks, "_found", lambda: place)
+    monkeypatch.setattr(ranks, "found", lambda: place)
     rank = batches(DRAWING, 4, n_processes=0, seed=5, shard="auto")
     place = (1, 2, "a test")
     assert keys_of(next(rank)) == keys_of(next(of_ranks(2)[1]))

@@ -1,0 +1,168 @@
+"""What the ranks of a training agree on at the end of each step: whether to save, and whether a signal ends them.
+
+A step costs no waiting: each rank tells its wish after one step and looks at the answer after the next, which has come
+by then.  Where steps take long, that would be too late after a signal; so they wait for the answer there, which takes a
+thousandth of such a step.  Guarantees that all ranks learn the same after the same step; and that ranks which aren't
+at the same place of the program get an error, and don't wait for each other without end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+
+from ..errors import RankError
+from .ranks import Numbers, Ranks
+
+_LONG_S = 0.25  # of a step, after which its ranks wait for the answer at once
+
+
+class Place(IntEnum):
+    """Where ranks agree."""
+
+    STEP = 0
+    PASS = 1
+    EPOCH = 2
+    SAVE = 3
+    EXIT = 4
+
+
+_PLACES = {
+    Place.STEP: "has finished step {step:,}",
+    Place.PASS: "has come to the end of its loader's epoch after {step:,} steps",
+    Place.EPOCH: "has come to the end of the loop over c.epochs() after {step:,} steps",
+    Place.SAVE: "has called c.save() after {step:,} steps",
+    Place.EXIT: "has left the block after {step:,} steps",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a rank wishes, or all have agreed on."""
+
+    signal: int = 0  # the number of the one that is to end all; 0: none
+    saves: bool = False
+
+    def __or__(self, other: Wish) -> Wish:
+        return Wish(max(self.signal, other.signal), self.saves or other.saves)
+
+
+class Agreement:
+    """The ranks of a training, agreeing."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._answer: Callable[[], Numbers] | None = None  # of the last step's, not yet looked at
+        self._takes_long = False  # a step, as all ranks have heard
+        self._at = time.monotonic()
+
+    @property
+    def rank(self) -> int:
+        return self._ranks.rank
+
+    @property
+    def size(self) -> int:
+        return self._ranks.size
+
+    @property
+    def is_leader(self) -> bool:
+        """True in the rank that writes, and speaks for all."""
+        return self._ranks.rank == 0
+
+    @property
+    def are_several(self) -> bool:
+        return self._ranks.size > 1
+
+    def after_step(self, step: int, wish: Wish) -> Wish:
+        """Tell this rank's wish; return what was agreed on after the step before, or, where steps take long, now."""
+        if not self.are_several:
+            return wish
+        agreed = self._look(step)
+        if agreed.signal or agreed.saves:
+            return agreed
+        self._tell(Place.STEP, step, wish)
+        return self._look(step) if self._takes_long else agreed
+
+    def at_once(self, place: Place, step: int, wish: Wish) -> Wish:
+        """Tell this rank's wish, and wait for what all agree on."""
+        agreed = self._look(step)
+        self._tell(place, step, wish)
+        return agreed | self._look(step)
+
+    def gathered(self, text: str) -> list[str]:
+        """Return what each rank has given, once all have."""
+        with _lost_ranks_named():
+            return self._ranks.gathered(text)
+
+    def check(self, problem: Exception | None) -> None:
+        """Wait for all ranks; raise this one's problem, or tell of the first that another one has."""
+        told = "" if problem is None else f"{type(problem).__name__}: {problem}"
+        problems = self.gathered(told)
+        if problem is not None:
+            raise problem
+        for rank, other in enumerate(problems):
+            if other:
+                raise RankError(f"rank {rank} can't go on, so no rank does: {other}")
+
+    def check_same(self, what: str, mine: str) -> None:
+        """Raise a RankError, which names both, if ranks have different ones of ``what``."""
+        texts = self.gathered(mine)
+        for rank, other in enumerate(texts):
+            if other != texts[0]:
+                raise RankError(
+                    f"the ranks of a training share one checkpoint, but their {what}: rank 0 has "
+                    f"{texts[0]}, rank {rank} has {other}."
+                )
+
+    def close(self) -> None:
+        """Give back what was taken for messages, unless one is under way to a rank that may have ended."""
+        if self._answer is None:
+            self._ranks.close()
+
+    def _tell(self, place: Place, step: int, wish: Wish) -> None:
+        now = time.monotonic()
+        takes_long = place is Place.STEP and self.is_leader and now - self._at > _LONG_S
+        self._at = now
+        here = step * len(Place) + place
+        # The highest of -here is the lowest of all places.
+        mine = [here, -here, wish.signal, wish.saves, takes_long]
+        with _lost_ranks_named():
+            self._answer = self._ranks.begin_highest([*map(int, mine)])
+
+    def _look(self, step: int) -> Wish:
+        """Return the answer that is still to be looked at, if any."""
+        if self._answer is None:
+            return Wish()
+        answer, self._answer = self._answer, None
+        with _lost_ranks_named():
+            last, first, number, saves, takes_long = answer()
+        if last != -first:
+            raise RankError(
+                f"the ranks of this training no longer go together: one {_told(-first)}, "
+                f"another one {_told(last)} (this is rank {self.rank}, after {step:,} steps).  "
+                f"All of them must take as many batches, and call c.step() and c.save() alike."
+            )
+        if last % len(Place) == Place.STEP:
+            self._takes_long = bool(takes_long)
+        return Wish(number, bool(saves))
+
+
+@contextmanager
+def _lost_ranks_named() -> Iterator[None]:
+    """Have a message that fails say why it probably does."""
+    try:
+        yield
+    except Exception as error:
+        raise RankError(
+            "another rank of this training can't be reached any more, so it has probably "
+            "ended: look for its own error.  What was saved last is whole; start all ranks "
+            "again to go on from there."
+        ) from error
+
+
+def _told(here: int) -> str:
+    step, place = divmod(here, len(Place))
+    return _PLACES[Place(place)].format(step=step)

@@ -1,0 +1,206 @@
+"""The ranks of a training as a checkpoint sees them: how each tells all others something.
+
+They talk through what the program has initialised: torch.distributed (beside its backend, in a group of gloo's own),
+MPI (in a communicator of its own) or JAX (by computations on one device of each process).  Guarantees that nothing is
+imported or initialised here, and that no message of the program's own is taken for one of these, or the reverse.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import RankError
+from ..order.ranks import BY_JAX, BY_MPI, BY_TORCH, found
+
+# A rank may wait for another one that validates alone; whether that one has ended shows at
+# once.  What trains over the same ranks has its own, shorter, limit.
+_PATIENCE = timedelta(days=7)
+
+_SILENT_S = 20.0  # of waiting for other ranks
+
+Numbers = list[int]
+
+
+class Ranks(Protocol):
+    """The ranks of one training, of which this process is one; all methods are called in each of them alike."""
+
+    rank: int
+    size: int
+
+    def __init__(self, rank: int, size: int) -> None: ...
+
+    def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:
+        """Begin to find the highest of all ranks' numbers, place by place; return what waits for the result."""
+
+    def gathered(self, text: str) -> list[str]:
+        """Return what each rank has given, once all have."""
+
+    def close(self) -> None:
+        """Give back what was taken for messages."""
+
+
+def ranks_of_training(is_alone: bool, say_it_waits: Callable[[], None]) -> Ranks:
+    """Return the ranks that train together with this one, once all are there; raise a RankError if that can't be."""
+    rank, size, source = found()
+    if is_alone or size == 1:
+        return OneRank()
+    kinds: dict[str, type[Ranks]] = {BY_TORCH: TorchRanks, BY_MPI: MpiRanks, BY_JAX: JaxRanks}
+    if source not in kinds:
+        raise RankError(
+            f"{source} say that this is rank {rank} of {size}, but nothing is initialised by which the ranks could "
+            f"agree where to stop.  Before the block, call torch.distributed.init_process_group('gloo') or "
+            f"jax.distributed.initialize(), or import mpi4py.MPI.  If each process is a training of its own, with a "
+            f"file of its own, pass alone=True."
+        )
+    with _speaking_up(say_it_waits):
+        ranks = kinds[source](rank, size)
+        ranks.gathered("")
+    return ranks
+
+
+@contextmanager
+def _speaking_up(say: Callable[[], None]) -> Iterator[None]:
+    """Call ``say`` if the block takes long, since another rank may never come to the same place."""
+    timer = threading.Timer(_SILENT_S, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+class OneRank:
+    """This process, which trains by itself."""
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank = rank
+        self.size = size
+
+    def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:
+        return lambda: numbers
+
+    def gathered(self, text: str) -> list[str]:
+        return [text]
+
+    def close(self) -> None:
+        pass
+
+
+class TorchRanks:
+    """The ranks of ``torch.distributed``."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self._torch: Any = sys.modules["torch"]
+        self._group = self._torch.distributed.new_group(
+            backend="gloo", timeout=_PATIENCE, group_desc="mpiter checkpoint"
+        )
+
+    def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:
+        distributed = self._torch.distributed
+        highest = self._torch.tensor(numbers, device="cpu")
+        work = distributed.all_reduce(
+            highest, distributed.ReduceOp.MAX, self._group, async_op=True
+        )
+
+        def result() -> Numbers:
+            work.wait()
+            return highest.tolist()  # type: ignore[no-any-return]
+
+        return result
+
+    def gathered(self, text: str) -> list[str]:
+        texts = [""] * self.size
+        self._torch.distributed.all_gather_object(texts, text, self._group)
+        return texts
+
+    def close(self) -> None:
+        # The program may have ended all groups within the block.
+        if self._torch.distributed.is_initialized():
+            self._torch.distributed.destroy_process_group(self._group)
+        # Its threads end with the last reference.  At the program's end they would abort it: they may still hold
+        # tensors then, and need an interpreter to let go of them.
+        self._group = None
+
+
+class MpiRanks:
+    """The ranks of MPI's COMM_WORLD."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self._mpi: Any = sys.modules["mpi4py.MPI"]
+        self._comm = self._mpi.COMM_WORLD.Dup()
+
+    def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:
+        mine = np.array(numbers, np.int64)
+        highest = np.empty_like(mine)
+        request = self._comm.Iallreduce(mine, highest, self._mpi.MAX)
+
+        def result() -> Numbers:
+            # MPI reads and writes the arrays until then.
+            assert mine.size == highest.size
+            request.Wait()
+            return highest.tolist()  # type: ignore[no-any-return]
+
+        return result
+
+    def gathered(self, text: str) -> list[str]:
+        return self._comm.allgather(text)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        if not self._mpi.Is_finalized():
+            self._comm.Free()
+
+
+class JaxRanks:
+    """The processes of ``jax.distributed``; messages are rows of an array, of which each process has one."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self._jax: Any = sys.modules["jax"]
+        sharding = self._jax.sharding
+        first_devices = dict[int, Any]()
+        for device in self._jax.devices():
+            first_devices.setdefault(device.process_index, device)
+        mesh = sharding.Mesh([first_devices[number] for number in range(size)], "ranks")
+        self._a_row_each = sharding.NamedSharding(mesh, sharding.PartitionSpec("ranks"))
+        everywhere = sharding.NamedSharding(mesh, sharding.PartitionSpec())
+        self._highest = self._jax.jit(lambda rows: rows.max(axis=0), out_shardings=everywhere)
+        self._all = self._jax.jit(lambda rows: rows, out_shardings=everywhere)
+
+    def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:
+        highest = self._highest(self._rows(np.array(numbers, np.int32)))
+        return lambda: self._fetched(highest).tolist()
+
+    def gathered(self, text: str) -> list[str]:
+        own = text.encode()
+        (longest,) = self.begin_highest([len(own)])()
+        # Few lengths, since each is compiled anew.
+        width = 1 << longest.bit_length()
+        padded = np.frombuffer(own.ljust(width, b"\0"), np.uint8)
+        rows = self._fetched(self._all(self._rows(padded)))
+        # A text has no byte of zero: JSON writes it in another way.
+        return [row.tobytes().rstrip(b"\0").decode() for row in rows]
+
+    def close(self) -> None:
+        pass
+
+    def _rows(self, own: np.ndarray[Any, Any]) -> Any:
+        shape = (self.size, *own.shape)
+        return self._jax.make_array_from_process_local_data(self._a_row_each, own[None], shape)
+
+    @staticmethod
+    def _fetched(array: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(array.addressable_data(0))
