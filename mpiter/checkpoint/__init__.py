@@ -3,9 +3,11 @@
 ::
 
     checkpoint     Checkpoint: a `with` block that knows where a step ends, and holds signals back until then
-       │ a snapshot: the states of all parts at the end of a step
+       │   ├────── passes: which passes over loaders give the steps, and which can't be resumed
+       │   └────── agreement: what all ranks of a training decide together ──► ranks: how they talk
+       │ parts: their states at the end of a step, as a snapshot
        ▼
-    saver          writes snapshots one at a time, beside the training
+    saver          writes snapshots one at a time, beside the training; in rank 0 only
        ▼
     file           one file, whole or not at all ──► kept: further names for some of them, by their step
 """

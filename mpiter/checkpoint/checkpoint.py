@@ -26,7 +26,8 @@ from ..typevars import T
 from . import file
 from .agreement import Agreement, Place, Wish
 from .kept import Keeping
-from .parts import OfRank, Parts, gives_batches, place_in
+from .parts import OfRank, Parts, place_in
+from .passes import Passes
 from .ranks import OneRank, ranks_of_training
 from .saver import Saver
 
@@ -125,8 +126,7 @@ class Checkpoint:
         self._ranks = Agreement(OneRank())
         self._places: dict[str, Any] = {}  # of the loaders, after the last finished step
         self._numbers: dict[str, int] = {}  # of the loaders' passes, after the last finished step
-        self._passes: dict[str, int] = {}  # the first in which a loader gave steps in this epoch of epochs()
-        self._has_warned = False  # of a loop that can't be resumed
+        self._passes = Passes(self._parts)
         self._state = _State.OUTSIDE
         self._counts_epochs = False
         self._saver = Saver(Keeping(self.path, int(keep), keep_every), bool(background))
@@ -154,7 +154,7 @@ class Checkpoint:
         if self._state is not _State.OUTSIDE:
             raise StateError("this Checkpoint is in use already; make another one.")
         self._heard, self._handlers = None, {}
-        self._passes, self._has_warned = {}, False
+        self._passes = Passes(self._parts)
         self._counts_epochs, self._is_asked, self._held = False, False, None
         self._begin()
         self._note_saved()
@@ -174,7 +174,8 @@ class Checkpoint:
                     self._finish()
                 self._agree(Place.EXIT)
                 self._save_together(keeps=self.finished > self._saved_step)
-                self._warn_without_steps(self._moved())
+                if self._moved() and not self.finished:
+                    self._passes.warn_without_steps()
             else:
                 self._save_what_can_be()
         finally:
@@ -214,7 +215,7 @@ class Checkpoint:
                     f"loader, which begins anew, or an iterator without an end."
                 )
             had_some = self.finished > before
-            self._end_passes(are_more=False)
+            self._passes.end(are_more=False)
             self._note_places()
 
     def _one_pass(self, batches: Iterable[T], until: float) -> Iterator[T]:
@@ -226,7 +227,9 @@ class Checkpoint:
         try:
             for batch in batches:
                 if is_first:
-                    self._check_givers(batches, before)
+                    givers = self._moved(before)
+                    self._passes.check_source(batches, givers)
+                    self._passes.note(givers, self._counts_epochs)
                     is_first = False
                 self._go_to(_State.STEP)
                 yield batch
@@ -239,7 +242,7 @@ class Checkpoint:
                 self._state = _State.BETWEEN
         if self._counts_epochs and self._state is _State.BETWEEN:
             # Of a stream it shows only now that its epoch is over.
-            self._end_pass([*self._passes])
+            self._end_pass([*self._passes.first])
 
     def step(self) -> None:
         """Finish a step, once the model and all else that belongs to it have been updated."""
@@ -265,10 +268,12 @@ class Checkpoint:
         while self.epoch < total:
             yield self.epoch
             self.epoch += 1
-            self._end_passes(are_more=self.epoch < total)
-            moved = self._moved()
+            # A loop may well be left because a signal has come: the program ends here.
+            self._passes.end(are_more=self.epoch < total and self._heard is None)
+            has_moved = bool(self._moved())
             self._finish()
-            self._warn_without_steps(moved)
+            if has_moved and not self.finished:
+                self._passes.warn_without_steps()
             self._pause(Place.EPOCH)
 
     @staticmethod
@@ -300,7 +305,8 @@ class Checkpoint:
         """
         moved = self._moved()
         # A loader for validation is gone through between two steps; one that is trained on is in one pass at both.
-        self._check_passes([name for name in moved if self._parts.pass_of(name) == self._numbers.get(name)])
+        givers = [name for name in moved if self._parts.pass_of(name) == self._numbers.get(name)]
+        self._passes.note(givers, self._counts_epochs)
         loaders = {name: part for name, part in self._parts.loaders.items() if part is batches} or self._parts.loaders
         ended = [name for name in moved if name in loaders and loaders[name].is_new_epoch]
         self._finish()
@@ -345,65 +351,6 @@ class Checkpoint:
         """Return the names of the loaders that have handed out batches since ``before``, or the last finished step."""
         places = self._places if before is None else before
         return [name for name, state in self._parts.places().items() if place_in(state) != place_in(places[name])]
-
-    # -- loops that can't be resumed ---------------------------------------------------------------------------------
-
-    def _end_passes(self, are_more: bool) -> None:
-        """Have loaders whose last batch was handed out begin a new pass on resuming, as in the loop that goes on.
-
-        Warn of one that has given steps and is still within its pass, since a resumed program would go on there.
-        """
-        unfinished = []
-        for name, loader in self._parts.loaders.items():
-            has_ended = not hasattr(loader, "end_pass") or loader.end_pass()
-            if not has_ended and self._passes.get(name) == self._parts.pass_of(name):
-                unfinished.append(name)
-        # A loop may well be left because a signal has come: the program ends here.
-        if unfinished and are_more and self._heard is None and not self._has_warned:
-            self._has_warned = True
-            warn(
-                "a loop over c.steps(loader) was left before its end, so the next epoch begins another pass over the "
-                "loader, where a program that is resumed goes on in this one.  Let the loop come to its end; to do "
-                "something after each 100 steps, say, look at c.finished within one loop over an iterator without end."
-            )
-        self._passes.clear()
-
-    def _check_givers(self, batches: Any, before: dict[str, Any]) -> None:
-        """Raise an OptionError if no part has given the first batch of ``steps(batches)``, since it was ``before``."""
-        givers = self._moved(before)
-        if not givers and not any(part is batches or gives_batches(part) for part in self._parts.by_name.values()):
-            raise OptionError(
-                f"no part of this checkpoint has given the batch of c.steps({type(batches).__name__}), so its place "
-                f"would not be saved: make a loader of mpiter (mpiter.torch.DataLoader for torch's), pass it to "
-                f"Checkpoint, and write  for x in c.steps(loader): …  If no loader is needed, call c.step() after each "
-                f"step instead."
-            )
-        self._check_passes(givers)
-
-    def _check_passes(self, givers: list[str]) -> None:
-        """Warn if all that have given a step are in a later pass than the first of this epoch: how many are left?"""
-        later = []
-        for name in givers:
-            number = self._parts.pass_of(name)
-            if self._passes.setdefault(name, number) != number:
-                later.append(name)
-        if later and later == givers and not self._has_warned:
-            self._has_warned = True
-            within = "within one epoch of c.epochs()" if self._counts_epochs else "outside of c.epochs()"
-            warn(
-                f"another pass over a loader has begun {within}, so nothing saved says how many are left, and a "
-                f"program that is resumed would make too many.  Write  for epoch in c.epochs(n):  around  for x in "
-                f"c.steps(loader): …; to train for a number of steps, write  for x in c.steps(loader, until=n): …"
-            )
-
-    def _warn_without_steps(self, moved: list[str]) -> None:
-        """Warn if the loaders ``moved`` have handed out batches though the program has never finished a step."""
-        if moved and not self.finished and not self._has_warned:
-            self._has_warned = True
-            warn(
-                "no step has been finished, so nothing can be saved within an epoch: write  for x in c.steps(loader): "
-                "…  in place of  for x in loader: …, or call c.step() after each step."
-            )
 
     # -- saving, and signals -----------------------------------------------------------------------------------------
 
@@ -551,7 +498,7 @@ class Checkpoint:
         return self._snapshot_of(of_ranks) if self._ranks.is_leader else None
 
     def _snapshot_of(self, of_ranks: list[str]) -> file.Snapshot:
-        states: dict[str, Any] = {"steps": self.finished, "epoch": self.epoch, "passes": self._passes}
+        states: dict[str, Any] = {"steps": self.finished, "epoch": self.epoch, "passes": self._passes.first}
         states["ended"] = self._ended
         return file.snapshot_of(self.finished, states | self._parts.states(self._places, of_ranks))
 
@@ -593,7 +540,9 @@ class Checkpoint:
         self._parts.check(states["parts"], self.path, self._strict)
         own = OfRank(states["ranks"], self._ranks.rank, self._ranks.size, self.path)
         self._parts.load(states["parts"] | own.places, self.path)
-        self.finished, self.epoch, self._passes = states["steps"], states["epoch"], states["passes"]
+        self.finished = states["steps"]
+        self.epoch = states["epoch"]
+        self._passes.first = states["passes"]
         for name in states["ended"]:
             loader: Any = self._parts.loaders.get(name)
             if hasattr(loader, "stay_at_end"):
