@@ -29,9 +29,7 @@ class Parts:
         for name, part in named.items():
             check_part(name, part)
         if len(set(map(id, named.values()))) < len(named):
-            raise OptionError(
-                f"one object was passed twice among the parts {', '.join(named)}: pass each once."
-            )
+            raise OptionError(f"one object was passed twice among the parts {', '.join(named)}: pass each once.")
         self.by_name = named
         self.loaders = {name: part for name, part in named.items() if hasattr(part, "is_new_epoch")}
 

@@ -109,9 +109,7 @@ class TorchRanks:
     def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:
         distributed = self._torch.distributed
         highest = self._torch.tensor(numbers, device="cpu")
-        work = distributed.all_reduce(
-            highest, distributed.ReduceOp.MAX, self._group, async_op=True
-        )
+        work = distributed.all_reduce(highest, distributed.ReduceOp.MAX, self._group, async_op=True)
 
         def result() -> Numbers:
             work.wait()

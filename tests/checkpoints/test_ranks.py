@@ -1,0 +1,511 @@
+"""One checkpoint for all ranks: they begin, save and end after the same step, or are told why they can't."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from launched import LIMIT_S, TELL, Launched, by_mpiexec, by_torch, launch, told, with_mpi4py, with_torch
+
+import mpiter
+from mpiter.checkpoint import agreement, checkpoint, file
+from mpiter.checkpoint.agreement import Agreement, Place, Wish
+from mpiter.errors import RankError
+
+TERM = 15
+
+
+class Meeting:
+    """Threads as the ranks of a training; a message is complete once each has sent its own."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._sent: dict[int, dict[int, Any]] = {}
+        self._changed = threading.Condition()
+        self._has_left: set[int] = set()
+
+    def exchange(self, number: int, rank: int, message: Any) -> Callable[[], list[Any]]:
+        """Send the ``number``-th message of a rank; return what waits for all of that number."""
+        with self._changed:
+            sent = self._sent.setdefault(number, {})
+            sent[rank] = message
+            self._changed.notify_all()
+
+        def result() -> list[Any]:
+            with self._changed:
+                came = self._changed.wait_for(lambda: len(sent) == self.size or self._has_left - sent.keys(), LIMIT_S)
+                assert came, f"message {number} never came from all ranks"
+                if len(sent) < self.size:
+                    raise ConnectionError("a rank has left")
+            return [sent[other] for other in range(self.size)]
+
+        return result
+
+    def leave(self, rank: int) -> None:
+        with self._changed:
+            self._has_left.add(rank)
+            self._changed.notify_all()
+
+
+class ThreadRanks:
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.meeting = meeting
+        self.rank = rank
+        self.size = meeting.size
+        self._count = 0
+
+    def begin_highest(self, numbers: list[int]) -> Callable[[], list[int]]:
+        result = self._exchange(tuple(numbers))
+        return lambda: [max(column) for column in zip(*result(), strict=True)]
+
+    def gathered(self, text: str) -> list[str]:
+        return self._exchange(text)()
+
+    def close(self) -> None:
+        pass
+
+    def _exchange(self, message: Any) -> Callable[[], list[Any]]:
+        self._count += 1
+        return self.meeting.exchange(self._count, self.rank, message)
+
+
+def in_ranks(size: int, run: Callable[[ThreadRanks], Any]) -> list[Any]:
+    """Call ``run`` in so many threads; return what each has returned or raised."""
+    meeting = Meeting(size)
+
+    def of_rank(rank: int) -> Any:
+        try:
+            return run(ThreadRanks(meeting, rank))
+        except Exception as error:
+            return error
+        finally:
+            meeting.leave(rank)
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(of_rank, range(size)))
+
+
+# -- what they agree on ----------------------------------------------------------------------------------------------
+
+wishes = st.builds(Wish, st.sampled_from([0, 0, 0, TERM]), st.sampled_from([False, False, True]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(st.tuples(wishes, wishes, wishes), max_size=12))
+def test_all_ranks_learn_the_same_wishes_after_the_same_step_and_no_later_than_the_next(
+    steps: list[tuple[Wish, ...]],
+) -> None:
+    def run(ranks: ThreadRanks) -> list[Wish]:
+        agreed = Agreement(ranks)
+        answers = [agreed.after_step(number, wish[ranks.rank]) for number, wish in enumerate(steps)]
+        return [*answers, agreed.at_once(Place.EXIT, len(steps), Wish())]
+
+    answers = in_ranks(3, run)
+    assert answers[0] == answers[1] == answers[2]
+    last = Wish()
+    for wish, answer in zip(steps, answers[0], strict=False):
+        assert answer == last
+        # Once all act on an answer, what each wished for after the same step is asked for again by the next one.
+        last = Wish() if answer != Wish() else wish[0] | wish[1] | wish[2]
+    assert answers[0][-1] == last
+
+
+def test_steps_that_take_long_are_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = threading.local()
+    monkeypatch.setattr(agreement.time, "monotonic", lambda: getattr(now, "time", 0.0))
+
+    def run(ranks: ThreadRanks) -> list[int]:
+        agreed, answers = Agreement(ranks), []
+        for step in range(5):
+            now.time = getattr(now, "time", 0.0) + (1.0 if ranks.rank == 0 else 0.0)  # rank 0 decides
+            signal = TERM if (ranks.rank, step) == (1, 3) else 0
+            answers.append(agreed.after_step(step, Wish(signal)).signal)
+        return answers
+
+    assert in_ranks(2, run) == [[0, 0, 0, TERM, 0]] * 2
+
+
+PLACES = {
+    "another number of steps": lambda agreed, rank: agreed.at_once(Place.EXIT, 7 - rank, Wish()),
+    "another place": lambda agreed, rank: agreed.at_once(Place.EXIT if rank else Place.SAVE, 7, Wish()),
+    "a step more": lambda agreed, rank: (
+        [agreed.after_step(7, Wish()), agreed.after_step(8, Wish())]
+        if rank
+        else [agreed.after_step(7, Wish()), agreed.at_once(Place.EXIT, 7, Wish())]
+    ),
+}
+TOLD = {
+    "another number of steps": "one has left the block after 6 steps, another one has left the block after 7 steps",
+    "another place": r"one has called c\.save\(\) after 7 steps, another one has left the block after 7 steps",
+    "a step more": "one has left the block after 7 steps, another one has finished step 8",
+}
+
+
+@pytest.mark.parametrize("how", PLACES)
+def test_ranks_that_are_elsewhere_are_told_of_both_places(how: str) -> None:
+    def run(ranks: ThreadRanks) -> None:
+        agreed = Agreement(ranks)
+        PLACES[how](agreed, ranks.rank)
+        agreed.after_step(9, Wish())  # a message that is under way is looked at then
+        agreed.at_once(Place.EXIT, 9, Wish())
+
+    first, second = in_ranks(2, run)
+    for rank, error in enumerate((first, second)):
+        assert isinstance(error, RankError)
+        error_of_both = pytest.raises(RankError, match=TOLD[how])
+        with error_of_both:
+            raise error
+        assert f"this is rank {rank}" in str(error)
+
+
+def test_a_rank_that_has_ended_is_named_as_the_likely_cause() -> None:
+    def run(ranks: ThreadRanks) -> None:
+        agreed = Agreement(ranks)
+        agreed.after_step(1, Wish())
+        if ranks.rank == 1:
+            raise ValueError("mine")
+        agreed.after_step(2, Wish())
+        agreed.after_step(3, Wish())
+
+    others, mine = in_ranks(2, run)
+    assert isinstance(mine, ValueError)
+    assert isinstance(others, RankError)
+    assert "another rank of this training can't be reached" in str(others)
+
+
+# -- what they save and load -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def train_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """Run a training in so many threads as ranks."""
+    here = threading.local()
+    monkeypatch.setattr(checkpoint, "ranks_of_training", lambda *_: here.ranks)
+
+    def run(size: int, train: Callable[[int, int], Any]) -> list[Any]:
+        def of_rank(ranks: ThreadRanks) -> Any:
+            here.ranks = ranks
+            return train(ranks.rank, ranks.size)
+
+        return in_ranks(size, of_rank)
+
+    return run
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.npz"
+
+
+def raised(outcomes: list[Any], kind: type[Exception], text: str) -> None:
+    """Each rank has raised an error of this kind, and with this text."""
+    for outcome in outcomes:
+        with pytest.raises(kind, match=text):
+            raise outcome
+
+
+def test_each_sample_is_learnt_once_by_any_numbers_of_ranks_one_after_the_other(train_in: Any, path: Path) -> None:
+    seen: Counter[int] = Counter()
+
+    def train(rank: int, size: int, until: int | None) -> tuple[int, float]:
+        loader = mpiter.DataLoader(range(60), 2, shuffle=True, seed=1, shard=(rank, size))
+        model = {"weight": float(rank)}  # all begin with rank 0's
+        with mpiter.Checkpoint(path, loader, model=model) as c:
+            begun = (c.finished, model["weight"])
+            for _ in c.epochs(2):
+                for x in c.steps(loader):
+                    seen.update(x.tolist())
+                    model["weight"] += 1
+                    if c.finished + 1 == until:
+                        return begun
+        return begun
+
+    begun = [train_in(size, partial(train, until=until)) for size, until in ((3, 4), (2, 10), (1, 19), (3, None))]
+    assert begun == [[(0, 0.0)] * 3, [(4, 4.0)] * 2, [(10, 10.0)], [(19, 19.0)] * 3]
+    assert seen == Counter(dict.fromkeys(range(60), 2))
+
+
+REFUSED: dict[str, tuple[Callable[[Path, int], Any], str]] = {
+    "paths": (
+        lambda path, rank: mpiter.Checkpoint(path.with_name(f"{rank}.npz"), {}),
+        r"their paths differ: rank 0 has .*0\.npz, rank 1 has .*1\.npz",
+    ),
+    "parts": (
+        lambda path, rank: mpiter.Checkpoint(path, model={}, **({"ema": {}} if rank else {})),
+        "their parts differ: rank 0 has model, rank 1 has model, ema",
+    ),
+    "steps": (
+        lambda path, rank: mpiter.Checkpoint(path, model={}, every_steps=rank + 3),
+        r"their every_steps or keep_every differ: rank 0 has \[3\], rank 1 has \[4\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_ranks_that_differ_are_refused_with_both_named(train_in: Any, path: Path, what: str) -> None:
+    make, text = REFUSED[what]
+    raised(train_in(2, lambda rank, size: make(path, rank).__enter__()), RankError, text)
+    assert not path.exists()
+
+
+def test_what_one_rank_cannot_load_stops_all_before_a_step(train_in: Any, path: Path) -> None:
+    def train(rank: int, size: int, longer: int) -> int:
+        loader = mpiter.DataLoader(range(20 + longer * rank), 2, shard=(rank, size))
+        with mpiter.Checkpoint(path, loader) as c:
+            next(c.steps(loader))
+        return c.finished
+
+    assert train_in(2, partial(train, longer=0)) == [1, 1]
+    before = path.read_bytes()
+    others, own = train_in(2, partial(train, longer=1))
+    raised([others], RankError, r"rank 1 can't go on, so no rank does: StateError: .*dataset_length=20")
+    raised([own], mpiter.StateError, "dataset_length=20")
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_file_and_a_full_disk_are_told_in_all_ranks(
+    train_in: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_bytes(b"rubbish")
+    outcomes = train_in(2, lambda rank, size: mpiter.Checkpoint(path, {"a": 1}).__enter__())
+    raised(outcomes, mpiter.StateError, r"run\.npz cannot be read")
+    path.unlink()
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def train(rank: int, size: int) -> None:
+        with mpiter.Checkpoint(path, {"a": 1}) as c:
+            c.step()
+            monkeypatch.setattr(os, "fsync", full)
+
+    own, others = train_in(2, train)
+    raised([own], OSError, "No space left on device")
+    raised([others], RankError, "rank 0 can't go on, so no rank does: OSError: .*No space left")
+
+
+@pytest.mark.parametrize("ranks_that_ask", [(0,), (1,), (0, 1)])
+def test_rank_0_writes_and_any_rank_may_ask_for_it_in_a_step(
+    train_in: Any, path: Path, ranks_that_ask: tuple[int, ...]
+) -> None:
+    def train(rank: int, size: int) -> list[int]:
+        loader = mpiter.DataLoader(range(24), 2, shard=(rank, size))
+        model = {"at": 0, "rank": rank}
+        with mpiter.Checkpoint(path, loader, model=model, keep=9, every_s=None, background=False) as c:
+            for _ in c.steps(loader):
+                model["at"] += 1
+                if rank in ranks_that_ask and model["at"] == 2:
+                    c.save()
+        return model["at"]
+
+    assert train_in(2, train) == [6, 6]
+    kept = sorted(other.name for other in path.parent.iterdir())
+    # Without waiting, ranks learn of it after the next step.
+    assert kept == ["run-000000003.npz", "run-000000006.npz", "run.npz"]
+    assert mpiter.Checkpoint.read(path)["model"] == {"at": 6, "rank": 0}
+
+
+def test_between_two_steps_all_ranks_save_at_once_or_are_told_who_does(train_in: Any, path: Path) -> None:
+    def train(rank: int, size: int, ranks_that_ask: tuple[int, ...]) -> bool:
+        with mpiter.Checkpoint(path, {}, every_s=None, background=False) as c:
+            for _ in range(3):
+                c.step()
+            if rank in ranks_that_ask:
+                c.save()
+            return file.mark_of(path).startswith(f"that of step {c.finished} ")
+
+    assert train_in(2, partial(train, ranks_that_ask=(0, 1)))[0]
+    path.unlink()
+    told = r"one has called c\.save\(\) after 3 steps, another one has left the block after 3 steps"
+    raised(train_in(2, partial(train, ranks_that_ask=(1,))), RankError, told)
+
+
+def test_an_error_in_the_tail_of_an_epoch_leaves_its_last_step_saved(path: Path) -> None:
+    def train(fails: bool) -> list[Any]:
+        loader, done = mpiter.DataLoader(range(6), 2, shuffle=True, seed=1), {"done": list[Any]()}
+        with mpiter.Checkpoint(path, loader, model=done) as c:
+            for epoch in c.epochs(2):
+                for x in c.steps(loader):
+                    done["done"].append(x.tolist())
+                done["done"].append(epoch)
+                if fails and epoch == 1:
+                    raise ZeroDivisionError
+        return done["done"]
+
+    with pytest.raises(ZeroDivisionError):
+        train(fails=True)
+    assert len(mpiter.Checkpoint.read(path)["model"]["done"]) == 7
+    again = train(fails=False)
+    assert [one for one in again if type(one) is int] == [0, 1]
+    assert len(again) == 8
+
+
+def test_ranks_told_of_by_variables_alone_are_refused_unless_they_are_trainings_of_their_own(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(RankError, match=r"RANK and WORLD_SIZE say that this is rank 1 of 4.* pass alone=True"):
+        mpiter.Checkpoint(path, {}).__enter__()
+    with mpiter.Checkpoint(path, {"a": 1}, alone=True) as c:
+        c.step()
+    assert path.exists()
+
+
+# -- real ranks ------------------------------------------------------------------------------------------------------
+
+MESSAGES = (
+    TELL
+    + """
+import os, sys
+import torch.distributed
+import mpiter
+
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+told = {}
+
+def tried(name, path, loader_length=8):
+    try:
+        loader = mpiter.DataLoader(range(loader_length), 2, shard="auto")
+        with mpiter.Checkpoint(path, loader) as c:
+            for x in c.steps(loader):
+                pass
+        told[name] = c.finished
+    except Exception as error:
+        told[name] = f"{type(error).__name__}: {error}"
+
+tried("one file", "run.npz")
+tried("lengths", "lengths.npz", 8 + 4 * rank)
+os.mkdir(f"rank {rank}")
+os.chdir(f"rank {rank}")
+tried("folders", "/proc/self/cwd/run.npz")  # one name, two files
+os.chdir("..")
+tried("resumed", "run.npz")
+tell("messages", rank, **told)
+"""
+)
+
+
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=with_torch)])
+def test_ranks_of_torch_share_a_file_or_are_told_why_they_cannot(tmp_path: Path, ranks: int) -> None:
+    code, _, err = launch(tmp_path, by_torch(ranks), MESSAGES)
+    assert code == 0, err
+    for facts in told(tmp_path, "messages", ranks):
+        assert facts["one file"] == facts["resumed"] == 2
+        assert "one has left the block after 2 steps, another one has finished step 3" in facts["lengths"]
+        assert "their files differ" in facts["folders"]
+        assert "rank 0 has that of step 0 (id " in facts["folders"]
+        assert "rank 1 has none" in facts["folders"]
+    assert err.count("continues from") == 1
+
+
+TRAINING = (
+    TELL
+    + """
+import os, random, signal, sys, time
+import mpiter
+
+def main():
+    how, hit = sys.argv[1], int(sys.argv[2])
+    if how == "jax":
+        import jax
+        jax.distributed.initialize(sys.argv[4], num_processes=2, process_id=int(sys.argv[3]))
+        rank = jax.process_index()
+    else:
+        import mpi4py.MPI
+        rank = mpi4py.MPI.COMM_WORLD.Get_rank()
+    random.seed(rank)
+    model = {"seen": [], "sum": 0.0}
+    loader = mpiter.DataLoader(range(60), 2, shuffle=True, seed=1, shard="auto")
+    with mpiter.Checkpoint("run.npz", loader, model=model, every_s=None) as c:
+        begun = c.finished
+        draws = []
+        for epoch in c.epochs(2):
+            for x in c.steps(loader):
+                draws.append(random.random())
+                if rank == hit and c.finished == 7:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                seen = x.tolist()
+                Path(f"seen {rank}").open("a").write(f"{epoch} {seen}\\n")
+    tell("training", rank, begun=begun, finished=c.finished, draws=draws)
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+def draws_of(rank: int, count: int) -> list[float]:
+    generator = random.Random(rank)
+    return [generator.random() for _ in range(count)]
+
+
+def learnt(folder: Path, ranks: int) -> Counter[tuple[int, int]]:
+    """How often each sample was learnt in each epoch."""
+    seen: Counter[tuple[int, int]] = Counter()
+    for rank in range(ranks):
+        for line in (folder / f"seen {rank}").read_text().splitlines():
+            epoch, _, samples = line.partition(" ")
+            seen.update((int(epoch), index) for index in json.loads(samples))
+    return seen
+
+
+@pytest.mark.timeout(3 * LIMIT_S)
+@pytest.mark.parametrize(("first", "then"), [pytest.param(*of, marks=with_mpi4py) for of in ((3, 3), (2, 3))])
+def test_a_signal_to_one_rank_of_mpi_ends_all_after_one_step_and_all_go_on(
+    tmp_path: Path, first: int, then: int
+) -> None:
+    code, _, err = launch(tmp_path, by_mpiexec(first), TRAINING, "mpi", 1)
+    assert code == 143, err
+    assert err.count("mpiter: saved: ") == 1
+    code, _, err = launch(tmp_path, by_mpiexec(then), TRAINING, "mpi", -1)
+    assert code == 0, err
+    facts = told(tmp_path, "training", then)
+    begun = facts[0]["begun"]
+    assert begun in (8, 9)  # the signal comes in the eighth step; a short one is followed by another
+    assert {fact["begun"] for fact in facts} == {begun}
+    assert set(learnt(tmp_path, max(first, then)).values()) == {1}
+    for rank, fact in enumerate(facts):
+        goes_on = fact["draws"] == draws_of(rank, fact["finished"])[begun:]
+        assert goes_on == (first == then)
+    assert len({fact["draws"][0] for fact in facts}) == then
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(3 * LIMIT_S)
+def test_a_signal_to_one_process_of_jax_ends_all_after_one_step_and_all_go_on(tmp_path: Path) -> None:
+    pytest.importorskip("jax", reason="JAX is not installed: run `python3 tests --all`")
+    for hit, code_expected in ((1, 143), (-1, 0)):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        started = [
+            Launched(tmp_path, [sys.executable], TRAINING, "jax", hit, number, address, JAX_PLATFORMS="cpu")
+            for number in range(2)
+        ]
+        for program in started:
+            program.process.wait(LIMIT_S)
+        for program in started:
+            code, _, err = program.ends()
+            assert code == code_expected, err
+    facts = told(tmp_path, "training", 2)
+    assert facts[0]["begun"] == facts[1]["begun"] in (8, 9)
+    assert set(learnt(tmp_path, 2).values()) == {1}
+    for rank, fact in enumerate(facts):
+        assert fact["draws"] == draws_of(rank, fact["finished"])[fact["begun"] :]
