@@ -205,6 +205,29 @@ def test_a_validation_without_an_end_is_left_at_once_and_done_again_from_what_th
     assert mpiter.Checkpoint.read(tmp_path / "run")["model"] == {"learnt": epoch * 2, "validated": 2.0}
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("within", ["a step", "a tail"])
+def test_a_planned_stop_ends_as_the_shell_expects_and_tells_of_the_users_lines_only(tmp_path, number, within):
+    program = """
+        import signal, sys, mpiter
+        if __name__ == "__main__":
+            loader = mpiter.DataLoader(range(8), 2)
+            with mpiter.Checkpoint("run", loader) as c:
+                for epoch in c.epochs(2):
+                    for x in c.steps(loader):
+                        if c.finished == 1 and sys.argv[2] == "a step":
+                            signal.raise_signal(int(sys.argv[1]))
+                    signal.raise_signal(int(sys.argv[1]))
+    """
+    outcome = scripts.run(tmp_path, program, int(number), within)
+    assert outcome.code == (-number if number == signal.SIGINT else 128 + number)
+    assert f"mpiter: saved: {tmp_path / 'run'}" in outcome.err
+    assert "checkpoint.py" not in outcome.err
+    lines = [line.strip() for line in outcome.err.splitlines() if line.startswith("    ")]
+    shown = {"a step": "for x in c.steps(loader):", "a tail": "signal.raise_signal(int(sys.argv[1]))"}[within]
+    assert [line for line in lines if "^" not in line] == ([shown] if number == signal.SIGINT else [])
+
+
 def test_an_error_saves_nothing_of_the_step_in_whose_midst_it_comes(path):
     model = {"half": 0}
     with pytest.raises(ZeroDivisionError), mpiter.Checkpoint(path, model, every_steps=1) as c:
