@@ -194,6 +194,10 @@ def filled(now: Any, saved: Any, path: str) -> Any:
     if not hasattr(saved, "shape") or (now.dtype, now.shape) != (saved.dtype, saved.shape):
         raise StateError(f"{path} was {saved!r:.80} when it was saved; it is of {now.dtype} and shape {now.shape} now.")
     if type(now).__module__.startswith("jaxlib"):
-        return sys.modules["jax"].numpy.asarray(saved)
+        jax = sys.modules["jax"]
+        if not now.committed:
+            return jax.numpy.asarray(saved)
+        # It stays on its devices, also on those of other processes; device_put would wait for these to put it there too.
+        return jax.make_array_from_callback(now.shape, now.sharding, saved.__getitem__)
     (now if isinstance(now, np.ndarray) else now.detach())[...] = saved
     return now

@@ -419,8 +419,9 @@ def test_ranks_of_torch_share_a_file_or_are_told_why_they_cannot(tmp_path: Path,
 TRAINING = (
     TELL
     + """
-import os, random, signal, sys, time
+import os, random, signal, sys
 import mpiter
+import numpy as np
 
 def main():
     how, hit = sys.argv[1], int(sys.argv[2])
@@ -428,13 +429,22 @@ def main():
         import jax
         jax.distributed.initialize(sys.argv[4], num_processes=2, process_id=int(sys.argv[3]))
         rank = jax.process_index()
+        devices = jax.sharding.Mesh(jax.devices(), "data")
+        everywhere = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec())
+        parts = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec("data"))
+        weights = {"w": jax.device_put(np.zeros(2), everywhere)}
+
+        @jax.jit
+        def learn(w, x):
+            return w + jax.numpy.array([x.sum(), 1])
     else:
         import mpi4py.MPI
         rank = mpi4py.MPI.COMM_WORLD.Get_rank()
+        weights = {}
     random.seed(rank)
     model = {"seen": [], "sum": 0.0}
     loader = mpiter.DataLoader(range(60), 2, shuffle=True, seed=1, shard="auto")
-    with mpiter.Checkpoint("run.npz", loader, model=model, every_s=None) as c:
+    with mpiter.Checkpoint("run.npz", loader, model=model, weights=weights, every_s=None) as c:
         begun = c.finished
         draws = []
         for epoch in c.epochs(2):
@@ -443,8 +453,12 @@ def main():
                 if rank == hit and c.finished == 7:
                     os.kill(os.getpid(), signal.SIGTERM)
                 seen = x.tolist()
+                if how == "jax":
+                    x = jax.make_array_from_process_local_data(parts, x)
+                    weights["w"] = learn(weights["w"], x)
                 Path(f"seen {rank}").open("a").write(f"{epoch} {seen}\\n")
-    tell("training", rank, begun=begun, finished=c.finished, draws=draws)
+    learnt = [float(part) for part in weights["w"]] if weights else []
+    tell("training", rank, begun=begun, finished=c.finished, draws=draws, learnt=learnt)
 
 if __name__ == "__main__":
     main()
@@ -509,3 +523,4 @@ def test_a_signal_to_one_process_of_jax_ends_all_after_one_step_and_all_go_on(tm
     assert set(learnt(tmp_path, 2).values()) == {1}
     for rank, fact in enumerate(facts):
         assert fact["draws"] == draws_of(rank, fact["finished"])[fact["begun"] :]
+        assert fact["learnt"] == [2 * sum(range(60)), 30]
