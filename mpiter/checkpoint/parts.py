@@ -197,7 +197,7 @@ def filled(now: Any, saved: Any, path: str) -> Any:
         jax = sys.modules["jax"]
         if not now.committed:
             return jax.numpy.asarray(saved)
-        # It stays on its devices, also on those of other processes; device_put would wait for these to put it there too.
+        # It stays on its devices, also on those of other processes, for which device_put would wait.
         return jax.make_array_from_callback(now.shape, now.sharding, saved.__getitem__)
     (now if isinstance(now, np.ndarray) else now.detach())[...] = saved
     return now
