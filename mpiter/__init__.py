@@ -35,17 +35,31 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .engine.hook import BY_OPTION
-from .errors import BatchTimeout, MpiterError, OptionError, SampleError, StateError, WorkerCrashed
+from .errors import (
+    BatchTimeout,
+    MpiterError,
+    OptionError,
+    SampleError,
+    StateError,
+    WorkerCrashed,
+)
 from .pool.backends import BY_NAME, Process
 from .rules import Skip
 from .stats import Stats
 from .worker.here import WorkerInfo, get_worker_info
 from .worker.seeding import get_rng
 
-if TYPE_CHECKING:  # otherwise imported on first use, since workers, which import this module too, need none of these
+# Otherwise imported on first use, since workers, which import this module too, need
+# none of these.
+if TYPE_CHECKING:
     from .checkpoint.checkpoint import Checkpoint
     from .datasets.packed import Packed
-    from .iterators.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator, batches
+    from .iterators.iterators import (
+        MultiprocessIterator,
+        MultithreadIterator,
+        SerialIterator,
+        batches,
+    )
     from .loaders.loader import DataLoader
     from .order.ranks import Shard
     from .samples.batch import Batch
@@ -54,7 +68,10 @@ if TYPE_CHECKING:  # otherwise imported on first use, since workers, which impor
 _WHEN_ASKED = {
     "Checkpoint": "checkpoint.checkpoint",
     "Packed": "datasets.packed",
-    **dict.fromkeys(("MultiprocessIterator", "MultithreadIterator", "SerialIterator"), "iterators.iterators"),
+    **dict.fromkeys(
+        ("MultiprocessIterator", "MultithreadIterator", "SerialIterator"),
+        "iterators.iterators",
+    ),
     "batches": "iterators.iterators",
     "DataLoader": "loaders.loader",
     "Shard": "order.ranks",
@@ -63,7 +80,18 @@ _WHEN_ASKED = {
 }
 
 # what has more public names, and is imported by those who want them
-_DOORS = ("errors", "images", "staging", "echo", "remote", "receipts", "audit", "testing", "torch", "chainer")
+_DOORS = (
+    "errors",
+    "images",
+    "staging",
+    "echo",
+    "remote",
+    "receipts",
+    "audit",
+    "testing",
+    "torch",
+    "chainer",
+)
 
 __version__ = "0.1.0"
 
@@ -94,22 +122,35 @@ __all__ = [
 
 
 def _from_module(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that imports ``module`` when it is called, and calls ``name`` in it."""
+    """Return a function that imports ``module`` when it is called, and calls ``name``
+    in it.
+    """
     return lambda *given: getattr(import_module(f"mpiter.{module}"), name)(*given)
 
 
-BY_OPTION["trace"], BY_OPTION["receipts"] = _from_module("tuning.trace", "Trace"), _from_module("receipts", "Receipts")
-BY_NAME["ray"], BY_NAME["mpi"] = _from_module("remote.ray", "Ray"), _from_module("remote.mpi", "MPI")
+BY_OPTION["trace"], BY_OPTION["receipts"] = (
+    _from_module("tuning.trace", "Trace"),
+    _from_module("receipts", "Receipts"),
+)
+BY_NAME["ray"], BY_NAME["mpi"] = (
+    _from_module("remote.ray", "Ray"),
+    _from_module("remote.mpi", "MPI"),
+)
 
 
 def _where(name: str) -> str:
-    """Return what an error adds about a name that is no attribute here, because it has to be imported."""
+    """Return what an error adds about a name that is no attribute here, because it has
+    to be imported.
+    """
     if name.startswith("_") or "." in name:
         return ""
     if find_spec(f"mpiter.{name}"):
         return f"; `import mpiter.{name}` makes it known"
     if name == "jax":
-        return "; there is no need for one, since JAX's functions take the NumPy arrays of batches"
+        return (
+            "; there is no need for one, since JAX's functions take the NumPy arrays "
+            "of batches"
+        )
     for module in _DOORS:
         # read, not imported: that may take seconds, and some need what isn't installed
         found: Any = find_spec(f"mpiter.{module}")
@@ -124,11 +165,13 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-if not TYPE_CHECKING:  # with it, type checkers would accept any name
+# With it, type checkers would accept any name.
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name in _WHEN_ASKED:
             found = getattr(import_module(f"mpiter.{_WHEN_ASKED[name]}"), name)
             return globals().setdefault(name, found)
         told = f"module 'mpiter' has no attribute {name!r}{_where(name)}"
-        raise AttributeError(told, name=name, obj=sys.modules[__name__])  # Python adds which name may be meant
+        # Python adds which name may be meant.
+        raise AttributeError(told, name=name, obj=sys.modules[__name__])

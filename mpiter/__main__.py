@@ -1,7 +1,8 @@
-"""The command `mpiter`, also as `python -m mpiter`: ``doctor``, ``tune``, ``trace``, ``audit``, ``pack`` add theirs.
+"""The command `mpiter`, also as `python -m mpiter`: ``doctor``, ``tune``, ``trace``,
+``audit``, ``pack`` add theirs.
 
-Guarantees an exit status that a script can rely on: 0 for success, 1 if something is wrong, 2 for wrong arguments, 130
-for Ctrl-C.
+Guarantees an exit status that a script can rely on: 0 for success, 1 if something is
+wrong, 2 for wrong arguments, 130 for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ from .errors import MpiterError, OptionError
 from .images import pack
 from .tuning import timeline, tune
 
-WRONG, MISUSED, INTERRUPTED = 1, 2, 130
+WRONG = 1
+MISUSED = 2
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    if isinstance(sys.stdout, io.TextIOWrapper):  # don't fail on characters that the terminal's encoding lacks
+    # Don't fail on characters that the terminal's encoding lacks.
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    parser = argparse.ArgumentParser(prog="mpiter", description="A multi-process batch loader: its tools.")
+    parser = argparse.ArgumentParser(
+        prog="mpiter", description="A multi-process batch loader: its tools."
+    )
     parser.add_argument("--version", action="version", version=f"mpiter {__version__}")
     commands: Any = parser.add_subparsers(metavar="COMMAND")
     for part in (doctor, tune, timeline, audit, pack):
@@ -40,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = options.run(options)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader, such as `head`, has ended
+    except BrokenPipeError:
+        # The reader, such as `head`, has ended.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return WRONG
     except (MpiterError, OSError) as error:
@@ -49,8 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _hint(words: Sequence[str], parser: argparse.ArgumentParser, commands: dict[str, argparse.ArgumentParser]) -> None:
-    """End the program if a word is a misspelt command or option, with the one that was meant; argparse does not."""
+def _hint(
+    words: Sequence[str],
+    parser: argparse.ArgumentParser,
+    commands: dict[str, argparse.ArgumentParser],
+) -> None:
+    """End the program if a word is a misspelt command or option, with the one that was
+    meant; argparse does not.
+    """
     if not words or words[0].startswith("-"):
         return
     if words[0] not in commands:
@@ -60,11 +73,15 @@ def _hint(words: Sequence[str], parser: argparse.ArgumentParser, commands: dict[
     options = re.findall(r"--[\w-]+", command.format_help())
     for word in words[1:]:
         name = word.partition("=")[0]
-        if name.startswith("--") and not any(option.startswith(name) for option in options):
+        if name.startswith("--") and not any(
+            option.startswith(name) for option in options
+        ):
             _refuse(command, "option", name, options)
 
 
-def _refuse(parser: argparse.ArgumentParser, kind: str, word: str, known: Iterable[str]) -> None:
+def _refuse(
+    parser: argparse.ArgumentParser, kind: str, word: str, known: Iterable[str]
+) -> None:
     for near in get_close_matches(word, known, 1, 0.7):
         parser.error(f"there is no {kind} {word}; did you mean {near}?")
 

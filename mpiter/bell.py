@@ -1,8 +1,10 @@
-"""A bell that wakes a loop which waits for descriptors; any thread may ring it, even a weak reference's callback.
+"""A bell that wakes a loop which waits for descriptors; any thread may ring it, even a
+weak reference's callback.
 
-It is one descriptor: an eventfd, elsewhere a pipe.  ``ring`` is C from end to end and never blocks, so the garbage
-collector may call it anywhere, and no Ctrl-C is lost in it.  The descriptor is closed only when the last holder of
-``ring`` has released it, so a number that another file has got meanwhile is never rung.
+It is one descriptor: an eventfd, elsewhere a pipe.  ``ring`` is C from end to end and
+never blocks, so the garbage collector may call it anywhere, and no Ctrl-C is lost in
+it.  The descriptor is closed only when the last holder of ``ring`` has released it, so
+a number that another file has got meanwhile is never rung.
 """
 
 from __future__ import annotations
@@ -15,18 +17,23 @@ import select
 import weakref
 from collections.abc import Callable
 
-_ONE = (1).to_bytes(8, "little")  # what an eventfd counts; eight bytes as good as any to a pipe
+# What an eventfd counts; eight bytes as good as any to a pipe.
+_ONE = (1).to_bytes(8, "little")
 
 
 class Bell:
     """Any thread may ring it; the loop that waits for its descriptor is then woken."""
 
     def __init__(self) -> None:
-        ends = [os.eventfd(0, os.EFD_CLOEXEC)] if hasattr(os, "eventfd") else [*os.pipe()]
+        if hasattr(os, "eventfd"):
+            ends = [os.eventfd(0, os.EFD_CLOEXEC)]
+        else:
+            ends = [*os.pipe()]
         for end in ends:
             os.set_blocking(end, False)
         self._heard = ends[0]
-        self._poll = select.poll()  # kept: multiprocessing's ``wait`` would make one each time, which takes 20 µs
+        # Kept: multiprocessing's ``wait`` would make one each time, which takes 20 µs.
+        self._poll = select.poll()
         self._poll.register(self._heard, select.POLLIN)
         clapper = io.FileIO(ends[-1], "w", closefd=False)
         for end in ends:
@@ -37,8 +44,12 @@ class Bell:
         return self._heard
 
     def wait(self, timeout: float | None, at_once: bool = False) -> None:
-        """Wait until the bell is rung (not at all with ``at_once``), then forget the rings."""
-        if self._poll.poll(0 if at_once else None if timeout is None else 1e3 * timeout):
+        """Wait until the bell is rung (not at all with ``at_once``), then forget the
+        rings.
+        """
+        if self._poll.poll(
+            0 if at_once else None if timeout is None else 1e3 * timeout
+        ):
             self.hush()
 
     def hush(self) -> None:

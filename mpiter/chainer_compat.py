@@ -1,8 +1,10 @@
-"""Makes Chainer 7.8.1 work on NumPy 2, and on Python 3.12 and later: import this module before ``chainer``.
+"""Makes Chainer 7.8.1 work on NumPy 2, and on Python 3.12 and later: import this module
+before ``chainer``.
 
-In a few of Chainer's modules, names that no longer exist are replaced as the modules are imported; no name is added to
-NumPy or ``sys.modules``.  Worker processes import this module before anything else if the process that starts them has.
-Assumes Chainer 7.8.1, its last release; harmless if Chainer needs no help, or isn't installed.
+In a few of Chainer's modules, names that no longer exist are replaced as the modules
+are imported; no name is added to NumPy or ``sys.modules``.  Worker processes import
+this module before anything else if the process that starts them has. Assumes Chainer
+7.8.1, its last release; harmless if Chainer needs no help, or isn't installed.
 
 >>> import mpiter.chainer_compat
 >>> import chainer
@@ -43,13 +45,19 @@ _EDITS = {
 
 
 class _PkgResources:
-    """Stands in for ``pkg_resources``, by which Chainer checks what is installed; versions aren't compared."""
+    """Stands in for ``pkg_resources``, by which Chainer checks what is installed;
+    versions aren't compared.
+    """
 
-    ResolutionError = DistributionNotFound = VersionConflict = metadata.PackageNotFoundError
+    ResolutionError = DistributionNotFound = VersionConflict = (
+        metadata.PackageNotFoundError
+    )
 
     @classmethod
     def require(cls, *requirements: str) -> None:
-        """Raise a PackageNotFoundError unless each of ``requirements``, such as "ideep4py<2.1", is installed."""
+        """Raise a PackageNotFoundError unless each of ``requirements``, such as
+        "ideep4py<2.1", is installed.
+        """
         for requirement in requirements:
             metadata.distribution(re.split("[<>=!~, ]", requirement)[0])
 
@@ -79,7 +87,8 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-if "chainer" not in sys.modules:  # modules may be left from an import that failed
+# Modules may be left from an import that failed.
+if "chainer" not in sys.modules:
     for name in [name for name in sys.modules if name.startswith("chainer.")]:
         del sys.modules[name]
 sys.meta_path.insert(0, _Finder())

@@ -1,7 +1,9 @@
-"""``mpiter doctor``: checks whether mpiter works on this machine, and says what to do if it doesn't.
+"""``mpiter doctor``: checks whether mpiter works on this machine, and says what to do
+if it doesn't.
 
-Start methods, which might hang or crash, are tried in another process, which has a minute.  Guarantees that a check
-that fails is reported as a finding, never as a traceback, and that a warning comes with a remedy.
+Start methods, which might hang or crash, are tried in another process, which has a
+minute.  Guarantees that a check that fails is reported as a finding, never as a
+traceback, and that a warning comes with a remedy.
 """
 
 from __future__ import annotations
@@ -19,12 +21,17 @@ from typing import NamedTuple
 
 from . import machine
 
-_PACKAGES = "numpy msgpack cloudpickle threadpoolctl torch jax chainer Pillow simplejpeg ray mpi4py fsspec"
+_PACKAGES = (
+    "numpy msgpack cloudpickle threadpoolctl torch jax chainer Pillow simplejpeg ray "
+    "mpi4py fsspec"
+)
 _GB = 1 << 30
 _LIMIT_S = 60.0  # for a start method
 GOOD = "good"  # nothing to do
-WARN = "WARN"  # something may fail or be slow unless the remedy is applied
-BAD = "BAD"  # mpiter does not work here with its defaults
+# Something may fail or be slow unless the remedy is applied.
+WARN = "WARN"
+# Mpiter does not work here with its defaults.
+BAD = "BAD"
 _TRY_START = """
 import time, mpiter
 began = time.perf_counter()
@@ -44,20 +51,34 @@ class Finding(NamedTuple):
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     about = "Examine this machine: packages, start methods, memory, cores."
-    parser = commands.add_parser("doctor", help="is this machine fit? what to do if not", description=about)
+    parser = commands.add_parser(
+        "doctor", help="is this machine fit? what to do if not", description=about
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run all checks and print each finding; return 1, for the exit status, if one is BAD, else 0."""
+    """Run all checks and print each finding; return 1, for the exit status, if one is
+    BAD, else 0.
+    """
     is_bad = False
     for check in CHECKS:
         try:
             status, found, remedy = check()
         except Exception as error:
-            status, found, remedy = WARN, f"could not be examined ({type(error).__name__}: {error})", ""
-        told = f"{status:6}{check.__name__.replace('_', ' '):16}{found}" + f"  → {remedy}" * bool(remedy)
-        print(textwrap.fill(told, 118, subsequent_indent=" " * 22, break_on_hyphens=False), flush=True)
+            status = WARN
+            found = f"could not be examined ({type(error).__name__}: {error})"
+            remedy = ""
+        told = (
+            f"{status:6}{check.__name__.replace('_', ' '):16}{found}"
+            + f"  → {remedy}" * bool(remedy)
+        )
+        print(
+            textwrap.fill(
+                told, 118, subsequent_indent=" " * 22, break_on_hyphens=False
+            ),
+            flush=True,
+        )
         is_bad |= status is BAD
     return int(is_bad)
 
@@ -71,19 +92,28 @@ def software() -> Finding:
 
 
 def start_methods() -> Finding:
-    """Measure how long it takes to the first batch with each start method, in another Python."""
+    """Measure how long it takes to the first batch with each start method, in another
+    Python.
+    """
     default = "forkserver" if sys.platform == "linux" else "spawn"
-    works, told = [], []
+    works = []
+    told = []
     for method in multiprocessing.get_all_start_methods():
         command = [sys.executable, "-c", _TRY_START.format(method=method)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_LIMIT_S
+            )
         except subprocess.TimeoutExpired:
             told.append(f"{method} fails (no answer within {_LIMIT_S:g} s)")
             continue
         if done.returncode:
-            last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
-            told.append(f"{method} fails ({textwrap.shorten(last, 160, placeholder=' …')})")
+            last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[
+                -1
+            ]
+            told.append(
+                f"{method} fails ({textwrap.shorten(last, 160, placeholder=' …')})"
+            )
             continue
         told.append(f"{method} {done.stdout.strip()}")
         works.append(method)
@@ -92,30 +122,48 @@ def start_methods() -> Finding:
         return Finding(GOOD, found)
     if works:
         return Finding(BAD, found, f"pass backend=mpiter.Process({works[0]!r}).")
-    return Finding(BAD, found, "do what the other findings say; failing that, pass backend='thread'.")
+    return Finding(
+        BAD,
+        found,
+        "do what the other findings say; failing that, pass backend='thread'.",
+    )
 
 
 def memory() -> Finding:
-    available, total, host = machine.memory_available(), machine.memory_total(), machine.meminfo("MemTotal")
+    available = machine.memory_available()
+    total = machine.memory_total()
+    host = machine.meminfo("MemTotal")
     found = f"{available / _GB:,.1f} GB of {total / _GB:,.1f} GB available"
     if total < host:
         found += f", by control group; the machine has {host / _GB:,.1f} GB"
     if available >= _GB:
         return Finding(GOOD, found)
-    remedy = "end other programs, raise the container's limit (docker run --memory), or lower batch_size, n_prefetch, "
+    remedy = (
+        "end other programs, raise the container's limit (docker run --memory), or "
+        "lower batch_size, n_prefetch, "
+    )
     return Finding(WARN, found, remedy + "run_ahead or n_processes.")
 
 
 def cores() -> Finding:
-    present, quota = os.cpu_count() or 1, machine.quota()
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present
+    present = os.cpu_count() or 1
+    quota = machine.quota()
+    if hasattr(os, "sched_getaffinity"):
+        affinity = len(os.sched_getaffinity(0))
+    else:
+        affinity = present
     found = f"{present}; n_processes=None takes {machine.cores()}"
     if affinity < present:
         found += f"; affinity allows {affinity}"
     if quota is not None:
         found += f"; the control group allows {quota:g}"
     if quota is not None and quota < 1:
-        return Finding(WARN, found, "docker run --cpus=2: program and workers share less than one; or n_processes=0.")
+        return Finding(
+            WARN,
+            found,
+            "docker run --cpus=2: program and workers share less than one; or "
+            "n_processes=0.",
+        )
     return Finding(GOOD, found)
 
 

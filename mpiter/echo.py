@@ -1,9 +1,12 @@
-"""Data echoing: uses each sample several times, for when reading samples takes longer than training on them.
+"""Data echoing: uses each sample several times, for when reading samples takes longer
+than training on them.
 
-``Echo`` wraps an iterator, a ``batches()`` or a loader (its *source*).  It takes the source's batches in *blocks* of a
-fixed number: between the batches of a block come, at an even rate, further uses of the previous block's samples,
-shuffled.  ``Bundles`` wraps a dataset, runs in workers, and augments each use anew.  Guarantees that no batch has a
-sample twice, and that a state resumes exactly: the batches of the previous block are fetched again.
+``Echo`` wraps an iterator, a ``batches()`` or a loader (its *source*).  It takes the
+source's batches in *blocks* of a fixed number: between the batches of a block come, at
+an even rate, further uses of the previous block's samples, shuffled.  ``Bundles`` wraps
+a dataset, runs in workers, and augments each use anew.  Guarantees that no batch has a
+sample twice, and that a state resumes exactly: the batches of the previous block are
+fetched again.
 """
 
 from __future__ import annotations
@@ -27,16 +30,19 @@ from .worker import seeding
 
 __all__ = ["Bundles", "Echo"]
 
-_FAR = 1 << 48  # added to the position that seeds a further use, so that no other sample's is the same
-_SOURCES = ("epoch", "epoch_detail", "stats", "close")  # attributes that are looked up in the source
+# Added to the position that seeds a further use, so that no other sample's is the same.
+_FAR = 1 << 48
+# Attributes that are looked up in the source.
+_SOURCES = ("epoch", "epoch_detail", "stats", "close")
 _Rows = np.ndarray[Any, Any]
 
 
 class Bundles(Wrapping):
-    """A dataset for ``Echo``: reads each sample of ``dataset`` once, and returns a tuple of ``times`` transforms of it.
+    """A dataset for ``Echo``: reads each sample of ``dataset`` once, and returns a
+    tuple of ``times`` transforms of it.
 
-    Each transform begins with what ``read(i)`` returned, unchanged, and draws other numbers from ``mpiter.get_rng()``;
-    the first use equals ``dataset[i]``.
+    Each transform begins with what ``read(i)`` returned, unchanged, and draws other
+    numbers from ``mpiter.get_rng()``; the first use equals ``dataset[i]``.
 
     >>> class Numbers:
     ...     def read(self, index):
@@ -49,10 +55,13 @@ class Bundles(Wrapping):
 
     def __init__(self, dataset: Any, times: int = 2) -> None:
         whole("times", times, least=1)
-        if not all(callable(getattr(dataset, name, None)) for name in ("read", "transform")):
+        if not all(
+            callable(getattr(dataset, name, None)) for name in ("read", "transform")
+        ):
             raise OptionError(
-                f"Bundles needs a dataset with read(i) and transform(sample), which {type(dataset).__name__} has not; "
-                f"an Echo without Bundles repeats samples as they are."
+                "Bundles needs a dataset with read(i) and transform(sample), which "
+                f"{type(dataset).__name__} has not; an Echo without Bundles repeats "
+                "samples as they are."
             )
         self.dataset, self.times = dataset, int(times)
 
@@ -66,8 +75,13 @@ class Bundles(Wrapping):
             for use in range(self.times):
                 if use:
                     seeding.step_to(use * _FAR)
-                mine = found if use == self.times - 1 else copy.deepcopy(found)  # transforms may modify it…
-                uses.append(copy.deepcopy(self.dataset.transform(mine)))  # …or always return the same array
+                # transforms may modify it…
+                if use == self.times - 1:
+                    mine = found
+                else:
+                    mine = copy.deepcopy(found)
+                # …or always return the same array.
+                uses.append(copy.deepcopy(self.dataset.transform(mine)))
         finally:
             seeding.step_to(0, seeds=False)
         return tuple(uses)
@@ -77,20 +91,25 @@ class _Repeat(NamedTuple):
     """A planned batch of further uses of the previous block's samples."""
 
     use: int
-    rows: list[tuple[int, _Rows]]  # a batch's number in the block, and rows of it; empty if batches are repeated whole
+    # A batch's number in the block, and rows of it; empty if batches are repeated
+    # whole.
+    rows: list[tuple[int, _Rows]]
 
 
 class Echo(Generic[B]):
     """Hands out each sample of ``source`` ``factor`` times.
 
-    ``epoch``, ``epoch_detail``, ``stats()`` and ``close()`` are the source's, so further uses don't count.
+    ``epoch``, ``epoch_detail``, ``stats()`` and ``close()`` are the source's, so
+    further uses don't count.
 
     Args:
-        source: an iterator, a ``batches()`` or a loader of mpiter.  If its dataset is ``Bundles(dataset, times)``, each
-            use of a sample is augmented anew; else the same sample is repeated.
+        source: an iterator, a ``batches()`` or a loader of mpiter.  If its dataset is
+            ``Bundles(dataset, times)``, each use of a sample is augmented anew; else
+            the same sample is repeated.
         factor: uses of each sample.
-        shuffle_buffer: the most samples to keep, so that the uses of a sample come in different batches.  With 0, each
-            batch is repeated whole, at once; so are those of a ``collate_fn``, ``ragged="list"`` or ``ragged="pad"``.
+        shuffle_buffer: the most samples to keep, so that the uses of a sample come in
+            different batches.  With 0, each batch is repeated whole, at once; so are
+            those of a ``collate_fn``, ``ragged="list"`` or ``ragged="pad"``.
         seed: seed of the order of further uses.
 
     >>> import mpiter
@@ -99,47 +118,84 @@ class Echo(Generic[B]):
     [0 1] [0 1] [2 3] [2 3]
     """
 
-    def __init__(self, source: Iterable[B], factor: int = 2, *, shuffle_buffer: int = 1024, seed: int = 0) -> None:
+    def __init__(
+        self,
+        source: Iterable[B],
+        factor: int = 2,
+        *,
+        shuffle_buffer: int = 1024,
+        seed: int = 0,
+    ) -> None:
         whole("factor", factor, least=1)
         whole("shuffle_buffer", shuffle_buffer, least=0)
         whole("seed", seed, least=0)
         batch_size: Any = getattr(source, "batch_size", None)
         if not hasattr(source, "state_dict") or not batch_size:
             raise OptionError(
-                f"an Echo goes around an iterator, batches() or a loader with a batch_size, not around {source!r:.60}."
+                "an Echo goes around an iterator, batches() or a loader with a "
+                f"batch_size, not around {source!r:.60}."
             )
-        collated_by = getattr(getattr(source, "collate_fn", None), "__module__", "").partition(".")[0]
-        self._by_torch, collates = collated_by == "torch", collated_by not in ("torch", "")
+        collated_by = getattr(
+            getattr(source, "collate_fn", None), "__module__", ""
+        ).partition(".")[0]
+        self._by_torch = collated_by == "torch"
+        collates = collated_by not in ("torch", "")
         dataset = getattr(source, "dataset", None)
         self._bundles = dataset.times if isinstance(dataset, Bundles) else 0
         if self._bundles and factor > self._bundles:
-            raise OptionError(f"factor={factor} needs Bundles(dataset, {factor}), not {self._bundles}.")
+            raise OptionError(
+                f"factor={factor} needs Bundles(dataset, {factor}), not "
+                f"{self._bundles}."
+            )
         self.source: Any = source
         self._factor, self._seed = int(factor), int(seed)
-        self._mixes = shuffle_buffer > 0 and not collates and getattr(source, "ragged", "raise") == "raise"
-        length = len(dataset) if isinstance(dataset, Sized) else shuffle_buffer
-        most = min(shuffle_buffer // 2, length) if self._mixes else 0
+        self._mixes = (
+            shuffle_buffer > 0
+            and not collates
+            and getattr(source, "ragged", "raise") == "raise"
+        )
+        if isinstance(dataset, Sized):
+            length = len(dataset)
+        else:
+            length = shuffle_buffer
+        if self._mixes:
+            most = min(shuffle_buffer // 2, length)
+        else:
+            most = 0
         self._each = max(1, most // batch_size)  # batches in a block
-        self._agreed: dict[str, Any] = {"factor": self._factor, "block": self._each, "mixes": self._mixes}
+        self._agreed: dict[str, Any] = {
+            "factor": self._factor,
+            "block": self._each,
+            "mixes": self._mixes,
+        }
         self._agreed |= {"bundles": self._bundles, "seed": str(self._seed)}
         self._passes = 0  # passes that have ended
-        self._loaded: Mapping[str, Any] | None = None  # a loaded state, until the next batch is asked for
-        self._epoch = 0  # the source's before the last step
+        # A loaded state, until the next batch is asked for.
+        self._loaded: Mapping[str, Any] | None = None
+        # The source's before the last step.
+        self._epoch = 0
         self._forget()
 
     def _forget(self) -> None:
         """Forget the block and the place in it; the next batch begins a pass."""
-        self._turns: list[_Repeat | None] | None = None  # of this block; None in it: the source's next batch
+        # Of this block; None in it: the source's next batch.
+        self._turns: list[_Repeat | None] | None = None
         self._items: Iterator[Any] = iter(())
-        self._has_ended = False  # True if the source's pass has ended
-        self._block = self._taken = 0  # the block's number, and how many of its turns have been taken
-        self._before: list[Any] = []  # the batches of the previous block
+        # True if the source's pass has ended.
+        self._has_ended = False
+        # The block's number, and how many of its turns have been taken.
+        self._block = self._taken = 0
+        # The batches of the previous block.
+        self._before: list[Any] = []
         self._now: list[Any] = []  # the batches of this block
-        self._marks: list[Any] = []  # the source's states at the beginning of these two blocks
+        # The source's states at the beginning of these two blocks.
+        self._marks: list[Any] = []
 
     def __iter__(self) -> Self:
-        if not hasattr(self.source, "__next__") and self._turns is not None:  # a loader: each iter() is an epoch
-            self._end()  # a pass that was left counts too, as one of the loader's
+        # A loader: each iter() is an epoch.
+        if not hasattr(self.source, "__next__") and self._turns is not None:
+            # A pass that was left counts too, as one of the loader's.
+            self._end()
         return self
 
     def _end(self) -> None:
@@ -147,40 +203,55 @@ class Echo(Generic[B]):
         self._passes += 1
 
     def __next__(self) -> B:
-        turns = self._begin() if self._turns is None else self._turns
+        if self._turns is None:
+            turns = self._begin()
+        else:
+            turns = self._turns
         self._epoch = getattr(self.source, "epoch", 0)
         while True:
             if self._taken >= len(turns):
                 if self._has_ended and not self._now:
                     self._end()
                     raise StopIteration
-                self._before, self._now = self._now, []
-                self._block, self._taken = self._block + 1, 0
+                self._before = self._now
+                self._now = []
+                self._block = self._block + 1
+                self._taken = 0
                 turns = self._turns = self._planned()
             turn = turns[self._taken]
             try:
-                batch = self._fetched() if turn is None else self._repeated(turn)
+                if turn is None:
+                    batch = self._fetched()
+                else:
+                    batch = self._repeated(turn)
             except Exception:
                 self._taken += 1
                 raise
-            self._taken += 1  # after Ctrl-C the turn comes again
+            # After Ctrl-C the turn comes again.
+            self._taken += 1
             if turn is not None or not self._has_ended:
                 return batch  # type: ignore[no-any-return]
 
     def _begin(self) -> list[_Repeat | None]:
-        """Return the first block's turns; after a state, fetch what it needs again: the previous block and this one."""
+        """Return the first block's turns; after a state, fetch what it needs again: the
+        previous block and this one.
+        """
         self._forget()
         state = self._loaded or {"block": 0, "taken": 0}
         if self._loaded is not None:
-            self.source.load_state_dict(self._loaded["source"])  # once more if Ctrl-C interrupted this method
+            # Once more if Ctrl-C interrupted this method.
+            self.source.load_state_dict(self._loaded["source"])
         self._items = iter(self.source)
         if state["block"]:
             self._block, self._marks = state["block"], [state["source"]]
             self._fetch_again(self._each)
-            self._before, self._now = self._now, []
+            self._before = self._now
+            self._now = []
         turns = self._planned()
         self._fetch_again(turns[: state["taken"]].count(None))
-        self._taken, self._turns, self._loaded = state["taken"], turns, None
+        self._taken = state["taken"]
+        self._turns = turns
+        self._loaded = None
         return turns
 
     def _fetch_again(self, batches: int) -> None:
@@ -189,26 +260,45 @@ class Echo(Generic[B]):
                 self._fetched()
 
     def _planned(self) -> list[_Repeat | None]:
-        """Return the turns of the block that begins: the source's batches, and further uses at an even rate."""
+        """Return the turns of the block that begins: the source's batches, and further
+        uses at an even rate.
+        """
         self._marks = [*self._marks[-1:], self._mark()]
         repeats = self._repeats()
-        every, waiting = self._each + len(repeats), iter(repeats)
+        every = self._each + len(repeats)
+        waiting = iter(repeats)
         due = [turn * self._each // every for turn in range(every + 1)]
-        return [None if due[turn] < due[turn + 1] else next(waiting) for turn in range(every)]
+        return [
+            None if due[turn] < due[turn + 1] else next(waiting)
+            for turn in range(every)
+        ]
 
     def _repeats(self) -> list[_Repeat]:
-        """Return the further uses of the previous block's samples, in batches of the same sizes."""
+        """Return the further uses of the previous block's samples, in batches of the
+        same sizes.
+        """
         uses = range(1, self._factor)
         if not self._mixes:
-            return [_Repeat(use, [(number, np.arange(0))]) for use in uses for number in range(len(self._before))]
-        sizes = [_rows_in(self._use(batch, 0), self._by_torch) for batch in self._before]
+            return [
+                _Repeat(use, [(number, np.arange(0))])
+                for use in uses
+                for number in range(len(self._before))
+            ]
+        sizes = [
+            _rows_in(self._use(batch, 0), self._by_torch) for batch in self._before
+        ]
         found = list[_Repeat]()
         ends = np.cumsum(sizes, dtype=int)
         for use in uses if sizes else ():
-            order = np.random.default_rng([self._seed, self._passes, self._block, use]).permutation(sum(sizes))
+            order = np.random.default_rng(
+                [self._seed, self._passes, self._block, use]
+            ).permutation(sum(sizes))
             for chosen in np.split(order, ends[:-1]):
                 of = np.searchsorted(ends, chosen, side="right")
-                rows = [(int(one), chosen[of == one] - (ends[one] - sizes[one])) for one in np.unique(of)]
+                rows = [
+                    (int(one), chosen[of == one] - (ends[one] - sizes[one]))
+                    for one in np.unique(of)
+                ]
                 found.append(_Repeat(use, rows))
         return found
 
@@ -220,20 +310,30 @@ class Echo(Generic[B]):
         except StopIteration:
             self._has_ended = True
             return None
-        self._now.append(batch if self._bundles else _copied(batch))  # the user may modify the batch
+        # The user may modify the batch.
+        self._now.append(batch if self._bundles else _copied(batch))
         return self._use(batch, 0)
 
     def _repeated(self, repeat: _Repeat) -> Any:
-        batches = [self._use(self._before[number], repeat.use) for number, _ in repeat.rows]
+        batches = [
+            self._use(self._before[number], repeat.use) for number, _ in repeat.rows
+        ]
         if not self._mixes:
             return _copied(batches[0])
-        return _mixed(batches, [rows for _, rows in repeat.rows], _rows_in(batches[0], self._by_torch), self._by_torch)
+        return _mixed(
+            batches,
+            [rows for _, rows in repeat.rows],
+            _rows_in(batches[0], self._by_torch),
+            self._by_torch,
+        )
 
     def _use(self, batch: Any, use: int) -> Any:
         """Return the batch with use number ``use`` of each sample."""
         if not self._bundles:
             return batch
-        return Batch.of_rows([sample[use] for sample in batch]) if isinstance(batch, Batch) else batch[use]
+        if isinstance(batch, Batch):
+            return Batch.of_rows([sample[use] for sample in batch])
+        return batch[use]
 
     def _mark(self) -> Any:
         """Return the source's state, or the error if it has none."""
@@ -253,10 +353,14 @@ class Echo(Generic[B]):
 
     @property
     def is_new_epoch(self) -> bool:
-        """True if the last batch completed an epoch of the source: of a loader, with all further uses."""
+        """True if the last batch completed an epoch of the source: of a loader, with
+        all further uses.
+        """
         if hasattr(self.source, "__next__"):
             return bool(self.source.epoch > self._epoch)
-        has_more = bool(self._now[: self._factor - 1]) or any((self._turns or [])[self._taken :])
+        has_more = bool(self._now[: self._factor - 1]) or any(
+            (self._turns or [])[self._taken :]
+        )
         return not has_more and (self._has_ended or bool(self.source.is_new_epoch))
 
     @property
@@ -270,14 +374,16 @@ class Echo(Generic[B]):
         return self._passes
 
     def end_pass(self) -> bool:
-        """Count the present pass as ended if all its batches were handed out; return False if the pass goes on.
+        """Count the present pass as ended if all its batches were handed out; return
+        False if the pass goes on.
 
         An iterator has no passes to end: a loop that asks it for more goes on in it.
         """
         if not hasattr(self.source, "end_pass"):
             return True
         if self._loaded is not None:
-            # Only its turns show whether any is left; if some are, they are to come as they would have.
+            # Only its turns show whether any is left; if some are, they are to come as
+            # they would have.
             loaded = dict(self._loaded)
             self._begin()
             if not self.is_new_epoch:
@@ -289,10 +395,15 @@ class Echo(Generic[B]):
         return self._turns is None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last batch handed out, as values that JSON can store."""
+        """Return the position after the last batch handed out, as values that JSON can
+        store.
+        """
         if self._loaded is not None:
             return dict(self._loaded)
-        source = self._marks[0] if self._marks else self._mark()
+        if self._marks:
+            source = self._marks[0]
+        else:
+            source = self._mark()
         if isinstance(source, StateError):
             raise source
         place = {"pass": self._passes, "block": self._block, "taken": self._taken}
@@ -303,7 +414,10 @@ class Echo(Generic[B]):
         if not isinstance(state, Mapping) or "echo" not in state:
             raise StateError("this is no state of an Echo: the key 'echo' is missing.")
         if typed(state, "echo", dict) != self._agreed:
-            raise StateError(f"the state was saved with echo={state['echo']!r:.120}, here it is {self._agreed}.")
+            raise StateError(
+                f"the state was saved with echo={state['echo']!r:.120}, here it is "
+                f"{self._agreed}."
+            )
         numbers = {name: number_of(state, name) for name in ("pass", "block")}
         numbers["taken"] = number_of(state, "taken", 0, self._each * (1 + self._factor))
         self.source.load_state_dict(typed(state, "source", dict))
@@ -317,14 +431,26 @@ def _is_array(value: Any) -> bool:
 
 
 def _parts(value: Any, by_torch: bool) -> list[Any]:
-    """Return the parts of a container of columns; in mpiter's own batches, containers of other classes are values."""
-    if not by_torch and type(value) not in (tuple, list, dict) and not hasattr(value, "_fields"):
+    """Return the parts of a container of columns; in mpiter's own batches, containers
+    of other classes are values.
+    """
+    if (
+        not by_torch
+        and type(value) not in (tuple, list, dict)
+        and not hasattr(value, "_fields")
+    ):
         return []
-    return [*value.values()] if isinstance(value, Mapping) else [*value] if isinstance(value, (tuple, list)) else []
+    if isinstance(value, Mapping):
+        return [*value.values()]
+    return [*value] if isinstance(value, (tuple, list)) else []
 
 
 def _columns(value: Any, by_torch: bool) -> Iterator[Any]:
-    if _is_array(value) and value.ndim and (by_torch or isinstance(leaf_for(value), Leaf)):
+    if (
+        _is_array(value)
+        and value.ndim
+        and (by_torch or isinstance(leaf_for(value), Leaf))
+    ):
         yield value
     for part in _parts(value, by_torch):
         yield from _columns(part, by_torch)
@@ -334,37 +460,63 @@ def _rows_in(batch: Any, by_torch: bool) -> int:
     for column in (batch,) if isinstance(batch, Batch) else _columns(batch, by_torch):
         return len(column)
     length = 0
-    while parts := _parts(batch, by_torch):  # only lists of values that have no column
-        length, batch = len(parts), parts[0]
+    # Only lists of values that have no column.
+    while parts := _parts(batch, by_torch):
+        length = len(parts)
+        batch = parts[0]
     return length
 
 
 def _is_column(value: Any, length: int, by_torch: bool) -> bool:
-    """True for what a batch has for a part of its samples, False for the value of one sample."""
+    """True for what a batch has for a part of its samples, False for the value of one
+    sample.
+    """
     lengths = {len(column) for column in _columns(value, by_torch)}
     if lengths:
         return lengths == {length}
     parts = _parts(value, by_torch)
     is_list = type(value) in (tuple, list) and len(value) == length
-    return is_list or (bool(parts) and all(_is_column(part, length, by_torch) for part in parts))
+    return is_list or (
+        bool(parts) and all(_is_column(part, length, by_torch) for part in parts)
+    )
 
 
 def _mixed(batches: list[Any], rows: list[_Rows], length: int, by_torch: bool) -> Any:
-    """Return rows of several batches, the first of ``length`` rows, as one batch, a copy that the user may modify."""
+    """Return rows of several batches, the first of ``length`` rows, as one batch, a
+    copy that the user may modify.
+    """
     first = batches[0]
     if _is_array(first):
         parts = [batch[some] for batch, some in zip(batches, rows, strict=True)]
-        return np.concatenate(parts) if isinstance(first, np.ndarray) else sys.modules["torch"].cat(parts)
+        if isinstance(first, np.ndarray):
+            return np.concatenate(parts)
+        return sys.modules["torch"].cat(parts)
     if isinstance(first, Mapping):
-        return {name: _mixed([batch[name] for batch in batches], rows, length, by_torch) for name in first}
-    if isinstance(first, Batch) or not all(_is_column(part, length, by_torch) for part in first):
-        found = [copy.deepcopy(batch[row]) for batch, some in zip(batches, rows, strict=True) for row in some.tolist()]
+        return {
+            name: _mixed([batch[name] for batch in batches], rows, length, by_torch)
+            for name in first
+        }
+    if isinstance(first, Batch) or not all(
+        _is_column(part, length, by_torch) for part in first
+    ):
+        found = [
+            copy.deepcopy(batch[row])
+            for batch, some in zip(batches, rows, strict=True)
+            for row in some.tolist()
+        ]
     else:
-        found = [_mixed(list(parts), rows, length, by_torch) for parts in zip(*batches, strict=True)]
+        found = [
+            _mixed(list(parts), rows, length, by_torch)
+            for parts in zip(*batches, strict=True)
+        ]
     if isinstance(first, Batch):
         return Batch.of_rows(found)
-    return type(first)(*found) if hasattr(first, "_fields") else type(first)(found)
+    if hasattr(first, "_fields"):
+        return type(first)(*found)
+    return type(first)(found)
 
 
 def _copied(batch: Any) -> Any:
-    return Batch.of_rows(copy.deepcopy([*batch])) if isinstance(batch, Batch) else copy.deepcopy(batch)
+    if isinstance(batch, Batch):
+        return Batch.of_rows(copy.deepcopy([*batch]))
+    return copy.deepcopy(batch)

@@ -1,7 +1,8 @@
 """Every error that mpiter itself raises: the type names the cause, the text the remedy.
 
-An error that a *dataset* raises keeps its own type.  Each class here also derives from the builtin exception that a
-caller would expect for its cause, so ``except ValueError`` continues to work.
+An error that a *dataset* raises keeps its own type.  Each class here also derives from
+the builtin exception that a caller would expect for its cause, so ``except ValueError``
+continues to work.
 """
 
 import contextlib
@@ -14,7 +15,8 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
-__all__ = [  # reached as mpiter.errors.NAME only
+# Reached as mpiter.errors.NAME only.
+__all__ = [
     "DatasetNotPicklable",
     "IteratorClosed",
     "RankError",
@@ -35,7 +37,8 @@ class MpiterError(Exception):
 
 
 class UnevenSamples(MpiterError, ValueError):
-    """The samples of a batch differ in shape or type, so no array can hold them; ``rows`` names two that differ.
+    """The samples of a batch differ in shape or type, so no array can hold them;
+    ``rows`` names two that differ.
 
     See ``ragged`` of ``batches()``.
 
@@ -49,7 +52,8 @@ class UnevenSamples(MpiterError, ValueError):
 
 
 class OptionError(MpiterError, ValueError):
-    """An argument, or a combination of arguments, is invalid; the text says what would be valid.
+    """An argument, or a combination of arguments, is invalid; the text says what would
+    be valid.
 
     >>> from mpiter import DataLoader
     >>> DataLoader([1, 2, 3], batch_size=0)
@@ -59,7 +63,8 @@ class OptionError(MpiterError, ValueError):
 
 
 class StateError(MpiterError, ValueError):
-    """A saved state can't be loaded here; the iterator is unchanged.  Make it with the options of the saved one.
+    """A saved state can't be loaded here; the iterator is unchanged.  Make it with the
+    options of the saved one.
 
     >>> from mpiter import DataLoader
     >>> state = DataLoader(range(10), batch_size=5).state_dict()
@@ -70,7 +75,8 @@ class StateError(MpiterError, ValueError):
 
 
 class RankError(MpiterError, RuntimeError):
-    """The ranks of a training can't go on together: one has ended, or they differ in what must be the same.
+    """The ranks of a training can't go on together: one has ended, or they differ in
+    what must be the same.
 
     See ``Checkpoint``, which each of the ranks has with the same path and parts.
 
@@ -85,10 +91,12 @@ class RankError(MpiterError, RuntimeError):
 
 
 class DatasetNotPicklable(MpiterError, TypeError):
-    """The dataset can't be sent to worker processes; the text names the attribute that can't be pickled.
+    """The dataset can't be sent to worker processes; the text names the attribute that
+    can't be pickled.
 
-    Open such things in ``worker_init`` or on first use, or leave them out in ``__getstate__``.  The attribute
-    ``is_handle`` is True for a file, a connection or the like, which a forked worker would share with others.
+    Open such things in ``worker_init`` or on first use, or leave them out in
+    ``__getstate__``.  The attribute ``is_handle`` is True for a file, a connection or
+    the like, which a forked worker would share with others.
 
     >>> import threading
     >>> from mpiter import Process, batches
@@ -101,7 +109,8 @@ class DatasetNotPicklable(MpiterError, TypeError):
 
 
 class SampleNotSendable(MpiterError, TypeError):
-    """A sample can't be sent back from a worker: return arrays, numbers, strings or containers of them.
+    """A sample can't be sent back from a worker: return arrays, numbers, strings or
+    containers of them.
 
     >>> import threading
     >>> from mpiter import DataLoader
@@ -112,7 +121,8 @@ class SampleNotSendable(MpiterError, TypeError):
 
 
 class SampleError(MpiterError, RuntimeError):
-    """A dataset raised an error that can't be sent (or must not, like StopIteration); the text repeats it.
+    """A dataset raised an error that can't be sent (or must not, like StopIteration);
+    the text repeats it.
 
     >>> from mpiter import DataLoader
     >>> next(iter(DataLoader([1], num_workers=1, collate_fn=lambda samples: next(iter([])))))
@@ -122,7 +132,8 @@ class SampleError(MpiterError, RuntimeError):
 
 
 class WorkerStartError(MpiterError, RuntimeError):
-    """A worker could not start: an import, unpickling the dataset, or ``worker_init`` failed.
+    """A worker could not start: an import, unpickling the dataset, or ``worker_init``
+    failed.
 
     The text contains the worker's traceback; the following ``next()`` tries again.
 
@@ -135,26 +146,34 @@ class WorkerStartError(MpiterError, RuntimeError):
 
 def could_not_start(error: Exception) -> WorkerStartError:
     """Return the error for workers that the operating system refuses to start."""
-    remedy = "Look at the limits (ulimit -u, -n, -v) and the working directory, or use fewer workers."
+    remedy = (
+        "Look at the limits (ulimit -u, -n, -v) and the working directory, or use "
+        "fewer workers."
+    )
     return WorkerStartError(f"the workers cannot be started: {error}. {remedy}")
 
 
 def with_traceback(error: BaseException, remedy: str = "") -> str:
     """Return in words what an error is, then the remedy, then the traceback."""
-    named = "".join(traceback.format_exception_only(error)).strip()  # works even if its ``__str__`` fails
+    # Works even if its ``__str__`` fails.
+    named = "".join(traceback.format_exception_only(error)).strip()
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return f"{named}\n{remedy}\n{trace}"
 
 
 class WorkerCrashed(MpiterError, RuntimeError):
-    """A sample has ended its worker twice, or the workers keep dying; the text says how, and why if that is known.
+    """A sample has ended its worker twice, or the workers keep dying; the text says
+    how, and why if that is known.
 
-    If a sample is named, the following ``next()`` continues after its batch, and ``on_error="skip"`` leaves it out.
-    A loader's begins with what torch's says then, such as "DataLoader worker (pid 7) is killed by signal: Killed".
+    If a sample is named, the following ``next()`` continues after its batch, and
+    ``on_error="skip"`` leaves it out. A loader's begins with what torch's says then,
+    such as "DataLoader worker (pid 7) is killed by signal: Killed".
 
     Attributes:
-        pid: number of the worker process that ended last; None if it wasn't one on this machine, or was stuck.
-        exitcode: its exit code, or the number of the signal that killed it as a negative number.
+        pid: number of the worker process that ended last; None if it wasn't one on this
+            machine, or was stuck.
+        exitcode: its exit code, or the number of the signal that killed it as a
+            negative number.
 
     >>> import os
     >>> from mpiter import DataLoader
@@ -180,7 +199,8 @@ class BatchTimeout(MpiterError, RuntimeError, TimeoutError):
 
 
 class SharedMemoryFull(MpiterError, MemoryError):
-    """The slots (pieces of shared memory, one for each batch) don't fit into memory; the text has the sizes.
+    """The slots (pieces of shared memory, one for each batch) don't fit into memory;
+    the text has the sizes.
 
     >>> import numpy as np
     >>> from mpiter import batches
@@ -191,7 +211,8 @@ class SharedMemoryFull(MpiterError, MemoryError):
 
 
 class IteratorClosed(MpiterError, NotImplementedError):
-    """The iterator was closed; make a new one.  Chainer raises NotImplementedError if a closed one is reset.
+    """The iterator was closed; make a new one.  Chainer raises NotImplementedError if a
+    closed one is reset.
 
     >>> from mpiter import batches
     >>> with batches([1, 2], 1, n_processes=0) as it:
@@ -203,36 +224,56 @@ class IteratorClosed(MpiterError, NotImplementedError):
 
 
 class RemoteTraceback(Exception):
-    """The text of a worker's traceback, chained as ``__cause__`` to the error that it belongs to."""
+    """The text of a worker's traceback, chained as ``__cause__`` to the error that it
+    belongs to.
+    """
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
 
 
-OURS = os.path.dirname(__file__) + os.sep  # a line of ours says nothing to the user
+# A line of ours says nothing to the user.
+OURS = os.path.dirname(__file__) + os.sep
 
 
-def name_samples(error: BaseException, keys: Sequence[Any], rows: Sequence[int]) -> None:
-    """Note on ``error`` which samples it is about: those in ``rows``, or all in ``keys`` if ``rows`` is empty."""
-    keys = [int(key) if isinstance(key, Integral) else key for key in keys]  # NumPy's, which say so
+def name_samples(
+    error: BaseException, keys: Sequence[Any], rows: Sequence[int]
+) -> None:
+    """Note on ``error`` which samples it is about: those in ``rows``, or all in
+    ``keys`` if ``rows`` is empty.
+    """
+    # NumPy's, which say so.
+    keys = [int(key) if isinstance(key, Integral) else key for key in keys]
     with contextlib.suppress(Exception):  # classes may forbid it
         for row in rows:
             key = repr(keys[row])[:60]
-            error.add_note(f"mpiter: sample {key} in row {row}; dataset[{key}] repeats it in this process.")
+            error.add_note(
+                f"mpiter: sample {key} in row {row}; dataset[{key}] repeats it in this "
+                "process."
+            )
         if not rows:
-            error.add_note(f"mpiter: the samples of this batch are [dataset[i] for i in {keys!r:.1000}].")
+            error.add_note(
+                "mpiter: the samples of this batch are [dataset[i] for i in "
+                f"{keys!r:.1000}]."
+            )
 
 
 def warn(message: str | Warning, category: type[Warning] = RuntimeWarning) -> None:
-    """Warn, attributing the warning to the line of the user's code from which this was called."""
-    frame, level = sys._getframe(1), 2
+    """Warn, attributing the warning to the line of the user's code from which this was
+    called.
+    """
+    frame = sys._getframe(1)
+    level = 2
     while frame is not None and frame.f_code.co_filename.startswith(OURS):
-        frame, level = frame.f_back, level + 1  # type: ignore[assignment]
+        frame = frame.f_back  # type: ignore[assignment]
+        level = level + 1
     warnings.warn(message, category, stacklevel=level)
 
 
 class Notices:
-    """Warnings of mpiter's own from other threads and processes; the coming ``next()`` gives each text once."""
+    """Warnings of mpiter's own from other threads and processes; the coming ``next()``
+    gives each text once.
+    """
 
     def __init__(self) -> None:
         self._texts: deque[str] = deque()

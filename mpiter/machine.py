@@ -1,7 +1,9 @@
-"""What this process may use of the machine: cores by affinity and cgroup quota, memory by availability and limits.
+"""What this process may use of the machine: cores by affinity and cgroup quota, memory
+by availability and limits.
 
-/proc and /sys are read where they exist; elsewhere the standard library answers.  The numbers stay within what the
-container allows, so that nothing is sized for the whole host.
+/proc and /sys are read where they exist; elsewhere the standard library answers.  The
+numbers stay within what the container allows, so that nothing is sized for the whole
+host.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 def cores() -> int:
     """Return the number of cores that this process may use, at least one."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        allowed = len(os.sched_getaffinity(0))
+    else:
+        allowed = os.cpu_count() or 1
     share = quota()
     return max(1, allowed if share is None else min(allowed, int(share)))
 
@@ -37,7 +42,12 @@ def quota() -> float | None:
 
 def memory_available() -> int:
     """Return the bytes that can be used now without forcing other programs' memory out."""
-    return min([meminfo("MemAvailable"), *(max(0, limit - used) for limit, used in _memory_limits())])
+    return min(
+        [
+            meminfo("MemAvailable"),
+            *(max(0, limit - used) for limit, used in _memory_limits()),
+        ]
+    )
 
 
 def memory_total() -> int:
@@ -46,20 +56,27 @@ def memory_total() -> int:
 
 
 def address_space() -> int:
-    """Return the bytes of address space that may still be mapped; an amount beyond reach if there is no limit."""
+    """Return the bytes of address space that may still be mapped; an amount beyond
+    reach if there is no limit.
+    """
     try:
         import resource
     except ImportError:  # as on Windows
         return BEYOND_REACH
     used = int((text_of(Path("/proc/self/statm")) or "0").split()[0]) * mmap.PAGESIZE
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return BEYOND_REACH if most == resource.RLIM_INFINITY else max(0, most - used)
+    if most == resource.RLIM_INFINITY:
+        return BEYOND_REACH
+    return max(0, most - used)
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:
     """Yield the memory limit of each of our control groups, and how much of it is used."""
     for folder in control_groups():
-        for most, now in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        for most, now in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
             limit = text_of(folder / most)
             if limit.isdigit() and (used := text_of(folder / now)).isdigit():
                 yield int(limit), int(used)
@@ -69,7 +86,8 @@ def control_groups() -> Iterator[Path]:
     """Yield the folders of our own control groups and all above them, versions 2 and 1."""
     for line in text_of(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
-        for base in [_CGROUPS / name for name in controllers.split(",")]:  # one of version 2 has none: / "" is itself
+        # One of version 2 has none: / "" is itself.
+        for base in [_CGROUPS / name for name in controllers.split(",")]:
             here = base / path.lstrip("/")
             while here != base and base in here.parents:
                 yield here
@@ -78,7 +96,9 @@ def control_groups() -> Iterator[Path]:
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Have the system write a folder's entries to disk, as ``os.fsync`` does with a file's contents."""
+    """Have the system write a folder's entries to disk, as ``os.fsync`` does with a
+    file's contents.
+    """
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -89,7 +109,8 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 def own_bytes(pid: int) -> int:
     """Return the private memory that a process has in use; 0 if it isn't known.
 
-    Pages of files and of shared memory, of which all processes share one copy, aren't counted until they are written.
+    Pages of files and of shared memory, of which all processes share one copy, aren't
+    counted until they are written.
     """
     resident, shared = (text_of(Path(f"/proc/{pid}/statm")) or "0 0 0").split()[1:3]
     return max(0, int(resident) - int(shared)) * mmap.PAGESIZE
@@ -105,7 +126,9 @@ def meminfo(name: str) -> int:
 
 
 def stat_of(process: int | str) -> list[str]:
-    """Return the fields of /proc/…/stat from the state letter on; an empty list if the process has ended."""
+    """Return the fields of /proc/…/stat from the state letter on; an empty list if the
+    process has ended.
+    """
     return text_of(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
 
 

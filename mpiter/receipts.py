@@ -1,8 +1,10 @@
-"""Receipts: with ``receipts="folder"`` each rank logs every batch that it is handed, for ``mpiter audit`` to check.
+"""Receipts: with ``receipts="folder"`` each rank logs every batch that it is handed,
+for ``mpiter audit`` to check.
 
-A *receipt* is a line of JSON; docs/receipts.md describes the format.  A rank begins a new file whenever its program
-starts.  Guarantees that the system has the line before the user has the batch, so that a killed trainer leaves a log of
-what it was handed; and that a full disk ends the log, with one warning, but never the training.
+A *receipt* is a line of JSON; docs/receipts.md describes the format.  A rank begins a
+new file whenever its program starts.  Guarantees that the system has the line before
+the user has the batch, so that a killed trainer leaves a log of what it was handed; and
+that a full disk ends the log, with one warning, but never the training.
 """
 
 from __future__ import annotations
@@ -29,18 +31,25 @@ __all__ = ["Receipts"]
 
 ENDING = ".receipts.jsonl"
 Folder = str | os.PathLike[str]
-Terms = tuple[int | None, int]  # the samples of an epoch, if known, and those of a full step
+# The samples of an epoch, if known, and those of a full step.
+Terms = tuple[int | None, int]
 _log = logging.getLogger("mpiter")
-_encoder = json.JSONEncoder(default=lambda key: key.item() if isinstance(key, np.generic) else repr(key)[:200])
+_encoder = json.JSONEncoder(
+    default=lambda key: key.item() if isinstance(key, np.generic) else repr(key)[:200]
+)
 
 
 class Receipts:
-    """Logs the batches that one rank of a training is handed, in a folder that all ranks and restarts share.
+    """Logs the batches that one rank of a training is handed, in a folder that all
+    ranks and restarts share.
 
     Args:
-        folder: is created if missing.  Two loaders need two folders: a rank's second log would count as its restart.
-        rank: this program's number among the ``size`` programs; None: as the launcher says.
-        length: your promise that each epoch has each of the samples 0 to ``length - 1`` once, which the audit checks.
+        folder: is created if missing.  Two loaders need two folders: a rank's second
+            log would count as its restart.
+        rank: this program's number among the ``size`` programs; None: as the launcher
+            says.
+        length: your promise that each epoch has each of the samples 0 to ``length - 1``
+            once, which the audit checks.
 
     Iterators and loaders take it, or only the folder, as ``receipts=``.
 
@@ -55,15 +64,24 @@ class Receipts:
     """
 
     def __init__(
-        self, folder: Folder, rank: int | None = None, size: int | None = None, length: int | None = None
+        self,
+        folder: Folder,
+        rank: int | None = None,
+        size: int | None = None,
+        length: int | None = None,
     ) -> None:
-        self.shard, self.length = Shard(rank, size), length
-        self.step = 0  # samples of a full step: fewer may be left out at the end; set by a loader with drop_last
+        self.shard = Shard(rank, size)
+        self.length = length
+        # Samples of a full step: fewer may be left out at the end; set by a loader with
+        # drop_last.
+        self.step = 0
         self.folder = os.path.realpath(folder)
         os.makedirs(self.folder, exist_ok=True)
         self._lock = threading.RLock()
-        self._writer = (-1, 0, 1)  # process id, rank, size; if they change, a new file is begun
-        self._file = ""  # its path; none any more once it couldn't be written
+        # Process id, rank, size; if they change, a new file is begun.
+        self._writer = (-1, 0, 1)
+        # Its path; none any more once it couldn't be written.
+        self._file = ""
         self._descriptor: int | None = None
         self._release: Any = None
 
@@ -71,22 +89,36 @@ class Receipts:
         return Receipts, (self.folder, self.shard.rank, self.shard.size, self.length)
 
     def hook(self, shard: Shard | None) -> Notes:
-        """Return the hook that logs each batch that is handed out; ``shard`` is this process's part."""
+        """Return the hook that logs each batch that is handed out; ``shard`` is this
+        process's part.
+        """
         return Notes(self, shard)
 
     def _begin(self, epoch: int, place: int, terms: Terms, shard: Shard | None) -> None:
-        """Log that the training starts or resumes here; what was logged before from this place on becomes void.
+        """Log that the training starts or resumes here; what was logged before from
+        this place on becomes void.
 
-        A *place* grows from batch to batch.  ``shard`` says which rank this is if the constructor wasn't told.
+        A *place* grows from batch to batch.  ``shard`` says which rank this is if the
+        constructor wasn't told.
         """
-        share = (self.shard if shard is None or self.shard.rank is not None else shard).share()
+        share = (
+            self.shard if shard is None or self.shard.rank is not None else shard
+        ).share()
         (length, step), writer = terms, (os.getpid(), share.rank, share.size)
         with self._lock:
             if self._writer != writer:
-                self.close()  # in a forked process; the parent's descriptor stays open
+                # In a forked process; the parent's descriptor stays open.
+                self.close()
                 name = f"rank-{share.rank}-of-{share.size}-{time.time_ns():x}-{os.getpid()}{ENDING}"
-                self._file, self._writer = os.path.join(self.folder, name), writer
-            of = {"receipts": 1, "rank": share.rank, "size": share.size, "length": length, "step": step}
+                self._file = os.path.join(self.folder, name)
+                self._writer = writer
+            of = {
+                "receipts": 1,
+                "rank": share.rank,
+                "size": share.size,
+                "length": length,
+                "step": step,
+            }
             self._write({"epoch": epoch, "place": place} | of)
 
     def close(self) -> None:
@@ -103,59 +135,108 @@ class Receipts:
                 return
             try:
                 if self._descriptor is None:
-                    self._descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+                    self._descriptor = os.open(
+                        self._file,
+                        os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+                        0o666,
+                    )
                     self._release = weakref.finalize(self, os.close, self._descriptor)
                 if os.write(self._descriptor, line) < len(line):
                     raise OSError("the disk is full")
             except OSError as error:
                 self.close()
-                _log.warning("the receipts %s cannot be written, and end here: %s", self._file, str(error))
+                _log.warning(
+                    "the receipts %s cannot be written, and end here: %s",
+                    self._file,
+                    str(error),
+                )
                 self._file = ""
 
 
 class Notes(Hook):
-    """The hook that logs what one loop hands out; a loader may have several loops at a time, one for each epoch."""
+    """The hook that logs what one loop hands out; a loader may have several loops at a
+    time, one for each epoch.
+    """
 
     def __init__(self, receipts: Receipts, shard: Shard | None) -> None:
-        self._receipts, self._shard = receipts, shard
+        self._receipts = receipts
+        self._shard = shard
 
     def begun(self, cursor: Cursor, plans: Plans) -> None:
         self._plans = plans
-        self._next, self._epoch = cursor, cursor.epoch  # before the next batch; the first epoch not logged as ended
-        self._terms: Terms | None = None  # as logged last; None: log ``begin`` before the next batch
+        # Before the next batch; the first epoch not logged as ended.
+        self._next, self._epoch = cursor, cursor.epoch
+        # As logged last; None: log ``begin`` before the next batch.
+        self._terms: Terms | None = None
 
-    def handed_out(self, delivery: Delivery, samples: int | None, began: float, ended: float) -> None:
+    def handed_out(
+        self, delivery: Delivery, samples: int | None, began: float, ended: float
+    ) -> None:
         if not delivery.is_end:
             is_skipped = delivery.is_empty
-            self.batch(delivery.plan, delivery.faults, is_skipped, is_failed=samples is None and not is_skipped)
+            self.batch(
+                delivery.plan,
+                delivery.faults,
+                is_skipped,
+                is_failed=samples is None and not is_skipped,
+            )
         elif delivery.error is None:
             self.end()
 
     def close(self) -> None:
         self._receipts.close()
 
-    def batch(self, plan: Plan, faults: Sequence[Fault], is_skipped: bool = False, is_failed: bool = False) -> None:
-        """Log a batch that is about to be handed out, is skipped as a whole, or is replaced by an error."""
-        own, terms = (plan.rows if plan.samples is None else plan.samples) - plan.fills, self._terms
-        self._terms = None  # so that the next batch logs ``begin`` if Ctrl-C interrupts this one
-        if plan.before.epoch > self._epoch:  # resumed where too few samples are left of an epoch for another batch
+    def batch(
+        self,
+        plan: Plan,
+        faults: Sequence[Fault],
+        is_skipped: bool = False,
+        is_failed: bool = False,
+    ) -> None:
+        """Log a batch that is about to be handed out, is skipped as a whole, or is
+        replaced by an error.
+        """
+        own = (plan.rows if plan.samples is None else plan.samples) - plan.fills
+        terms = self._terms
+        # So that the next batch logs ``begin`` if Ctrl-C interrupts this one.
+        self._terms = None
+        # Resumed where too few samples are left of an epoch for another batch.
+        if plan.before.epoch > self._epoch:
             terms = self._go_by(terms, self._next)
             self._end_before(plan.before.epoch)
         for row, epoch, position, indices in plan.stretches:
-            here = plan.before if epoch == plan.before.epoch else plan.after._replace(position=0)
+            if epoch == plan.before.epoch:
+                here = plan.before
+            else:
+                here = plan.after._replace(position=0)
             terms = self._go_by(terms, here)
-            keys: Any = indices if plan.samples is None else indices[0]
-            bad = {fault.position - position for fault in faults if fault.epoch == epoch}
-            rows = [at for at in range(len(keys)) if is_skipped or at in bad] if faults and not is_failed else ()
+            keys: Any
+            if plan.samples is None:
+                keys = indices
+            else:
+                keys = indices[0]
+            bad = {
+                fault.position - position for fault in faults if fault.epoch == epoch
+            }
+            if faults and not is_failed:
+                rows = [at for at in range(len(keys)) if is_skipped or at in bad]
+            else:
+                rows = ()
             fills = max(0, min(len(keys), row + len(keys) - own))
             record: dict[str, Any] = {"epoch": epoch, "place": here.position}
-            if self._shard is not None or self._receipts._writer[-1] == 1:  # else the rank has an order of its own
+            # Else the rank has an order of its own.
+            if self._shard is not None or self._receipts._writer[-1] == 1:
                 record["at"] = position
-            record["keys"] = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
+            record["keys"] = (
+                keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
+            )
             more = {"fills": fills, "skipped": rows, "failed": is_failed}
-            self._receipts._write(record | {name: value for name, value in more.items() if value})
+            self._receipts._write(
+                record | {name: value for name, value in more.items() if value}
+            )
         self._end_before(plan.after.epoch)
-        self._next, self._terms = plan.after, terms
+        self._next = plan.after
+        self._terms = terms
 
     def end(self) -> None:
         """Log that the last epoch has ended, because there are no more batches."""
@@ -163,16 +244,23 @@ class Notes(Hook):
         self._end_before(self._plans.epochs or self._epoch + 1)
 
     def _go_by(self, before: Terms | None, here: Cursor) -> Terms:
-        """Return the terms from ``here`` on; log them if they differ from those ``before``."""
-        length, step = self._receipts.length, self._receipts.step
+        """Return the terms from ``here`` on; log them if they differ from those
+        ``before``.
+        """
+        length = self._receipts.length
+        step = self._receipts.step
         if isinstance(here.order, (Shuffled, Sequential, Given)) and len(here.order):
             length = len(here.order)
         if isinstance(self._plans, Pace):
-            step = self._plans.share.step(self._plans.batch_size) * self._plans.drop_last
+            step = (
+                self._plans.share.step(self._plans.batch_size) * self._plans.drop_last
+            )
         elif self._shard is not None:
             step *= self._shard.share().size
         if before != (length, step):
-            self._receipts._begin(here.epoch, here.position, (length, step), self._shard)
+            self._receipts._begin(
+                here.epoch, here.position, (length, step), self._shard
+            )
         return length, step
 
     def _end_before(self, epoch: int) -> None:

@@ -1,18 +1,24 @@
-"""The options that the loop, its workers and the memory between them need: plain values, made once."""
+"""The options that the loop, its workers and the memory between them need: plain
+values, made once.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-DEAR_S = 0.05  # a batch that takes longer to fetch is split over the workers, unless handing over is dear as well
+# A batch that takes longer to fetch is split over the workers, unless handing over is
+# dear as well.
+DEAR_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Leave out samples that fail, at most ``most`` in all; one more is an error.  ``on_error="skip"`` has no limit.
+    """Leave out samples that fail, at most ``most`` in all; one more is an error.
+    ``on_error="skip"`` has no limit.
 
-    ``stats().skipped`` is their number; ``stats().skips`` has index and error of the first hundred.
+    ``stats().skipped`` is their number; ``stats().skips`` has index and error of the
+    first hundred.
 
     >>> from mpiter import batches
     >>> class Odd:
@@ -33,14 +39,19 @@ OnError = Literal["raise", "skip"] | Skip  # what ``on_error=`` may be
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What the user of one interface passes to go without workers, or without imports in them: words for messages."""
+    """What the user of one interface passes to go without workers, or without imports
+    in them: words for messages.
+    """
 
     without: str
     forked: str
 
     @property
     def way_around(self) -> str:
-        return f"Forked workers import nothing: pass {self.forked}. Or do without workers, by {self.without}."
+        return (
+            f"Forked workers import nothing: pass {self.forked}. Or do without "
+            f"workers, by {self.without}."
+        )
 
 
 BATCHES = Door("n_processes=0", "backend=mpiter.Process('fork')")
@@ -53,8 +64,10 @@ class Rules:
     """The options that are plain values."""
 
     workers: int
-    in_process: bool = False  # they are threads of the consumer's process, or the consumer itself
-    shares_memory: bool = True  # with the consumer's process, which sees what each has in hand
+    # They are threads of the consumer's process, or the consumer itself.
+    in_process: bool = False
+    # With the consumer's process, which sees what each has in hand.
+    shares_memory: bool = True
     dear_s: float = DEAR_S
     batch_size: int = 1  # rows at the most
     n_prefetch: int = 1
@@ -62,18 +75,26 @@ class Rules:
     in_order: bool = True
     skips_errors: bool = False
     most_skipped: int | None = None
-    as_samples: bool = True  # batches are read sample by sample, not as columns
+    # Batches are read sample by sample, not as columns.
+    as_samples: bool = True
     seed: int = 0  # of the samples' randomness
     sample_timeout: float | None = None
-    max_samples: int | None = None  # that a worker fetches before it is replaced
+    # That a worker fetches before it is replaced.
+    max_samples: int | None = None
     door: Door = BATCHES
 
     @property
     def most(self) -> int:
-        """The largest number of batches in flight: finished ones, two for each worker, and one that is planned."""
-        return self.n_prefetch + (2 * self.workers + 1 if self.run_ahead is None else self.run_ahead)
+        """The largest number of batches in flight: finished ones, two for each worker,
+        and one that is planned.
+        """
+        return self.n_prefetch + (
+            2 * self.workers + 1 if self.run_ahead is None else self.run_ahead
+        )
 
     @property
     def reserve(self) -> int:
-        """The number of rooms (memory of one batch each) that the loop needs, however many batches the user keeps."""
+        """The number of rooms (memory of one batch each) that the loop needs, however
+        many batches the user keeps.
+        """
         return self.n_prefetch + self.workers + 2

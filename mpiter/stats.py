@@ -1,4 +1,6 @@
-"""The frozen snapshot that ``stats()`` returns: what an iterator has done, and where the time went."""
+"""The frozen snapshot that ``stats()`` returns: what an iterator has done, and where
+the time went.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,24 @@ from . import machine
 
 _WORTH_TELLING = 0.05  # of the time
 _TOO_SHORT_S = 0.2  # to tell anything
-_HAND_OVER_S = 0.0003  # of the consumer's time, for each small batch that comes from a worker
-_TO_SPARE, _MOST_TOLD = 1.02, 64  # times the workers that hide loading; the most workers that are told of
+# Of the consumer's time, for each small batch that comes from a worker.
+_HAND_OVER_S = 0.0003
+# Times the workers that hide loading; the most workers that are told of.
+_TO_SPARE, _MOST_TOLD = 1.02, 64
 _RARE = ("skipped", "restarts", "odd_rows", "copies")
 
 
 def _number(says: str, merge: Callable[[list[Any]], Any] = sum) -> Any:
-    """Make a field described by ``says``; ``merge`` combines the numbers of several engines into one."""
+    """Make a field described by ``says``; ``merge`` combines the numbers of several
+    engines into one.
+    """
     return field(default=0, metadata={"says": f"{says}.", "merge": merge})
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What an iterator or a loader has done so far, and what it holds at the moment: ``it.stats()``.
+    """What an iterator or a loader has done so far, and what it holds at the moment:
+    ``it.stats()``.
 
     >>> from mpiter import batches
     >>> it = batches(range(10), 4, n_processes=0)
@@ -38,51 +45,76 @@ class Stats:
 
     batches: int = _number("batches handed out")
     samples: int = _number("samples in them")
-    skipped: int = _number("samples that on_error='skip' has left out, by workers now gone too")
+    skipped: int = _number(
+        "samples that on_error='skip' has left out, by workers now gone too"
+    )
     restarts: int = _number("workers replaced because they had died or were stuck")
     odd_rows: int = _number("samples that fitted no column and travelled as objects")
     copies: int = _number("batches handed out as copies, since the slots were all held")
     sample_s: float = _number("seconds that fetching a sample took, lately", max)
-    sample_cpu_s: float = _number("seconds of sample_s that were work, not waiting", max)
+    sample_cpu_s: float = _number(
+        "seconds of sample_s that were work, not waiting", max
+    )
     wait_s: float = _number("seconds that next() has waited, up to now")
-    start_s: float = _number("seconds of wait_s until the first batch came: workers had to start", max)
-    recent_s: float = _number("seconds since the stats were last looked at, a second and a batch ago or more", max)
+    start_s: float = _number(
+        "seconds of wait_s until the first batch came: workers had to start", max
+    )
+    recent_s: float = _number(
+        "seconds since the stats were last looked at, a second and a batch ago or more",
+        max,
+    )
     recent_wait_s: float = _number("seconds of recent_s that next() waited")
     recent_batches: int = _number("batches handed out in recent_s")
     workers: int = _number("workers that fetch; 0 where next() does")
-    worker_bytes: int = _number("memory of the worker processes, beside what they share with this one")
+    worker_bytes: int = _number(
+        "memory of the worker processes, beside what they share with this one"
+    )
     ready_batches: int = _number("finished batches that wait to be taken")
-    in_flight_batches: int = _number("batches planned and not yet taken, the ready ones included")
+    in_flight_batches: int = _number(
+        "batches planned and not yet taken, the ready ones included"
+    )
     in_flight_bytes: int = _number("bytes of the batches in flight")
     leased_batches: int = _number("batches handed out and still referenced")
-    skips: tuple[tuple[Any, str], ...] = ()  # index and error of the first hundred samples that were left out
-    _taken_s: float = field(default_factory=lambda: time.monotonic(), init=False, repr=False, compare=False)
+    # Index and error of the first hundred samples that were left out.
+    skips: tuple[tuple[Any, str], ...] = ()
+    _taken_s: float = field(
+        default_factory=lambda: time.monotonic(), init=False, repr=False, compare=False
+    )
 
     def __str__(self) -> str:
         """A few lines that say whether the program waits for data, and what would help."""
         if not self.batches:
             return "no batch yet"
         lines = [
-            f"{_counted(self.batches, 'batch', 'batches')}, {_counted(self.samples, 'sample', 'samples')}; "
-            f"the first came after {self.start_s:.2f} s",
-            f"waited {self.recent_share:.0%} of the last {self.recent_s:.1f} s, "
-            f"for {_counted(self.recent_batches, 'batch', 'batches')}: {self.verdict()}",
+            f"{_counted(self.batches, 'batch', 'batches')}, "
+            f"{_counted(self.samples, 'sample', 'samples')}; the first came after "
+            f"{self.start_s:.2f} s",
+            f"waited {self.recent_share:.0%} of the last {self.recent_s:.1f} s, for "
+            f"{_counted(self.recent_batches, 'batch', 'batches')}: {self.verdict()}",
             f"{self.ready_batches} ready, {self.in_flight_batches} on their way "
             f"({self.in_flight_bytes / 1e6:,.1f} MB), {self.leased_batches} held; "
             f"fetching a sample takes {1e3 * self.sample_s:.3g} ms",
-            ", ".join(f"{count:,} {name.replace('_', ' ')}" for name in _RARE if (count := getattr(self, name))),
+            ", ".join(
+                f"{count:,} {name.replace('_', ' ')}"
+                for name in _RARE
+                if (count := getattr(self, name))
+            ),
         ]
         return "\n".join(filter(None, lines))
 
     @property
     def recent_share(self) -> float:
         """The share of ``recent_s`` that ``next()`` waited, from 0 to 1."""
-        return min(1.0, self.recent_wait_s / self.recent_s) if self.recent_s > 0 else 0.0
+        if self.recent_s > 0:
+            return min(1.0, self.recent_wait_s / self.recent_s)
+        return 0.0
 
     def since(self, earlier: Stats) -> Stats:
-        """Return these numbers with ``recent_s`` and what belongs to it counted from ``earlier`` on.
+        """Return these numbers with ``recent_s`` and what belongs to it counted from
+        ``earlier`` on.
 
-        Without it they are counted from the last look on, whoever looked: a progress bar does so all the time.
+        Without it they are counted from the last look on, whoever looked: a progress
+        bar does so all the time.
 
         >>> from mpiter import batches
         >>> it = batches(range(100), 4, n_processes=0, epochs=None)
@@ -92,8 +124,8 @@ class Stats:
         >>> it.stats().since(before).recent_batches
         10
         """
-        # A loader counts from zero with new workers, whom the time until their first batch
-        # tells from those before.
+        # A loader counts from zero with new workers, whom the time until their first
+        # batch tells from those before.
         counts_on = not earlier.batches or earlier.start_s == self.start_s
         waited_s = earlier.wait_s if counts_on else 0.0
         batches = earlier.batches if counts_on else 0
@@ -105,18 +137,22 @@ class Stats:
         )
 
     def as_dict(self, prefix: str = "mpiter/") -> dict[str, float]:
-        """Return the numbers as a flat dict, for ``wandb.log()``, Lightning's ``log_dict()``, MLflow and the like.
+        """Return the numbers as a flat dict, for ``wandb.log()``, Lightning's
+        ``log_dict()``, MLflow and the like.
 
-        The curve to look at is ``recent_share``, the share of the time that the program waited; ``since()`` sets the
-        interval that it is about.
+        The curve to look at is ``recent_share``, the share of the time that the program
+        waited; ``since()`` sets the interval that it is about.
 
         >>> Stats(batches=2, recent_s=4.0, recent_wait_s=1.0).as_dict()["mpiter/recent_share"]
         0.25
         """
-        return {prefix + name: getattr(self, name) for name in (*NUMBERS, "recent_share")}
+        return {
+            prefix + name: getattr(self, name) for name in (*NUMBERS, "recent_share")
+        }
 
     def verdict(self) -> str:
-        """Say whether the program has waited for batches lately, and how many workers would suffice.
+        """Say whether the program has waited for batches lately, and how many workers
+        would suffice.
 
         >>> Stats(workers=2, batches=10, recent_batches=10, recent_s=1.0, recent_wait_s=0.01).verdict()
         'workers suffice'
@@ -126,26 +162,44 @@ class Stats:
         enough = self.enough_workers
         if not self.workers:
             told = {None: "", 0: "; none are needed"}
-            return f"fetched without workers{told.get(enough, f'; {enough} would hide it')}"
+            return (
+                "fetched without "
+                f"workers{told.get(enough, f'; {enough} would hide it')}"
+            )
         if self.recent_share < _WORTH_TELLING:
             return f"workers suffice{'; so would none' if enough == 0 else ''}"
-        return f"workers can't keep up{f'; {enough} would' if enough is not None and enough > self.workers else ''}"
+        return (
+            "workers can't keep "
+            f"up{f'; {enough} would' if enough is not None and enough > self.workers else ''}"
+        )
 
     @property
     def enough_workers(self) -> int | None:
-        """The fewest workers that load a batch while the step uses the one before, by what was measured lately.
+        """The fewest workers that load a batch while the step uses the one before, by
+        what was measured lately.
 
-        0 if handing it over takes longer; None if the cores are fully used, or too little has been measured.
+        0 if handing it over takes longer; None if the cores are fully used, or too
+        little has been measured.
         """
         step_s = (self.recent_s - self.recent_wait_s) / max(self.recent_batches, 1)
         batch_s = self.sample_s * self.samples / max(self.batches, 1)
         cpu_s = batch_s * min(1.0, self.sample_cpu_s / max(self.sample_s, 1e-9))
-        if not batch_s or cpu_s > step_s * machine.cores() or batch_s > step_s * _MOST_TOLD:
+        if (
+            not batch_s
+            or cpu_s > step_s * machine.cores()
+            or batch_s > step_s * _MOST_TOLD
+        ):
             return None
-        return 0 if batch_s < _HAND_OVER_S else math.ceil(_TO_SPARE * batch_s / step_s)
+        if batch_s < _HAND_OVER_S:
+            return 0
+        return math.ceil(_TO_SPARE * batch_s / step_s)
 
 
-NUMBERS = {name: one.metadata for name, one in Stats.__dataclass_fields__.items() if one.metadata}
+NUMBERS = {
+    name: one.metadata
+    for name, one in Stats.__dataclass_fields__.items()
+    if one.metadata
+}
 if Stats.__doc__:  # under -OO there is none
     Stats.__doc__ += "\n    Attributes:\n" + "".join(
         f"        {name}: {one['says']}\n" for name, one in NUMBERS.items()
@@ -160,5 +214,8 @@ def total(parts: list[Stats]) -> Stats:
     """Combine the statistics of several engines into those of one."""
     if not parts:
         return Stats()
-    numbers = {name: about["merge"]([getattr(part, name) for part in parts]) for name, about in NUMBERS.items()}
+    numbers = {
+        name: about["merge"]([getattr(part, name) for part in parts])
+        for name, about in NUMBERS.items()
+    }
     return Stats(**numbers, skips=sum((part.skips for part in parts), ()))

@@ -1,7 +1,9 @@
-"""What type checkers know of datasets and batches; the defaults of type variables are Python's own from 3.13 on.
+"""What type checkers know of datasets and batches; the defaults of type variables are
+Python's own from 3.13 on.
 
-An iterator is generic in the type of its dataset, and a loader too: a checker finds a batch's type in the overloads of
-``DatasetIterator.__next__`` and of ``Stacks.__next__``.
+An iterator is generic in the type of its dataset, and a loader too: a checker finds a
+batch's type in the overloads of ``DatasetIterator.__next__`` and of
+``Stacks.__next__``.
 """
 
 from __future__ import annotations
@@ -16,38 +18,49 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     Ways = Literal["raise", "list", "pad"]
-    Even = Literal["raise", "pad"]  # with these, what is stacked into an array comes as one, or as an error
+    # With these, what is stacked into an array comes as one, or as an error.
+    Even = Literal["raise", "pad"]
 
     T = TypeVar("T", default=Any)  # a sample
     T_co = TypeVar("T_co", covariant=True)
     Data = TypeVar("Data")  # a dataset
     Data_co = TypeVar("Data_co", covariant=True, default=Any)
-    Ragged = TypeVar("Ragged", bound=Ways, default=Literal["raise"])  # the option ``ragged``
+    # The option ``ragged``
+    Ragged = TypeVar("Ragged", bound=Ways, default=Literal["raise"])
     Ragged_co = TypeVar("Ragged_co", bound=Ways, covariant=True, default=Any)
-    Size_co = TypeVar("Size_co", bound=int | None, covariant=True, default=Any)  # a loader's ``batch_size``
-    B = TypeVar("B", default=Any)  # a batch that an iterator hands out
-    B_co = TypeVar("B_co", covariant=True, default=Any)  # a batch that a loader hands out
+    # A loader's ``batch_size``
+    Size_co = TypeVar("Size_co", bound=int | None, covariant=True, default=Any)
+    # A batch that an iterator hands out.
+    B = TypeVar("B", default=Any)
+    # A batch that a loader hands out.
+    B_co = TypeVar("B_co", covariant=True, default=Any)
 
     class ByDataset:
-        """Stands for a loader's batch that its dataset's type tells, since there is no ``collate_fn``."""
+        """Stands for a loader's batch that its dataset's type tells, since there is no
+        ``collate_fn``.
+        """
 
-    Made_co = TypeVar("Made_co", covariant=True, default=ByDataset)  # what ``collate_fn`` returns
+    # What ``collate_fn`` returns
+    Made_co = TypeVar("Made_co", covariant=True, default=ByDataset)
 
     class Samples(Protocol[T_co]):
         """A dataset of samples, as far as its type tells."""
 
         def __getitem__(self, index: int, /) -> T_co: ...
 
-    Parts = tuple[Any, ...] | Mapping[Any, Any]  # columns, or a tuple or dict of samples
+    # Columns, or a tuple or dict of samples.
+    Parts = tuple[Any, ...] | Mapping[Any, Any]
     Array = np.ndarray[Any, np.dtype[np.number[Any] | np.bool_]]
-    # What is stacked into an array.  An int of more than 64 bits isn't, nor is an array of objects whose type doesn't
-    # say so: batches of these are lists.
+    # What is stacked into an array.  An int of more than 64 bits isn't, nor is an array
+    # of objects whose type doesn't say so: batches of these are lists.
     Value = int | float | complex | np.number[Any] | np.bool_ | Array
     # Only Any fits Never: the samples' type, or a part of it, isn't known.
     Untold = (
         Samples[Never]
         | Samples[tuple[Never, Any] | tuple[Any, Never]]
-        | Samples[tuple[Never, Any, Any] | tuple[Any, Never, Any] | tuple[Any, Any, Never]]
+        | Samples[
+            tuple[Never, Any, Any] | tuple[Any, Never, Any] | tuple[Any, Any, Never]
+        ]
         | Samples[dict[Any, Never]]
     )
 
@@ -61,7 +74,9 @@ if TYPE_CHECKING:
         @overload
         def __next__(self: Stacks[tuple[Array, Array]]) -> tuple[Array, Array]: ...
         @overload
-        def __next__(self: Stacks[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]: ...
+        def __next__(
+            self: Stacks[tuple[Array, Array, Array]],
+        ) -> tuple[Array, Array, Array]: ...
         @overload
         def __next__(self: Stacks[Mapping[str, Array]]) -> dict[str, Array]: ...
         @overload
@@ -69,11 +84,17 @@ if TYPE_CHECKING:
         @overload
         def __next__(self: Stacks[Samples[Value], Even]) -> Array: ...
         @overload
-        def __next__(self: Stacks[Samples[tuple[Value, Value]], Even]) -> tuple[Array, Array]: ...
+        def __next__(
+            self: Stacks[Samples[tuple[Value, Value]], Even],
+        ) -> tuple[Array, Array]: ...
         @overload
-        def __next__(self: Stacks[Samples[tuple[Value, Value, Value]], Even]) -> tuple[Array, Array, Array]: ...
+        def __next__(
+            self: Stacks[Samples[tuple[Value, Value, Value]], Even],
+        ) -> tuple[Array, Array, Array]: ...
         @overload
-        def __next__(self: Stacks[Samples[dict[str, Array]], Even]) -> dict[str, Array]: ...
+        def __next__(
+            self: Stacks[Samples[dict[str, Array]], Even],
+        ) -> dict[str, Array]: ...
         @overload
         def __next__(self) -> Any: ...
         def __next__(self) -> Any: ...
@@ -81,6 +102,9 @@ else:
     from typing import Generic, TypeVar
 
     T = Data = B = B_co = TypeVar("T")
-    Data_co, Ragged, Ragged_co = TypeVar("Data_co"), TypeVar("Ragged"), TypeVar("Ragged_co")
-    Made_co, Size_co = TypeVar("Made_co"), TypeVar("Size_co")
+    Data_co = TypeVar("Data_co")
+    Ragged = TypeVar("Ragged")
+    Ragged_co = TypeVar("Ragged_co")
+    Made_co = TypeVar("Made_co")
+    Size_co = TypeVar("Size_co")
     Stacks = Generic

@@ -1,4 +1,6 @@
-"""What the reference has to have: the public names, door by door, and the example of each."""
+"""What the reference has to have: the public names, door by door, and the example of
+each.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +29,35 @@ PUBLIC = (
     "mpiter.chainer",
 )  # what of them is in `__all__`
 BESIDE = (
-    *("mpiter.tuning.tune.Tuned", "mpiter.audit.Verdict", "mpiter.torch.loader.OfTorch"),
-    *("mpiter.images.pack.pack", "mpiter.images.pack.Report", "mpiter.iterators.iterators.Batches"),
+    *(
+        "mpiter.tuning.tune.Tuned",
+        "mpiter.audit.Verdict",
+        "mpiter.torch.loader.OfTorch",
+    ),
+    *(
+        "mpiter.images.pack.pack",
+        "mpiter.images.pack.Report",
+        "mpiter.iterators.iterators.Batches",
+    ),
 )  # what public functions take and return, and what has no name in a public module
-WHOLE = ("mpiter.chainer_compat",)  # modules whose import is all that there is to them
+# Modules whose import is all that there is to them.
+WHOLE = ("mpiter.chainer_compat",)
 
 
 def entries() -> list[str]:
     """Every name that the reference's pages describe."""
     pages = sorted((ROOT / "docs" / "reference").glob("*.md"))
-    return [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)]
+    return [
+        name
+        for page in pages
+        for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
+    ]
 
 
 def public(module: str) -> list[str]:
-    """The names of a module, unless it is one as a whole; doors are not opened, since what they need may be missing."""
+    """The names of a module, unless it is one as a whole; doors are not opened, since
+    what they need may be missing.
+    """
     if module in WHOLE:
         return [module]
     path = ROOT.joinpath(*module.split("."))
@@ -52,9 +69,12 @@ def public(module: str) -> list[str]:
 
 
 def example(name: str) -> doctest.DocTest:
-    """The example of a public name, which knows nothing but ``from module import name``."""
+    """The example of a public name, which knows nothing but ``from module import
+    name``.
+    """
     module, _, last = name.rpartition(".")
-    text, known = "", {"__name__": "__main__"}
+    text = ""
+    known = {"__name__": "__main__"}
     if name in WHOLE:
         text = importlib.import_module(name).__doc__ or ""
     else:
@@ -71,7 +91,11 @@ def _said_below(module: str, name: str) -> str:
     body = ast.parse(inspect.getsource(importlib.import_module(module))).body
     for node, after in itertools.pairwise(body):
         is_its = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
-        if is_its and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+        if (
+            is_its
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+        ):
             return inspect.cleandoc(str(after.value.value))
     return ""
 

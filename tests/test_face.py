@@ -1,4 +1,6 @@
-"""What one meets first: the names of `mpiter`, what things say of themselves, arguments under other names."""
+"""What one meets first: the names of `mpiter`, what things say of themselves, arguments
+under other names.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,33 @@ for door in ("torch", "chainer", "testing", "audit"):
     try: getattr(mpiter, door)
     except AttributeError as error: print(error)
 """
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    for door, line in zip(("torch", "chainer", "testing", "audit"), ran.stdout.splitlines(), strict=True):
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    for door, line in zip(
+        ("torch", "chainer", "testing", "audit"), ran.stdout.splitlines(), strict=True
+    ):
         assert f"`import mpiter.{door}` makes it known" in line
 
 
 def test_a_name_that_lies_in_another_module_says_in_which() -> None:
-    others = [module for module in reference.PUBLIC if module not in ("mpiter", "mpiter.engine.arguments")]
+    others = [
+        module
+        for module in reference.PUBLIC
+        if module not in ("mpiter", "mpiter.engine.arguments")
+    ]
     names = [name for module in others for name in reference.public(module)]
-    assert {"mpiter.images.ImageFolder", "mpiter.echo.Echo", "mpiter.staging.Staging"} <= set(names)
+    assert {
+        "mpiter.images.ImageFolder",
+        "mpiter.echo.Echo",
+        "mpiter.staging.Staging",
+    } <= set(names)
     for module, _, name in (name.rpartition(".") for name in names):
         if name not in (*mpiter.__all__, "audit"):
-            with pytest.raises(AttributeError, match=f"'{name}'; it is in {module}: `from {module} import {name}`$"):
+            with pytest.raises(
+                AttributeError,
+                match=f"'{name}'; it is in {module}: `from {module} import {name}`$",
+            ):
                 getattr(mpiter, name)
     with pytest.raises(AttributeError, match="NumPy arrays"):
         mpiter.jax  # noqa: B018
@@ -55,7 +72,11 @@ def test_a_name_that_lies_in_another_module_says_in_which() -> None:
     ],
 )
 def test_python_says_which_name_may_be_meant(name: str, told: str) -> None:
-    ran = subprocess.run([sys.executable, "-c", f"import mpiter; mpiter.{name}"], capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import mpiter; mpiter.{name}"],
+        capture_output=True,
+        text=True,
+    )
     assert told in ran.stderr
 
 
@@ -83,11 +104,21 @@ def test_an_argument_that_there_is_not_is_named_and_so_is_the_one_that_is_meant(
 @pytest.mark.parametrize(
     ("door", "arguments", "says"),
     [
-        (mpiter.batches, ([1, 2], 2, 0), "^0 is one .* too many: pass dataset, batch_size in .* n_processes=…$"),
-        (mpiter.DataLoader, ([1], 1, *[None] * 6), "pass dataset, batch_size, shuffle, .* such as drop_last=…$"),
+        (
+            mpiter.batches,
+            ([1, 2], 2, 0),
+            "^0 is one .* too many: pass dataset, batch_size in .* n_processes=…$",
+        ),
+        (
+            mpiter.DataLoader,
+            ([1], 1, *[None] * 6),
+            "pass dataset, batch_size, shuffle, .* such as drop_last=…$",
+        ),
     ],
 )
-def test_what_can_only_be_passed_by_name_is_told(door: Any, arguments: Any, says: str) -> None:
+def test_what_can_only_be_passed_by_name_is_told(
+    door: Any, arguments: Any, says: str
+) -> None:
     with pytest.raises(TypeError, match=says):
         door(*arguments)
 
@@ -104,9 +135,20 @@ DOORS = [
 @pytest.mark.parametrize("door", DOORS)
 def test_named_arguments_are_few_and_the_rare_ones_are_listed_too(door: Any) -> None:
     listed = inspect.signature(door).parameters
-    own = inspect.signature(inspect.unwrap(getattr(door, "__init__", door) if isinstance(door, type) else door))
+    own = inspect.signature(
+        inspect.unwrap(
+            getattr(door, "__init__", door) if isinstance(door, type) else door
+        )
+    )
     assert (
-        len([name for name, one in own.parameters.items() if name != "self" and one.kind is not one.VAR_KEYWORD]) <= 17
+        len(
+            [
+                name
+                for name, one in own.parameters.items()
+                if name != "self" and one.kind is not one.VAR_KEYWORD
+            ]
+        )
+        <= 17
     )
     assert {"seed", "on_error", "shard"} <= set(own.parameters)
     assert "copy" in listed
@@ -120,14 +162,19 @@ def _described(door: Any) -> set[str]:
 def test_help_says_of_every_argument_what_it_does() -> None:
     of_batches = set(inspect.signature(mpiter.batches).parameters)
     assert _described(mpiter.batches) == of_batches
-    for door in DOORS[1:4]:  # the rest is that of batches(), or Chainer's
+    # The rest is that of batches(), or Chainer's.
+    for door in DOORS[1:4]:
         assert _described(door) == of_batches & set(Rare.__annotations__)
-    assert _described(mpiter.DataLoader) == set(inspect.signature(mpiter.DataLoader).parameters)
+    assert _described(mpiter.DataLoader) == set(
+        inspect.signature(mpiter.DataLoader).parameters
+    )
 
 
 @pytest.mark.torch
 def test_help_of_torchs_door_says_what_it_takes_beside_torchs_arguments() -> None:
-    torch_loader = pytest.importorskip("mpiter.torch", reason="torch is not installed: run `python3 tests --all`")
+    torch_loader = pytest.importorskip(
+        "mpiter.torch", reason="torch is not installed: run `python3 tests --all`"
+    )
     own = inspect.signature(inspect.unwrap(torch_loader.DataLoader.__init__)).parameters
     listed = set(inspect.signature(torch_loader.DataLoader).parameters)
     assert _described(torch_loader.DataLoader) == listed - set(own)
@@ -138,8 +185,14 @@ def test_help_of_torchs_door_says_what_it_takes_beside_torchs_arguments() -> Non
     ("words", "says"),
     [
         (["tun", "module:name"], "there is no command tun; did you mean tune?"),
-        (["tune", "module:name", "--batchsize", "8"], "there is no option --batchsize; did you mean --batch-size?"),
-        (["tune", "--batchsize=8"], "there is no option --batchsize; did you mean --batch-size?"),
+        (
+            ["tune", "module:name", "--batchsize", "8"],
+            "there is no option --batchsize; did you mean --batch-size?",
+        ),
+        (
+            ["tune", "--batchsize=8"],
+            "there is no option --batchsize; did you mean --batch-size?",
+        ),
         (["elsewhere"], "invalid choice: 'elsewhere'"),
         (["tune", "module:name", "--elsewhere"], "unrecognized arguments: --elsewhere"),
     ],
@@ -153,7 +206,9 @@ def test_the_command_says_which_word_may_be_meant(
     assert says in capsys.readouterr().err
 
 
-def test_the_beginning_of_an_option_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_beginning_of_an_option_is_enough(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert command.main(["tune", "nowhere:nothing", "--batch", "8"]) == 2
     assert "nowhere:nothing cannot be found" in capsys.readouterr().err
 
@@ -163,7 +218,9 @@ def test_a_type_may_say_less_than_a_checker_knows() -> None:
         assert typing.get_origin(kind[int]) is kind
 
 
-def test_the_command_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_alone_shows_what_there_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert command.main([]) == 0
     shown = capsys.readouterr().out
     assert "tune" in shown

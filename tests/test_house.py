@@ -1,4 +1,6 @@
-"""The house rules: imports go one way, the core opens no door, every module says what it is, public names stay put."""
+"""The house rules: imports go one way, the core opens no door, every module says what
+it is, public names stay put.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,40 @@ from pathlib import Path
 import mpiter
 
 MPITER = Path(__file__).resolve().parents[1] / "mpiter"
-# In the order of the journey; each may import from those before it.  The ground is what all of them may use, the doors
-# are other libraries' ways in, and the face is `mpiter` itself and its command.
+# In the order of the journey; each may import from those before it.  The ground is what
+# all of them may use, the doors are other libraries' ways in, and the face is `mpiter`
+# itself and its command.
 PACKAGES = (
-    *("ground", "order", "samples", "transport", "datasets", "worker", "pool", "engine", "iterators", "loaders"),
-    *("checkpoint", "images", "staging", "echo", "receipts", "audit", "remote", "doors", "tuning", "doctor"),
+    *(
+        "ground",
+        "order",
+        "samples",
+        "transport",
+        "datasets",
+        "worker",
+        "pool",
+        "engine",
+        "iterators",
+        "loaders",
+    ),
+    *(
+        "checkpoint",
+        "images",
+        "staging",
+        "echo",
+        "receipts",
+        "audit",
+        "remote",
+        "doors",
+        "tuning",
+        "doctor",
+    ),
     *("testing", "face"),
 )
 GROUND = {"errors", "rules", "machine", "stats", "bell", "typevars"}
-MODULES = sorted(str(path.relative_to(MPITER).with_suffix("")) for path in MPITER.rglob("*.py"))
+MODULES = sorted(
+    str(path.relative_to(MPITER).with_suffix("")) for path in MPITER.rglob("*.py")
+)
 
 
 def package_of(module):
@@ -30,7 +57,9 @@ def package_of(module):
     first, _, rest = module.partition("/")
     if first in {"chainer", "chainer_compat", "torch"}:
         return "doors"
-    return first if rest or first in PACKAGES else "ground" if first in GROUND else "face"
+    return (
+        first if rest or first in PACKAGES else "ground" if first in GROUND else "face"
+    )
 
 
 @functools.cache
@@ -39,10 +68,14 @@ def tree_of(module):
 
 
 def imports_of(module):
-    """The modules of mpiter that a module imports, anywhere in it; a package stands for its `__init__`."""
+    """The modules of mpiter that a module imports, anywhere in it; a package stands for
+    its `__init__`.
+    """
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.ImportFrom) and node.level:
-            inner = Path(module).parents[node.level - 1] / (node.module or "").replace(".", "/")
+            inner = Path(module).parents[node.level - 1] / (node.module or "").replace(
+                ".", "/"
+            )
             for name in (str(inner / alias.name) for alias in node.names):
                 source = name if name in MODULES else str(inner)
                 yield source if source in MODULES else str(Path(source, "__init__"))
@@ -50,9 +83,14 @@ def imports_of(module):
 
 NAMES_OF_WINGS = ("images", "staging", "echo", "audit", "remote", "doctor")
 WINGS = [module for module in MODULES if package_of(module) in NAMES_OF_WINGS]
-CORE = [module for module in MODULES if PACKAGES.index(package_of(module)) < PACKAGES.index("doctor")]
+CORE = [
+    module
+    for module in MODULES
+    if PACKAGES.index(package_of(module)) < PACKAGES.index("doctor")
+]
 CORE = [module for module in CORE if module not in WINGS]
-# the door modules, and what each opens; those of Ray are behind the door that Ray.launch() opens
+# the door modules, and what each opens; those of Ray are behind the door that
+# Ray.launch() opens
 OPEN = {
     "chainer": {"chainer"},
     "remote/actors": {"ray"},
@@ -76,18 +114,33 @@ def outsiders_of(module, top_level=False):
 def test_imports_run_from_package_to_package_in_the_order_of_the_journey_and_never_in_a_circle():
     imports = {module: set(imports_of(module)) for module in MODULES}
     place = {module: PACKAGES.index(package_of(module)) for module in MODULES}
-    assert [(one, other) for one in MODULES for other in imports[one] if place[one] < place[other]] == []
-    graphlib.TopologicalSorter(imports).prepare()  # the error that it raises names the circle
+    assert [
+        (one, other)
+        for one in MODULES
+        for other in imports[one]
+        if place[one] < place[other]
+    ] == []
+    # The error that it raises names the circle.
+    graphlib.TopologicalSorter(imports).prepare()
 
 
 def test_the_core_depends_on_four_packages_only():
     for module in CORE:
         opened = OPEN.get(module, set())
-        foreign = set(outsiders_of(module, top_level=True)) - ALLOWED - opened - set(sys.stdlib_module_names)
+        foreign = (
+            set(outsiders_of(module, top_level=True))
+            - ALLOWED
+            - opened
+            - set(sys.stdlib_module_names)
+        )
         assert not foreign, module
         within = set(outsiders_of(module)) & (DOORS | EXTRAS) - opened
-        used = {"samples/tensors": {"torch"}, "samples/jax_arrays": {"jax"}}.get(module, set())
-        assert within <= used, f"{module}: libraries are used where the user has loaded them"
+        used = {"samples/tensors": {"torch"}, "samples/jax_arrays": {"jax"}}.get(
+            module, set()
+        )
+        assert within <= used, (
+            f"{module}: libraries are used where the user has loaded them"
+        )
 
 
 def test_a_wing_is_there_without_extras():
@@ -99,20 +152,52 @@ def test_a_wing_is_there_without_extras():
 
 def test_importing_mpiter_opens_no_door_and_enters_no_wing():
     code = "import sys, mpiter; print(*set(sys.argv) & set(sys.modules))"
-    wings = ("mpiter.doctor", "mpiter.images", "mpiter.staging", "mpiter.echo", "mpiter.remote", "fsspec")
+    wings = (
+        "mpiter.doctor",
+        "mpiter.images",
+        "mpiter.staging",
+        "mpiter.echo",
+        "mpiter.remote",
+        "fsspec",
+    )
     command = [sys.executable, "-c", code, *DOORS, *EXTRAS, *wings]
-    ran = subprocess.run(command, cwd=MPITER.parent, capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run(
+        command,
+        cwd=MPITER.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     assert ran.stdout.strip() == ""
 
 
 def test_the_public_names():
     assert mpiter.__all__ == [
         *("Batch", "BatchTimeout", "Checkpoint", "DataLoader", "MpiterError"),
-        *("MultiprocessIterator", "MultithreadIterator", "OptionError", "Packed", "Process", "SampleError"),
-        *("SerialIterator", "Shard", "Skip", "StateError", "Stats", "WorkerCrashed", "WorkerInfo", "batches"),
+        *(
+            "MultiprocessIterator",
+            "MultithreadIterator",
+            "OptionError",
+            "Packed",
+            "Process",
+            "SampleError",
+        ),
+        *(
+            "SerialIterator",
+            "Shard",
+            "Skip",
+            "StateError",
+            "Stats",
+            "WorkerCrashed",
+            "WorkerInfo",
+            "batches",
+        ),
         *("get_rng", "get_worker_info", "tune"),
     ]
-    public = [one for one in dataclasses.fields(mpiter.Stats) if not one.name.startswith("_")]
+    public = [
+        one for one in dataclasses.fields(mpiter.Stats) if not one.name.startswith("_")
+    ]
     assert len(public) <= 20
     assert all(hasattr(mpiter, name) for name in mpiter.__all__)
     assert re.fullmatch(r"\d+\.\d+\.\d+", mpiter.__version__)

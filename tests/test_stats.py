@@ -50,12 +50,15 @@ def test_the_start_is_told_apart_and_shares_are_since_the_last_look(clock: Any) 
     first = looked(tally, workers=2)
     assert (first.start_s, first.recent_s, first.recent_batches) == (2.0, 10.0, 3)
     assert first.recent_share == pytest.approx(0.02)
-    clock.now, tally.waits = 120.0, (7.2, None)
+    clock.now = 120.0
+    tally.waits = (7.2, None)
     tally.handed_out(4)
     second = looked(tally, workers=2)
     assert (second.recent_s, second.recent_batches) == (10.0, 1)
     assert second.recent_share == pytest.approx(0.5)
-    assert "waited 50% of the last 10.0 s, for 1 batch: workers can't keep up" in str(second)
+    assert "waited 50% of the last 10.0 s, for 1 batch: workers can't keep up" in str(
+        second
+    )
     assert "waited 2% of the last 10.0 s, for 3 batches: workers suffice" in str(first)
 
 
@@ -76,14 +79,18 @@ def test_a_wait_counts_while_it_lasts(clock: Any) -> None:
 def test_two_looks_in_a_row_show_the_same(clock: Any) -> None:
     tally = Tally()
     tally.handed_out(4)
-    clock.now, tally.waits = 110.0, (5.0, None)
+    clock.now = 110.0
+    tally.waits = (5.0, None)
     tally.handed_out(4)
-    first, second = looked(tally, workers=2), looked(tally, workers=2)
+    first = looked(tally, workers=2)
+    second = looked(tally, workers=2)
     assert first.recent_batches == 2
     assert str(first) == str(second)
     clock.now = 115.0
     third = looked(tally, workers=2)
-    assert (third.recent_s, third.recent_batches) == (15.0, 2), "no batch has come since"
+    assert (third.recent_s, third.recent_batches) == (15.0, 2), (
+        "no batch has come since"
+    )
 
 
 def test_frequent_reads_leave_other_readers_something_to_see(clock: Any) -> None:
@@ -97,16 +104,20 @@ def test_frequent_reads_leave_other_readers_something_to_see(clock: Any) -> None
     assert seen.recent_batches == seen.recent_s / 0.125
 
 
-def test_an_interval_between_two_looks_of_one_reader_is_told_whatever_others_look_at(clock: Any) -> None:
+def test_an_interval_between_two_looks_of_one_reader_is_told_whatever_others_look_at(
+    clock: Any,
+) -> None:
     tally = Tally()
     before = Stats(**tally.look())
-    shares, ends = list[float](), list[Any]()
+    shares = list[float]()
+    ends = list[Any]()
     for waits_s in (1.0, 0.5, 2.0):
         for _ in range(4):
             clock.now += 2.5
             tally.waits = tally.waits[0] + waits_s, None
             tally.handed_out(8)
-            now = looked(tally)  # a progress bar, each time
+            # A progress bar, each time.
+            now = looked(tally)
         interval = now.since(before)
         shares.append(interval.as_dict()["mpiter/recent_share"])
         ends.append((interval.recent_s, interval.recent_batches, interval.batches))
@@ -116,7 +127,9 @@ def test_an_interval_between_two_looks_of_one_reader_is_told_whatever_others_loo
     assert "waited 80% of the last 10.0 s, for 4 batches" in str(interval)
 
 
-def test_an_interval_in_which_a_loader_has_started_new_workers_has_the_waiting_for_those(clock: Any) -> None:
+def test_an_interval_in_which_a_loader_has_started_new_workers_has_the_waiting_for_those(
+    clock: Any,
+) -> None:
     def after(start_s: float, wait_s: float, batches: int) -> Stats:
         tally = Tally()
         tally.waits = start_s, None
@@ -133,11 +146,19 @@ def test_an_interval_in_which_a_loader_has_started_new_workers_has_the_waiting_f
 
 
 def test_of_a_moment_nothing_is_concluded() -> None:
-    told = str(mpiter.Stats(batches=48, recent_batches=48, recent_s=0.02, recent_wait_s=0.019, workers=2))
-    assert "waited 95% of the last 0.0 s, for 48 batches: too short a time to tell" in told
+    told = str(
+        mpiter.Stats(
+            batches=48, recent_batches=48, recent_s=0.02, recent_wait_s=0.019, workers=2
+        )
+    )
+    assert (
+        "waited 95% of the last 0.0 s, for 48 batches: too short a time to tell" in told
+    )
 
 
-def test_one_is_told_in_the_singular_what_is_rare_where_there_is_any_and_the_same_in_a_notebook() -> None:
+def test_one_is_told_in_the_singular_what_is_rare_where_there_is_any_and_the_same_in_a_notebook() -> (
+    None
+):
     stats = mpiter.Stats(batches=1, samples=1, recent_batches=1, restarts=2, odd_rows=3)
     lines = str(stats).splitlines()
     assert lines[0].startswith("1 batch, 1 sample;")
@@ -147,7 +168,10 @@ def test_one_is_told_in_the_singular_what_is_rare_where_there_is_any_and_the_sam
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_iterators_and_loaders_tell_it_in_lines_of_a_screen(workers: int) -> None:
-    verdicts = {2: ("workers", "too short"), 0: ("fetched without workers", "too short")}[workers]
+    verdicts = {
+        2: ("workers", "too short"),
+        0: ("fetched without workers", "too short"),
+    }[workers]
     with (
         mpiter.batches(range(100), 4, n_processes=workers) as stream,
         mpiter.DataLoader(range(100), 4, num_workers=workers) as loader,
@@ -177,8 +201,20 @@ class Elements:
         (Elements(), {"batch_size": 6, "drop_last": True}, 0, 6, 36),
         (Elements(), {"batch_size": None}, 0, 40, 40),
         (range(40), {"batch_size": 6, "collate_fn": list}, 2, 7, 40),
-        (range(40), {"batch_sampler": [[1, 2, 3], [], [4]], "collate_fn": list}, 0, 3, 4),
-        (range(40), {"batch_sampler": [[1, 2, 3], [], [4]], "collate_fn": list}, 2, 3, 4),
+        (
+            range(40),
+            {"batch_sampler": [[1, 2, 3], [], [4]], "collate_fn": list},
+            0,
+            3,
+            4,
+        ),
+        (
+            range(40),
+            {"batch_sampler": [[1, 2, 3], [], [4]], "collate_fn": list},
+            2,
+            3,
+            4,
+        ),
         (range(40), {"batch_size": None}, 2, 40, 40),
         (range(40), {"batch_size": 6}, 0, 7, 40),
     ],
@@ -190,19 +226,35 @@ def test_samples_are_counted_wherever_their_batches_are_made(
         for _ in range(2):
             assert len(list(loader)) == batches
         stats = loader.stats()
-    assert (stats.workers, stats.batches, stats.samples) == (workers, 2 * batches, 2 * samples)
+    assert (stats.workers, stats.batches, stats.samples) == (
+        workers,
+        2 * batches,
+        2 * samples,
+    )
     assert "the first came after" in str(stats)
 
 
 @pytest.mark.parametrize(
     ("batch_s", "step_s", "busy", "enough"),
-    [(1.7, 0.654, 0.2, 3), (0.176, 0.04, 0.0, 5), (0.05, 0.075, 1.0, 1), (3.0, 0.5, 1.0, None), (1.0, 1e-6, 0.0, None)],
+    [
+        (1.7, 0.654, 0.2, 3),
+        (0.176, 0.04, 0.0, 5),
+        (0.05, 0.075, 1.0, 1),
+        (3.0, 0.5, 1.0, None),
+        (1.0, 1e-6, 0.0, None),
+    ],
     ids=["the article", "a store", "one", "short of cores", "no step"],
 )
 def test_as_many_workers_suffice_as_a_batch_takes_times_as_long_as_a_step(
-    monkeypatch: pytest.MonkeyPatch, batch_s: float, step_s: float, busy: float, enough: int | None
+    monkeypatch: pytest.MonkeyPatch,
+    batch_s: float,
+    step_s: float,
+    busy: float,
+    enough: int | None,
 ) -> None:
-    """The article's: a batch takes a worker 1.7 s and a step 654 ms, which three workers hide and two don't."""
+    """The article's: a batch takes a worker 1.7 s and a step 654 ms, which three
+    workers hide and two don't.
+    """
     monkeypatch.setattr("mpiter.machine.cores", lambda: 4)
     stats = Stats(
         batches=100, samples=3200, sample_s=batch_s / 32, sample_cpu_s=busy * batch_s / 32, workers=2,
@@ -210,21 +262,33 @@ def test_as_many_workers_suffice_as_a_batch_takes_times_as_long_as_a_step(
     )  # fmt: skip
     assert stats.enough_workers == enough
     told = f"; {enough} would" if enough is not None and enough > 2 else ""
-    assert stats.verdict() == ("workers suffice" if enough == 1 else f"workers can't keep up{told}")
+    assert stats.verdict() == (
+        "workers suffice" if enough == 1 else f"workers can't keep up{told}"
+    )
     hidden = f"; {enough} would hide it" if enough is not None else ""
     assert replace(stats, workers=0).verdict() == f"fetched without workers{hidden}"
     light = replace(stats, sample_s=1e-7, sample_cpu_s=1e-7)
-    assert [light.enough_workers, replace(light, recent_wait_s=0.0).verdict()] == [0, "workers suffice; so would none"]
-    assert replace(light, workers=0).verdict() == "fetched without workers; none are needed"
+    assert [light.enough_workers, replace(light, recent_wait_s=0.0).verdict()] == [
+        0,
+        "workers suffice; so would none",
+    ]
+    assert (
+        replace(light, workers=0).verdict()
+        == "fetched without workers; none are needed"
+    )
 
 
 def test_a_dict_for_loggers_has_every_number_under_a_prefix() -> None:
-    numbers = Stats(batches=4, samples=32, recent_s=2.0, recent_wait_s=0.5, recent_batches=3).as_dict()
+    numbers = Stats(
+        batches=4, samples=32, recent_s=2.0, recent_wait_s=0.5, recent_batches=3
+    ).as_dict()
     assert numbers["mpiter/batches"] == 4
     assert numbers["mpiter/recent_share"] == 0.25
     assert {f"mpiter/{name}" for name in NUMBERS} < set(numbers)
     assert json.loads(json.dumps(numbers)) == numbers
-    assert set(Stats().as_dict("train.")) == {name.replace("mpiter/", "train.") for name in numbers}
+    assert set(Stats().as_dict("train.")) == {
+        name.replace("mpiter/", "train.") for name in numbers
+    }
     assert all(type(value) in (int, float) for value in numbers.values())
 
 

@@ -1,11 +1,15 @@
-"""Columns as a dataset: ``(X, y)``, a dict of arrays, a data frame; and how the samples of any dataset are read.
+"""Columns as a dataset: ``(X, y)``, a dict of arrays, a data frame; and how the samples
+of any dataset are read.
 
-``as_dataset`` finds out what the user's data is: columns of one length, whose rows are the samples, or samples.  Data
-that could be either is refused, and the message has the spelling of both.  A row has the same container as the columns.
+``as_dataset`` finds out what the user's data is: columns of one length, whose rows are
+the samples, or samples.  Data that could be either is refused, and the message has the
+spelling of both.  A row has the same container as the columns.
 
-``reader_of`` finds out once, in a worker, how a dataset reads many samples at once: by torch's ``__getitems__``, by
-NumPy's indexing with arrays, or by that of Chainer's ``TupleDataset`` and ``DictDataset`` of arrays.  If such a reading
-raises, or draws random numbers (which must depend on each sample's position), the samples are read one by one.
+``reader_of`` finds out once, in a worker, how a dataset reads many samples at once: by
+torch's ``__getitems__``, by NumPy's indexing with arrays, or by that of Chainer's
+``TupleDataset`` and ``DictDataset`` of arrays.  If such a reading raises, or draws
+random numbers (which must depend on each sample's position), the samples are read one
+by one.
 """
 
 from __future__ import annotations
@@ -23,24 +27,35 @@ from ..errors import OptionError
 from ..samples import jax_arrays
 from ..samples.tree import Rows, container
 
-_FEW = 4  # a list of at most so many parts may be columns: few datasets are so small
-_SEQUENCES = (list, tuple, range)  # types that may be columns if another column is an array
-_FRAMES = ("pandas", "polars", "pyarrow")  # packages whose [] takes labels, or returns objects
-_WHOLE = re.compile(r"u?int\d", re.IGNORECASE)  # the types of their columns of whole numbers, as text
+# A list of at most so many parts may be columns: few datasets are so small.
+_FEW = 4
+# Types that may be columns if another column is an array.
+_SEQUENCES = (list, tuple, range)
+# Packages whose [] takes labels, or returns objects.
+_FRAMES = ("pandas", "polars", "pyarrow")
+# The types of their columns of whole numbers, as text.
+_WHOLE = re.compile(r"u?int\d", re.IGNORECASE)
 _SPELLINGS = (
-    "For columns, each row of which is a sample, pass arrays of one length in a tuple or a dict; for samples, whatever "
-    "they are, mpiter.Packed(samples)."
+    "For columns, each row of which is a sample, pass arrays of one length in a tuple "
+    "or a dict; for samples, whatever they are, mpiter.Packed(samples)."
 )
 
 
 class Table:
-    """A dataset whose samples are the rows of columns of one length, in a tuple, a named tuple or a dict."""
+    """A dataset whose samples are the rows of columns of one length, in a tuple, a
+    named tuple or a dict.
+    """
 
     def __init__(self, columns: Any) -> None:
-        (one, length), *others = [(name, _length(column)) for name, column in _named(columns)]
+        (one, length), *others = [
+            (name, _length(column)) for name, column in _named(columns)
+        ]
         for other, rows in others:
             if rows != length:
-                raise OptionError(f"columns differ in length: {one} has {length} rows, {other} {rows}.  {_SPELLINGS}")
+                raise OptionError(
+                    f"columns differ in length: {one} has {length} rows, {other} "
+                    f"{rows}.  {_SPELLINGS}"
+                )
         self.columns = columns
         self._length = length
 
@@ -52,29 +67,46 @@ class Table:
 
     def __getitems__(self, indices: Any) -> Rows:
         """Return the samples with these indices, read column by column."""
-        indices = np.array(indices)  # a copy, since torch refuses read-only arrays
-        return Rows(container(self.columns, lambda column: _part(column, indices)), len(indices))
+        # A copy, since torch refuses read-only arrays.
+        indices = np.array(indices)
+        return Rows(
+            container(self.columns, lambda column: _part(column, indices)), len(indices)
+        )
 
 
 def as_dataset(data: Any, by_key: bool = False) -> Any:
-    """Return ``data`` as a dataset; columns become a ``Table``; with ``by_key``, a dict may hold samples by key."""
+    """Return ``data`` as a dataset; columns become a ``Table``; with ``by_key``, a dict
+    may hold samples by key.
+    """
     data = _taken_from_frame(data)
     if not _is_container(data):
-        return data  # an object that is a dataset itself
+        # An object that is a dataset itself.
+        return data
     if isinstance(data, Mapping):
         rows = {*map(_rows, data.values())}
         are_samples = all(isinstance(name, int) for name in data)
-        if by_key:  # a column is an array, or beside one and as long
-            are_samples |= 0 in rows or len(rows) != 1 or not any(map(_is_array, data.values()))
-        return data if are_samples else _table(dict(data))
-    rows = {*map(_rows, data)} if len(data) <= _FEW else {0}
+        # A column is an array, or beside one and as long.
+        if by_key:
+            are_samples |= (
+                0 in rows or len(rows) != 1 or not any(map(_is_array, data.values()))
+            )
+        if are_samples:
+            return data
+        return _table(dict(data))
+    if len(data) <= _FEW:
+        rows = {*map(_rows, data)}
+    else:
+        rows = {0}
     are_columns = len(data) > 1 and 0 not in rows  # or may be columns
     are_long = len(rows) == 1 and max(rows) > len(data)
     if not any(map(_is_array, data)):
         if isinstance(data, tuple) and are_columns and are_long:
             _refuse(data, "a dict of them")
     elif isinstance(data, list):
-        kinds = {(type(part), len(getattr(part, "shape", ()))) for part in data} if are_columns else ()
+        if are_columns:
+            kinds = {(type(part), len(getattr(part, "shape", ()))) for part in data}
+        else:
+            kinds = ()
         if are_columns and (are_long or len(kinds) > 1 < max(rows)):
             _refuse(data, "a tuple, (X, y),")
     elif len(data) > _FEW and len(data) >= _rows(data[0]):
@@ -85,15 +117,19 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
 
 
 def _is_container(data: Any) -> bool:
-    """True if ``data`` is a list, tuple, dict or mapping of arrays, with Python's or a library's own indexing."""
+    """True if ``data`` is a list, tuple, dict or mapping of arrays, with Python's or a
+    library's own indexing.
+    """
     for kind in (list, tuple, dict):
         if isinstance(data, kind):
             return type(data).__getitem__ is kind.__getitem__
-    return isinstance(data, Mapping) and _package(data) == "numpy"  # an archive; other libraries' are datasets
+    # An archive; other libraries' are datasets.
+    return isinstance(data, Mapping) and _package(data) == "numpy"
 
 
 def _refuse(data: Sequence[Any], columns: str) -> NoReturn:
-    kind, some = type(data).__name__, data[:_FEW]
+    kind = type(data).__name__
+    some = data[:_FEW]
     told = ", ".join(map(_told, some)) + ", …" * (len(data) > _FEW)
     raise OptionError(
         f"a {kind} of {told} may be {len(data)} samples or {len(data)} columns.  "
@@ -102,73 +138,110 @@ def _refuse(data: Sequence[Any], columns: str) -> NoReturn:
 
 
 def _told(part: Any) -> str:
-    size = f" {tuple(part.shape)}" if hasattr(part, "shape") else f" of {len(part)}" if hasattr(part, "__len__") else ""
+    if hasattr(part, "shape"):
+        size = f" {tuple(part.shape)}"
+    else:
+        size = f" of {len(part)}" if hasattr(part, "__len__") else ""
     return type(part).__name__ + size
 
 
 def _table(columns: Any) -> Table:
     for name, part in _named(columns):
         if isinstance(part, Mapping):
-            raise OptionError(f"columns can't be nested, and {name} is {type(part).__name__}: pass each as a column.")
+            raise OptionError(
+                f"columns can't be nested, and {name} is {type(part).__name__}: pass "
+                "each as a column."
+            )
         if not (_is_array(part) or isinstance(part, _SEQUENCES)):
-            raise OptionError(f"columns are arrays or lists, and {name} is {type(part).__name__}.  {_SPELLINGS}")
+            raise OptionError(
+                f"columns are arrays or lists, and {name} is {type(part).__name__}.  "
+                f"{_SPELLINGS}"
+            )
         if isinstance(part, tuple) and any(map(_is_array, part)):
-            raise OptionError(f"columns can't be nested, and {name} is a tuple of arrays: pass each as a column.")
+            raise OptionError(
+                f"columns can't be nested, and {name} is a tuple of arrays: pass each "
+                "as a column."
+            )
         _refuse_gaps(name, part)
     return Table(container(columns, _as_column))
 
 
 def _refuse_gaps(name: str, part: Any) -> None:
-    """Refuse whole numbers of a frame with missing ones among them: as floats they would lose digits above 2**53."""
+    """Refuse whole numbers of a frame with missing ones among them: as floats they
+    would lose digits above 2**53.
+    """
     kind = str(getattr(part, "type" if _package(part) == "pyarrow" else "dtype", ""))
     if _package(part) not in _FRAMES or not _WHOLE.match(kind):
         return
-    missing = part.isna().sum() if _package(part) == "pandas" else part.null_count
+    if _package(part) == "pandas":
+        missing = part.isna().sum()
+    else:
+        missing = part.null_count
     count = int(missing() if callable(missing) else missing)
     if count:
         raise OptionError(
-            f"{name} has whole numbers ({kind}), {count} of them missing, which no array of NumPy can be: fill or drop "
-            f"these, or make it a column of floats, where they are NaN."
+            f"{name} has whole numbers ({kind}), {count} of them missing, which no "
+            "array of NumPy can be: fill or drop these, or make it a column of "
+            "floats, where they are NaN."
         )
 
 
 def _rows(part: Any) -> int:
     """Return the number of rows of a column; 0 for anything else."""
-    return _length(part) if _is_array(part) or isinstance(part, _SEQUENCES) else 0
+    if _is_array(part) or isinstance(part, _SEQUENCES):
+        return _length(part)
+    return 0
 
 
 def _is_array(part: Any) -> bool:
-    """True for arrays, tensors, series and the like, which have rows and can be indexed."""
+    """True for arrays, tensors, series and the like, which have rows and can be
+    indexed.
+    """
     try:
         shape: Any = getattr(part, "shape", None)
     except RuntimeError:  # a nested tensor has no shape
         return False
-    if isinstance(shape, tuple):  # torch.Size is a tuple, too
+    # torch.Size is a tuple, too.
+    if isinstance(shape, tuple):
         return bool(shape) and hasattr(type(part), "__getitem__")
     return _package(part) == "pyarrow" and hasattr(part, "to_numpy")
 
 
 def _as_column(part: Any) -> Any:
-    """Return a column that can be indexed by a row number, and if possible by an array of them."""
+    """Return a column that can be indexed by a row number, and if possible by an array
+    of them.
+    """
     if isinstance(part, tuple):
         return list(part)
-    return np.asarray(part.to_numpy()) if _package(part) in _FRAMES else _of_numpy(part)
+    if _package(part) in _FRAMES:
+        return np.asarray(part.to_numpy())
+    return _of_numpy(part)
 
 
 def _of_numpy(data: Any) -> Any:
-    """Return an array of JAX's as one of NumPy's, whose rows are read fifty times as fast; anything else unchanged."""
+    """Return an array of JAX's as one of NumPy's, whose rows are read fifty times as
+    fast; anything else unchanged.
+    """
     array = jax_arrays.as_array(data)
     return data if array is None else array
 
 
 def _taken_from_frame(data: Any) -> Any:
-    """Return a data frame as a dict of its columns, a series as an array, and anything else unchanged."""
+    """Return a data frame as a dict of its columns, a series as an array, and anything
+    else unchanged.
+    """
     if _package(data) not in _FRAMES:
         return _of_numpy(data)
-    names = getattr(data, "column_names", None) if _package(data) == "pyarrow" else getattr(data, "columns", None)
+    if _package(data) == "pyarrow":
+        names = getattr(data, "column_names", None)
+    else:
+        names = getattr(data, "columns", None)
     if names is not None:
         if twice := [repr(name) for name, times in Counter(names).items() if times > 1]:
-            raise OptionError(f"the frame has several columns named {', '.join(twice):.200}: rename them.")
+            raise OptionError(
+                f"the frame has several columns named {', '.join(twice):.200}: rename "
+                "them."
+            )
         return {name: data[name] for name in names}
     if hasattr(data, "to_numpy"):
         _refuse_gaps("the column", data)
@@ -184,11 +257,15 @@ def _part(column: Any, indices: Any) -> Any:
     if isinstance(column, (list, range)):
         return [column[index] for index in indices.tolist()]
     part = column[indices]
-    return np.asarray(part) if type(part) is np.memmap else part
+    if type(part) is np.memmap:
+        return np.asarray(part)
+    return part
 
 
 def _length(column: Any) -> int:
-    return int(column.shape[0]) if _is_array(column) and hasattr(column, "shape") else len(column)
+    if _is_array(column) and hasattr(column, "shape"):
+        return int(column.shape[0])
+    return len(column)
 
 
 def _named(columns: Any) -> Iterator[tuple[str, Any]]:
@@ -197,7 +274,8 @@ def _named(columns: Any) -> Iterator[tuple[str, Any]]:
     return ((f"column {at}", column) for at, column in enumerate(columns))
 
 
-Reader = Callable[[Any], Any]  # array of indices -> a sequence of samples
+# Array of indices -> a sequence of samples.
+Reader = Callable[[Any], Any]
 
 
 class Wrapping:
@@ -214,28 +292,46 @@ def users(dataset: Any) -> Any:
 
 
 def offered(dataset: Any, name: str) -> Callable[..., Any] | None:
-    """Return a dataset's optional method ``name``; None if it isn't defined, even if ``__getattr__`` makes one up."""
-    return getattr(dataset, name) if inspect.getattr_static(dataset, name, None) is not None else None
+    """Return a dataset's optional method ``name``; None if it isn't defined, even if
+    ``__getattr__`` makes one up.
+    """
+    if inspect.getattr_static(dataset, name, None) is not None:
+        return getattr(dataset, name)
+    return None
 
 
 def reader_of(dataset: Any) -> Reader | None:
-    """Return a function that reads many samples at once, or None if they must be read one by one."""
-    kind, chainer = type(dataset), sys.modules.get("chainer")
+    """Return a function that reads many samples at once, or None if they must be read
+    one by one.
+    """
+    kind = type(dataset)
+    chainer = sys.modules.get("chainer")
     if kind is Table:
         return lambda indices: dataset.__getitems__(indices)
     if kind in (np.ndarray, np.memmap):
         return lambda indices: np.asarray(dataset[indices])
     if callable(getattr(kind, "__getitems__", None)):
         return lambda indices: _in_order(dataset.__getitems__(indices.tolist()))
-    if chainer is not None and kind in (chainer.datasets.TupleDataset, chainer.datasets.DictDataset):
+    if chainer is not None and kind in (
+        chainer.datasets.TupleDataset,
+        chainer.datasets.DictDataset,
+    ):
         parts = dataset._datasets
-        if all(type(part) is np.ndarray for part in (parts.values() if isinstance(parts, dict) else parts)):
-            return lambda indices: Rows(dataset[indices], len(indices))  # a tuple or a dict of columns
+        if all(
+            type(part) is np.ndarray
+            for part in (parts.values() if isinstance(parts, dict) else parts)
+        ):
+            # A tuple or a dict of columns.
+            return lambda indices: Rows(dataset[indices], len(indices))
     return None
 
 
 def _in_order(samples: Any) -> Any:
-    """Return the samples as a sequence or an array; () for a mapping, whose samples are read one by one."""
+    """Return the samples as a sequence or an array; () for a mapping, whose samples are
+    read one by one.
+    """
     if isinstance(samples, Mapping):
         return ()
-    return samples if isinstance(samples, (Sequence, np.ndarray)) else list(samples)
+    if isinstance(samples, (Sequence, np.ndarray)):
+        return samples
+    return list(samples)

@@ -1,7 +1,8 @@
 """Rows of columns gathered in one copy, for batches that are fetched without workers.
 
-Columns of numbers need no look at their samples: reading them runs no code of the user's, draws no random numbers, and
-gives rows of one dtype and shape in new memory.  Pure; guarantees the columns that stacking the samples would give.
+Columns of numbers need no look at their samples: reading them runs no code of the
+user's, draws no random numbers, and gives rows of one dtype and shape in new memory.
+Pure; guarantees the columns that stacking the samples would give.
 """
 
 from __future__ import annotations
@@ -18,21 +19,29 @@ from ..samples.tree import container, is_raw
 from .columns import Table
 
 Keys = range | NDArray[np.int64]
-Gather = Callable[[Keys], Any]  # keys of rows -> the rows' columns; None: the samples must be looked at
+# Keys of rows -> the rows' columns; None: the samples must be looked at.
+Gather = Callable[[Keys], Any]
 Column = NDArray[Any]
 
 
 def gather_of(dataset: Any) -> Gather | None:
-    """Return a function that gathers rows of the columns of ``dataset``; None if it has no columns of numbers."""
+    """Return a function that gathers rows of the columns of ``dataset``; None if it has
+    no columns of numbers.
+    """
     if tensors.is_tensor_dataset(dataset):
         return partial(_of_tensor_dataset, dataset)
     if tensors.is_subset(dataset):
         inner = gather_of(dataset.dataset)
-        return None if inner is None else partial(_of_subset, dataset, inner)
+        if inner is None:
+            return None
+        return partial(_of_subset, dataset, inner)
     if type(dataset) is not Table:
         return None
     columns = dataset.columns
-    parts = [*columns.values()] if isinstance(columns, dict) else [*columns]
+    if isinstance(columns, dict):
+        parts = [*columns.values()]
+    else:
+        parts = [*columns]
     if not all(map(_has_numbers, parts)):
         return None
     if type(columns) is tuple and all(map(_is_block, parts)):
@@ -41,9 +50,13 @@ def gather_of(dataset: Any) -> Gather | None:
 
 
 def numbers_of(keys: list[Any]) -> NDArray[np.int64] | None:
-    """Return a sampler's keys as an array; None if they aren't all numbers of rows: (1, 2) is a place within one."""
+    """Return a sampler's keys as an array; None if they aren't all numbers of rows: (1,
+    2) is a place within one.
+    """
     numbers = np.array(keys)
-    return numbers if numbers.ndim == 1 and numbers.dtype.kind in "iu" else None
+    if numbers.ndim == 1 and numbers.dtype.kind in "iu":
+        return numbers
+    return None
 
 
 def _has_numbers(part: Any) -> bool:
@@ -55,19 +68,27 @@ def _has_numbers(part: Any) -> bool:
 
 
 def _is_block(part: Any) -> bool:
-    """True for an array that ``take`` reads where it lies; it would copy any other as a whole, for each batch."""
-    return isinstance(part, np.ndarray) and part.flags.c_contiguous and part.flags.aligned
+    """True for an array that ``take`` reads where it lies; it would copy any other as a
+    whole, for each batch.
+    """
+    return (
+        isinstance(part, np.ndarray) and part.flags.c_contiguous and part.flags.aligned
+    )
 
 
 def _array_of(part: Any) -> Column | None:
-    """Return an array, or a tensor as an array, with the memory of ``part``; None for anything else."""
+    """Return an array, or a tensor as an array, with the memory of ``part``; None for
+    anything else.
+    """
     if type(part) is np.ndarray or type(part) is np.memmap:
         return np.asarray(part)
     return tensors.as_array(part)
 
 
 def _of_blocks(blocks: Sequence[Column], keys: Keys) -> tuple[Column, ...]:
-    """Gather rows of arrays that lie in one piece: the usual case, where each call counts."""
+    """Gather rows of arrays that lie in one piece: the usual case, where each call
+    counts.
+    """
     if type(keys) is range:
         rows = slice(keys.start, keys.stop)
         return tuple([block[rows].copy() for block in blocks])
@@ -79,7 +100,9 @@ def _of_columns(columns: Any, keys: Keys) -> Any:
 
 
 def _of_tensor_dataset(dataset: Any, keys: Keys) -> tuple[Any, ...] | None:
-    """Gather rows of the tensors that ``dataset`` has now; None if one is no plain tensor on the CPU."""
+    """Gather rows of the tensors that ``dataset`` has now; None if one is no plain
+    tensor on the CPU.
+    """
     found = []
     for tensor in dataset.tensors:
         array = tensors.as_array(tensor)
@@ -92,16 +115,26 @@ def _of_tensor_dataset(dataset: Any, keys: Keys) -> tuple[Any, ...] | None:
 def _of_subset(subset: Any, inner: Gather, keys: Keys) -> Any:
     """Gather rows of the dataset in ``subset`` by the indices that it has now."""
     indices = subset.indices
-    numbers = numbers_of([indices[key] for key in (keys if type(keys) is range else keys.tolist())])
-    return None if numbers is None else inner(numbers)
+    numbers = numbers_of(
+        [indices[key] for key in (keys if type(keys) is range else keys.tolist())]
+    )
+    if numbers is None:
+        return None
+    return inner(numbers)
 
 
 def _rows_of(part: Any, keys: Keys) -> Any:
-    """Return the rows of a column in new memory, as the kind of array or tensor that the column is."""
+    """Return the rows of a column in new memory, as the kind of array or tensor that
+    the column is.
+    """
     if not isinstance(part, np.ndarray):
         array = tensors.as_array(part)
-        if array is None:  # it has a gradient now, say
-            raise TypeError(f"the rows of a {type(part).__name__} can't be gathered as those of an array")
+        # It has a gradient now, say.
+        if array is None:
+            raise TypeError(
+                f"the rows of a {type(part).__name__} can't be gathered as those of an "
+                "array"
+            )
         return tensors.from_array(_rows_of(array, keys))
     block = np.asarray(part)
     if type(keys) is range and keys.stop <= len(block):

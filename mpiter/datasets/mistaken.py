@@ -1,7 +1,8 @@
 """What is passed in place of a dataset by mistake: an error says what was meant.
 
-Runs in the consumer, when an iterator or loader is made.  Guarantees that whatever could
-serve as a dataset passes: what has ``[]`` or can be iterated over, and gives samples.
+Runs in the consumer, when an iterator or loader is made.  Guarantees that whatever
+could serve as a dataset passes: what has ``[]`` or can be iterated over, and gives
+samples.
 """
 
 from __future__ import annotations
@@ -15,40 +16,61 @@ from typing import Any
 
 from ..errors import OptionError
 
-_OPENED_BY = {  # a file, by its ending; some are folders
+# A file, by its ending; some are folders.
+_OPENED_BY = {
     ".csv": "pandas.read_csv(path)",
     ".npy": "numpy.load(path, mmap_mode='r')",
     ".npz": "numpy.load(path)",
     ".parquet": "pyarrow.parquet.read_table(path)",
     ".zarr": "an array of zarr.open(path)",
 }
-_FEW = 4  # names of arrays that an error shows
+# Names of arrays that an error shows.
+_FEW = 4
 
 
 def refuse_mistaken(data: Any, batch_size: Any = None, by_key: bool = False) -> None:
     """Raise an OptionError if ``data`` is no dataset, and it is plain what was meant.
 
-    ``batch_size``: what was passed as such, which may be a further column.  ``by_key``: samples are read by a sampler's
-    keys, which may be names.
+    ``batch_size``: what was passed as such, which may be a further column.  ``by_key``:
+    samples are read by a sampler's keys, which may be names.
     """
     problem = _as_if_readable(data, by_key)
-    if problem is None and not any(hasattr(type(data), name) for name in ("__getitem__", "__iter__")):
+    if problem is None and not any(
+        hasattr(type(data), name) for name in ("__getitem__", "__iter__")
+    ):
         problem = _unreadable(data)
-    if problem is None and hasattr(type(batch_size), "__len__") and not isinstance(batch_size, (str, bytes)):
+    if (
+        problem is None
+        and hasattr(type(batch_size), "__len__")
+        and not isinstance(batch_size, (str, bytes))
+    ):
         kind = type(batch_size).__name__
-        problem = f"batch_size is of type {kind}: arrays go together, as one dataset (X, y), then the batch size."
+        problem = (
+            f"batch_size is of type {kind}: arrays go together, as one dataset (X, y), "
+            "then the batch size."
+        )
     if problem is not None:
         raise OptionError(problem)
 
 
 def refuse_no_sampler(**given: Any) -> None:
-    """Raise an OptionError if one of the samplers ``given`` by name can't be iterated over."""
+    """Raise an OptionError if one of the samplers ``given`` by name can't be iterated
+    over.
+    """
     for name, sampler in given.items():
-        if sampler is None or any(hasattr(type(sampler), method) for method in ("__getitem__", "__iter__")):
+        if sampler is None or any(
+            hasattr(type(sampler), method) for method in ("__getitem__", "__iter__")
+        ):
             continue
         if inspect.isclass(sampler):
-            raise OptionError(f"{name}={sampler.__name__} is a class: pass an object of it, {sampler.__name__}(…).")
-        raise OptionError(f"{name}={sampler!r:.60} is no iterable: pass a list of keys, or what yields them.")
+            raise OptionError(
+                f"{name}={sampler.__name__} is a class: pass an object of it, "
+                f"{sampler.__name__}(…)."
+            )
+        raise OptionError(
+            f"{name}={sampler!r:.60} is no iterable: pass a list of keys, or what "
+            "yields them."
+        )
 
 
 def _as_if_readable(data: Any, by_key: bool) -> str | None:
@@ -68,14 +90,23 @@ def _as_if_readable(data: Any, by_key: bool) -> str | None:
 
 def _unreadable(data: Any) -> str | None:
     if inspect.isclass(data):
-        return f"{data.__name__} is a class: pass a dataset made of it, {data.__name__}(…)."
+        return (
+            f"{data.__name__} is a class: pass a dataset made of it, "
+            f"{data.__name__}(…)."
+        )
     if inspect.isroutine(data):
-        return f"{data.__name__} is a function: pass an object with __getitem__ and __len__, or what it returns."
+        return (
+            f"{data.__name__} is a function: pass an object with __getitem__ and "
+            "__len__, or what it returns."
+        )
     if isinstance(data, os.PathLike):
         return _path(os.fsdecode(data))
     if hasattr(data, "__getitems__"):  # which torch's loader calls
         return None
-    return f"a dataset has [] or can be iterated over, and {type(data).__name__} has neither."
+    return (
+        f"a dataset has [] or can be iterated over, and {type(data).__name__} has "
+        "neither."
+    )
 
 
 def _text(data: str | bytes | bytearray) -> str:
@@ -88,7 +119,8 @@ def _text(data: str | bytes | bytearray) -> str:
 
 
 def _path(path: str) -> str:
-    ending, is_folder = os.path.splitext(path)[1], os.path.isdir(path)
+    ending = os.path.splitext(path)[1]
+    is_folder = os.path.isdir(path)
     if is_folder and ending not in _OPENED_BY:
         endings: set[str] = set()
         with contextlib.suppress(OSError), os.scandir(path) as entries:
@@ -98,7 +130,10 @@ def _path(path: str) -> str:
     if ending in _OPENED_BY:
         remedy = f"pass {_OPENED_BY[ending]}"
     elif is_folder:
-        remedy = "for pictures pass mpiter.images.ImageFolder(path), else an object that reads the files"
+        remedy = (
+            "for pictures pass mpiter.images.ImageFolder(path), else an object that "
+            "reads the files"
+        )
     else:
         remedy = "open it, and pass what it holds"
     there = "" if os.path.exists(path) else " (nothing lies there)"
@@ -107,7 +142,10 @@ def _path(path: str) -> str:
 
 def _group(group: Any) -> str:
     names = [f"{name!r:.40}" for name in islice(group.array_keys(), _FEW)]
-    remedy = f"pass group[{names[0]}]" if names else "pass an array that lies in it"
+    if names:
+        remedy = f"pass group[{names[0]}]"
+    else:
+        remedy = "pass an array that lies in it"
     if len(names) > 1:
         columns = ", ".join(f"{name}: group[{name}]" for name in names)
         remedy += f", or for columns {{{columns}}}"

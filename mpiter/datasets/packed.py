@@ -1,9 +1,11 @@
-"""``Packed``: a read-only sequence of many small objects in one piece of memory, which all processes share.
+"""``Packed``: a read-only sequence of many small objects in one piece of memory, which
+all processes share.
 
-The memory is an unnamed file: the items one after another, then the offset at which each ends.  An item is written in
-msgpack if that keeps values and types exactly, else as a pickle.  Classes and functions that pickles name are in a
-list, which is pickled along with the dataset (those of ``__main__`` by value).  Unpickling is safe, because all pickles
-are written here and never come from a network.
+The memory is an unnamed file: the items one after another, then the offset at which
+each ends.  An item is written in msgpack if that keeps values and types exactly, else
+as a pickle.  Classes and functions that pickles name are in a list, which is pickled
+along with the dataset (those of ``__main__`` by value).  Unpickling is safe, because
+all pickles are written here and never come from a network.
 """
 
 from __future__ import annotations
@@ -30,21 +32,27 @@ from .ship import explain
 T = TypeVar("T")
 
 _AT_ONCE = 1 << 20  # number of bytes to write at once
-_PICKLED = pickle.PROTO[0]  # the first byte of a pickle; in msgpack it is the empty dict, a single byte
-_NAMING = b"\xc1"  # put before a pickle that names classes or functions; msgpack never uses it
+# The first byte of a pickle; in msgpack it is the empty dict, a single byte.
+_PICKLED = pickle.PROTO[0]
+# Put before a pickle that names classes or functions; msgpack never uses it.
+_NAMING = b"\xc1"
 _LEAVES = {str, int, float, bool, bytes, type(None)}
-_REMEDY = "Leave such things out of the items, and open them in worker_init or on first use."
+_REMEDY = (
+    "Leave such things out of the items, and open them in worker_init or on first use."
+)
 
 
 class Packed(Sequence[T]):
     """A sequence of Python objects, packed once into memory that all workers share.
 
-    For datasets of very many small objects (annotations, file names, records), which each worker would otherwise copy.
-    It is read-only, and replaces a list in any loader.  ``items`` may be any iterable: a generator's items are packed
-    as they come, so they are never all in memory.  Each ``packed[i]`` is a new object.
+    For datasets of very many small objects (annotations, file names, records), which
+    each worker would otherwise copy. It is read-only, and replaces a list in any
+    loader.  ``items`` may be any iterable: a generator's items are packed as they come,
+    so they are never all in memory.  Each ``packed[i]`` is a new object.
 
-    A slice is a ``Packed`` on the same memory.  A worker process maps that memory when it is started.  Pickling a
-    slice otherwise copies all of it, so pickle ``Packed(packed[:10])``, which has only its own ten items.
+    A slice is a ``Packed`` on the same memory.  A worker process maps that memory when
+    it is started.  Pickling a slice otherwise copies all of it, so pickle
+    ``Packed(packed[:10])``, which has only its own ten items.
 
     >>> packed = Packed({"name": f"{number:04}.jpg", "box": (number, 0, 8, 8)} for number in range(1000))
     >>> packed[3]
@@ -60,15 +68,28 @@ class Packed(Sequence[T]):
         memory, table, count = _packed(items, names)
         self._attach(memory, table, names, range(count))
 
-    def _attach(self, memory: SharedBytes, table: tuple[int, str], names: list[Any], places: range) -> None:
-        """Set the attributes; ``table`` is the offset and the format of the items' ends in ``memory``."""
-        self._memory, self._table, self._names, self._places = memory, table, names, places
+    def _attach(
+        self,
+        memory: SharedBytes,
+        table: tuple[int, str],
+        names: list[Any],
+        places: range,
+    ) -> None:
+        """Set the attributes; ``table`` is the offset and the format of the items' ends
+        in ``memory``.
+        """
+        self._memory = memory
+        self._table = table
+        self._names = names
+        self._places = places
         self._data = memoryview(memory)
         self._ends = self._data[table[0] :].cast(table[1])  # type: ignore[call-overload]
 
     @property
     def nbytes(self) -> int:
-        """The size of the memory in bytes; that of a slice is the whole memory, which it shares."""
+        """The size of the memory in bytes; that of a slice is the whole memory, which
+        it shares.
+        """
         return len(self._memory)
 
     def __len__(self) -> int:
@@ -83,7 +104,9 @@ class Packed(Sequence[T]):
             at = self._places[index]
         except IndexError:
             raise IndexError(f"there is no item {index} among {len(self)}") from None
-        return self._open(at) if type(at) is int else _attached(self._memory, self._table, self._names, at)
+        if type(at) is int:
+            return self._open(at)
+        return _attached(self._memory, self._table, self._names, at)
 
     def __iter__(self) -> Iterator[T]:
         return map(self._open, self._places)
@@ -98,7 +121,10 @@ class Packed(Sequence[T]):
         return msgpack.unpackb(data, strict_map_key=False)
 
     def __repr__(self) -> str:
-        items = "1 item" if len(self) == 1 else f"{len(self):,} items"
+        if len(self) == 1:
+            items = "1 item"
+        else:
+            items = f"{len(self):,} items"
         return f"<Packed: {items} in {_size(self.nbytes)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -119,10 +145,17 @@ def _attached(*about: Any) -> Packed[Any]:
     return packed
 
 
-def _packed(items: Iterable[Any], names: list[Any]) -> tuple[SharedBytes, tuple[int, str], int]:
-    """Return the memory, the offset and format of the items' ends in it, and the number of items."""
-    waiting, ends, scribe = bytearray(), array("Q", [0]), _Scribe(names)
-    file, written = SharedFile(), 0
+def _packed(
+    items: Iterable[Any], names: list[Any]
+) -> tuple[SharedBytes, tuple[int, str], int]:
+    """Return the memory, the offset and format of the items' ends in it, and the number
+    of items.
+    """
+    waiting = bytearray()
+    ends = array("Q", [0])
+    scribe = _Scribe(names)
+    file = SharedFile()
+    written = 0
     try:
         for item in items:
             try:
@@ -130,13 +163,17 @@ def _packed(items: Iterable[Any], names: list[Any]) -> tuple[SharedBytes, tuple[
             except MemoryError:
                 raise
             except Exception as error:
-                raise explain(item, f"items[{len(ends) - 1}]", error, _REMEDY) from error
+                raise explain(
+                    item, f"items[{len(ends) - 1}]", error, _REMEDY
+                ) from error
             ends.append(written + len(waiting))
             if len(waiting) > _AT_ONCE:
                 _write(file.fd, memoryview(waiting), written)
-                written, waiting = ends[-1], bytearray()
+                written = ends[-1]
+                waiting = bytearray()
         _write(file.fd, memoryview(waiting), written)
-        start, code = aligned(ends[-1]), "I" if ends[-1] < 1 << 32 else "Q"
+        start = aligned(ends[-1])
+        code = "I" if ends[-1] < 1 << 32 else "Q"
         _write(file.fd, memoryview(array(code, ends)).cast("B"), start)
         return SharedBytes(file), (start, code), len(ends) - 1
     except BaseException:
@@ -151,13 +188,16 @@ def _write(fd: int, data: memoryview, at: int) -> None:
         write_all(fd, data, at)
     except OSError as error:
         raise SharedMemoryFull(
-            f"after {at / 1e6:.0f} MB of packed items there is no more memory: {error}. Pack fewer or smaller ones, or "
-            f"keep them in a file or database that workers read from."
+            f"after {at / 1e6:.0f} MB of packed items there is no more memory: "
+            f"{error}. Pack fewer or smaller ones, or keep them in a file or database "
+            "that workers read from."
         ) from error
 
 
 class _Scribe(pickle.Pickler):
-    """Writes items one by one; pickles refer to classes and functions by their index in the list ``names``."""
+    """Writes items one by one; pickles refer to classes and functions by their index in
+    the list ``names``.
+    """
 
     def __init__(self, names: list[Any]) -> None:
         self._out = io.BytesIO()
@@ -165,14 +205,18 @@ class _Scribe(pickle.Pickler):
         self.dispatch_table = {**copyreg.dispatch_table, **reducers()}
         self._pack = msgpack.Packer().pack
         self._names, self._numbers = names, dict[int, int]()
-        self._has_named = False  # the current item's pickle names a class or function
+        # The current item's pickle names a class or function.
+        self._has_named = False
 
     def written(self, item: Any) -> bytes:
-        try:  # contextlib.suppress would double the time
+        # contextlib.suppress would double the time.
+        try:
             if _is_plain(item):
                 return self._pack(item)  # type: ignore[no-any-return]
         except (ValueError, OverflowError, RecursionError):
-            pass  # surrogates in a string, integers of more than 64 bits, an item within itself
+            # Surrogates in a string, integers of more than 64 bits, an item within
+            # itself.
+            pass
         self._out.seek(0)
         self._out.truncate()
         self.clear_memo()
@@ -200,7 +244,8 @@ def _is_plain(value: Any) -> bool:
         value = value.values()
     elif kind is not list:
         return kind in _LEAVES
-    for part in value:  # noqa: SIM110 (all() takes twice as long, and there may be a million items)
+    # (all() takes twice as long, and there may be a million items)
+    for part in value:  # noqa: SIM110
         if type(part) not in _LEAVES and not _is_plain(part):
             return False
     return True

@@ -1,8 +1,10 @@
-"""Sending a *cargo* (dataset and ``worker_init``) to workers: pickled once, into an unnamed file that they all map.
+"""Sending a *cargo* (dataset and ``worker_init``) to workers: pickled once, into an
+unnamed file that they all map.
 
-Arrays in memory are shared by all workers, until one writes to its map, which is private.  An ``np.memmap`` is sent as
-the name of its file, classes and functions of ``__main__`` by value.  If something can't be pickled, the error has its
-path (``dataset.transform.lock``).
+Arrays in memory are shared by all workers, until one writes to its map, which is
+private.  An ``np.memmap`` is sent as the name of its file, classes and functions of
+``__main__`` by value.  If something can't be pickled, the error has its path
+(``dataset.transform.lock``).
 """
 
 from __future__ import annotations
@@ -30,31 +32,39 @@ from ..samples.tree import PAGE
 from ..transport.memory import SharedBytes, SharedFile, write_all
 from . import variables
 
-_COMPARED = 1 << 20  # bytes compared at once, which fit into the cache
-_LARGEST = 1 << 26  # most bytes of a module's variable
-_MANY = 200_000_000  # bytes of pickled objects, which take each worker seconds and several times the memory
+# Bytes compared at once, which fit into the cache.
+_COMPARED = 1 << 20
+# Most bytes of a module's variable.
+_LARGEST = 1 << 26
+# Bytes of pickled objects, which take each worker seconds and several times the memory.
+_MANY = 200_000_000
 REMEDY = (
-    "Open such things in worker_init or on first use, leave them out in __getstate__, or pass "
-    "backend=mpiter.Process(start_method='fork')."
+    "Open such things in worker_init or on first use, leave them out in __getstate__, "
+    "or pass backend=mpiter.Process(start_method='fork')."
 )
 _OPEN_IT = (
-    "Open it in worker_init or on first use, and leave it out in __getstate__: forked workers would share its place in "
-    "the file or the connection."
+    "Open it in worker_init or on first use, and leave it out in __getstate__: forked "
+    "workers would share its place in the file or the connection."
 )
 _first: list[str] = []
 
 
 def import_first(module: str) -> None:
-    """Have workers import ``module`` before they open a cargo that is packed from now on."""
+    """Have workers import ``module`` before they open a cargo that is packed from now
+    on.
+    """
     if module not in _first:  # which was reloaded
         _first.append(module)
 
 
 class Kept:
-    """A cargo that isn't pickled, because forked workers have a copy, and threads share the objects (``is_shared``)."""
+    """A cargo that isn't pickled, because forked workers have a copy, and threads share
+    the objects (``is_shared``).
+    """
 
     def __init__(self, cargo: Any, is_shared: bool = False) -> None:
-        self._cargo, self._is_shared = cargo, is_shared
+        self._cargo = cargo
+        self._is_shared = is_shared
 
     def open(self, notice: Callable[[str], object]) -> Any:
         return self._cargo
@@ -67,16 +77,24 @@ class Kept:
 
 
 class Mapped:
-    """A hold: keeps a shipment's buffers where workers can read them, here in an unnamed file that they map.
+    """A hold: keeps a shipment's buffers where workers can read them, here in an
+    unnamed file that they map.
 
-    Other classes of holds are also made from the buffers, sent to the workers, and return the same buffers there.
+    Other classes of holds are also made from the buffers, sent to the workers, and
+    return the same buffers there.
     """
 
-    maps_files: ClassVar = True  # buffers that are mapped files are sent as files, not as bytes
+    # Buffers that are mapped files are sent as files, not as bytes.
+    maps_files: ClassVar = True
 
     def __init__(self, buffers: list[memoryview]) -> None:
-        *starts, size = accumulate((aligned(buffer.nbytes, PAGE) for buffer in buffers), initial=0)
-        self._places = [slice(at, at + buffer.nbytes) for at, buffer in zip(starts, buffers, strict=True)]
+        *starts, size = accumulate(
+            (aligned(buffer.nbytes, PAGE) for buffer in buffers), initial=0
+        )
+        self._places = [
+            slice(at, at + buffer.nbytes)
+            for at, buffer in zip(starts, buffers, strict=True)
+        ]
         self._size, self._file = size, SharedFile()
         try:
             os.ftruncate(self._file.fd, size)
@@ -85,12 +103,15 @@ class Mapped:
         except OSError as error:
             self.close()
             raise SharedMemoryFull(
-                f"the arrays of the dataset ({size / 1e6:.0f} MB) do not fit into shared memory: {error}. "
-                f"Use np.memmap, free memory, or pass backend=mpiter.Process(start_method='fork')."
+                f"the arrays of the dataset ({size / 1e6:.0f} MB) do not fit into "
+                f"shared memory: {error}. Use np.memmap, free memory, or pass "
+                "backend=mpiter.Process(start_method='fork')."
             ) from error
 
     def buffers(self, is_own: bool) -> list[Any]:
-        """Return the mapped buffers; with ``is_own`` they are writable, and writes are private to this process."""
+        """Return the mapped buffers; with ``is_own`` they are writable, and writes are
+        private to this process.
+        """
         access = mmap.ACCESS_COPY if is_own else mmap.ACCESS_READ
         memory = memoryview(mmap.mmap(self._file.fd, self._size, access=access))
         return [memory[place] for place in self._places]
@@ -100,7 +121,8 @@ class Mapped:
 
 
 class Shipment:
-    """A pickled cargo; ``hold`` is the class that keeps its buffers where workers can read them.
+    """A pickled cargo; ``hold`` is the class that keeps its buffers where workers can
+    read them.
 
     ``modules`` are those that opening it imports, without those that every worker has.
     """
@@ -114,8 +136,9 @@ class Shipment:
             warn(_told(stays))
         if raw[1].nbytes > _MANY:
             warn(
-                f"the dataset holds {raw[1].nbytes / 1e6:.0f} MB of Python objects, of which each worker makes its "
-                f"own; keep many small objects in mpiter.Packed and numbers in arrays, which all workers share."
+                f"the dataset holds {raw[1].nbytes / 1e6:.0f} MB of Python objects, of "
+                "which each worker makes its own; keep many small objects in "
+                "mpiter.Packed and numbers in arrays, which all workers share."
             )
         self._first = [*_first]
         self._sizes = [buffer.nbytes for buffer in raw]
@@ -124,23 +147,36 @@ class Shipment:
     def _packed(
         self, cargo: Any, kept: list[Any] | None
     ) -> tuple[list[memoryview], list[SharedBytes | None], list[str], set[str]]:
-        """Return the buffers to send (settings, cargo, arrays), as many mapped files or None, what can't be sent, and
-        the modules that workers will import.
+        """Return the buffers to send (settings, cargo, arrays), as many mapped files or
+        None, what can't be sent, and the modules that workers will import.
 
         The buffer of a mapped file is empty.  ``kept`` is that of ``_dumps``.
         """
-        buffers, modules = list[pickle.PickleBuffer](), set[str]()
+        buffers = list[pickle.PickleBuffer]()
+        modules = set[str]()
         pickled = _dumps(cargo, buffers, modules, self._maps_files, kept=kept)
         held, stays = variables.read(modules, partial(_variable, kept=kept))
         program = by_value(held)
-        raw = [memoryview(program), memoryview(pickled), *(buffer.raw() for buffer in buffers)]
-        shared = [one.obj if self._maps_files and isinstance(one.obj, SharedBytes) else None for one in raw]
+        raw = [
+            memoryview(program),
+            memoryview(pickled),
+            *(buffer.raw() for buffer in buffers),
+        ]
+        shared = [
+            one.obj if self._maps_files and isinstance(one.obj, SharedBytes) else None
+            for one in raw
+        ]
         modules.update(held.modules)
-        raw = [memoryview(b"") if there else one for one, there in zip(raw, shared, strict=True)]
+        raw = [
+            memoryview(b"") if there else one
+            for one, there in zip(raw, shared, strict=True)
+        ]
         return raw, shared, stays, modules
 
     def open(self, notice: Callable[[str], object]) -> Any:
-        """Return the cargo, unpickled; ``notice`` warns the user.  Pages of arrays that it writes to become private."""
+        """Return the cargo, unpickled; ``notice`` warns the user.  Pages of arrays that
+        it writes to become private.
+        """
         for module in self._first:
             importlib.import_module(module)
         found = zip(self._shared, self._hold.buffers(is_own=True), strict=True)
@@ -150,10 +186,13 @@ class Shipment:
         return pickle.loads(pickled, buffers=buffers)
 
     def holds(self, cargo: Any) -> bool:
-        """True if packing ``cargo`` now would give the same bytes, so that workers needn't get it again."""
+        """True if packing ``cargo`` now would give the same bytes, so that workers
+        needn't get it again.
+        """
         try:
             raw, shared, _, _ = self._packed(cargo, [] if self._maps_files else None)
-        except Exception:  # it can't be pickled now: starting new workers will raise the error
+        except Exception:
+            # It can't be pickled now: starting new workers will raise the error.
             return False
         if shared != self._shared or [buffer.nbytes for buffer in raw] != self._sizes:
             return False
@@ -169,7 +208,8 @@ class Shipment:
         return self.__dict__ | {"_kept": None}
 
 
-modules_of_the_past: set[str] = set()  # that workers which have ended had imported: others may need them again
+# That workers which have ended had imported: others may need them again.
+modules_of_the_past: set[str] = set()
 _OURS = {"mpiter", "numpy", "cloudpickle", "msgpack", "threadpoolctl", *SCRIPT}
 
 
@@ -181,16 +221,18 @@ def _takes_time(name: str) -> bool:
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    mine, theirs = np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8)
+    mine = np.frombuffer(one, np.uint8)
+    theirs = np.frombuffer(other, np.uint8)
     parts = [slice(at, at + _COMPARED) for at in range(0, len(mine), _COMPARED)]
     return all(np.array_equal(mine[part], theirs[part]) for part in parts)
 
 
 def _told(stays: list[str]) -> str:
     return (
-        f"what the program may have set does not reach its workers: {', '.join(stays)}.  There it is as the module "
-        f"begins.  Hand such things to the dataset, set them in worker_init, or pass "
-        f"backend=mpiter.Process(start_method='fork')."
+        "what the program may have set does not reach its workers: "
+        f"{', '.join(stays)}.  There it is as the module begins.  Hand such things to "
+        "the dataset, set them in worker_init, or pass "
+        "backend=mpiter.Process(start_method='fork')."
     )
 
 
@@ -202,13 +244,20 @@ def _dumps(
     kind: type[_ByValue] | None = None,
     kept: list[Any] | None = None,
 ) -> bytes:
-    """Return ``cargo`` pickled; ``buffers`` gets its large buffers, ``modules`` the modules that it refers to.
+    """Return ``cargo`` pickled; ``buffers`` gets its large buffers, ``modules`` the
+    modules that it refers to.
 
-    ``kept`` gets the tensors in shared memory, which must live as long as the pickle is used; if None, they are copied.
+    ``kept`` gets the tensors in shared memory, which must live as long as the pickle is
+    used; if None, they are copied.
     """
     out = io.BytesIO()
-    pickler = (kind or _ByValue)(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
-    pickler.modules = set() if modules is None else modules
+    pickler = (kind or _ByValue)(
+        out, protocol=5, buffer_callback=None if buffers is None else buffers.append
+    )
+    if modules is None:
+        pickler.modules = set()
+    else:
+        pickler.modules = modules
     pickler.maps_files = maps_files
     pickler.kept = kept
     pickler.dump(cargo)
@@ -229,16 +278,22 @@ def _variable(value: Any, kept: list[Any] | None = None) -> tuple[bytes, set[str
 
 
 class _ByValue(ByValue):
-    """Pickles by value, memmaps and torch's shared memory by where they lie, and records modules."""
+    """Pickles by value, memmaps and torch's shared memory by where they lie, and
+    records modules.
+    """
 
     knows_main = names_classes = False
-    modules: set[str]  # modules that the pickled objects refer to
+    # Modules that the pickled objects refer to.
+    modules: set[str]
     maps_files: bool
-    kept: list[Any] | None  # gets tensors whose memory isn't copied; None: all are
+    # Gets tensors whose memory isn't copied; None: all are.
+    kept: list[Any] | None
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (type, FunctionType, ModuleType)):
-            self.modules.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
+            self.modules.add(
+                value.__name__ if isinstance(value, ModuleType) else value.__module__
+            )
         elif type(value) is SharedBytes and not self.maps_files:
             return np.frombuffer, (pickle.PickleBuffer(value), np.uint8)
         elif type(value) is np.memmap and (where := _place_in_file(value)) is not None:
@@ -250,32 +305,57 @@ class _ByValue(ByValue):
 
 
 def _place_in_file(value: Any) -> tuple[Any, ...] | None:
-    """Return the arguments to map a memmap, or a contiguous part of one, again; None if that isn't possible."""
+    """Return the arguments to map a memmap, or a contiguous part of one, again; None if
+    that isn't possible.
+    """
     mapped = getattr(value, "_mmap", None)
-    if mapped is None or value.filename is None or not value.flags.c_contiguous or value.dtype.hasobject:
+    if (
+        mapped is None
+        or value.filename is None
+        or not value.flags.c_contiguous
+        or value.dtype.hasobject
+    ):
         return None
     if value.mode == "c":
-        return None  # copy-on-write: changes are in the caller's memory only
+        # Copy-on-write: changes are in the caller's memory only.
+        return None
     start = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
     skipped = value.offset - value.offset % mmap.ALLOCATIONGRANULARITY
     offset = skipped + value.__array_interface__["data"][0] - start
-    return str(value.filename), value.dtype, "r" if value.mode == "r" else "r+", offset, value.shape
+    return (
+        str(value.filename),
+        value.dtype,
+        "r" if value.mode == "r" else "r+",
+        offset,
+        value.shape,
+    )
 
 
-def _map_again(filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[int, ...]) -> Any:
-    return np.empty(shape, dtype) if 0 in shape else np.memmap(filename, dtype, mode, offset, shape)
+def _map_again(
+    filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[int, ...]
+) -> Any:
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    return np.memmap(filename, dtype, mode, offset, shape)
 
 
-def explain(cargo: Any, name: str, error: Exception, remedy: str = REMEDY) -> DatasetNotPicklable:
-    """Return the error to raise when ``cargo`` can't be pickled; it names the attribute that is the cause."""
+def explain(
+    cargo: Any, name: str, error: Exception, remedy: str = REMEDY
+) -> DatasetNotPicklable:
+    """Return the error to raise when ``cargo`` can't be pickled; it names the attribute
+    that is the cause.
+    """
     dumps: Any = _look_for_handles
     try:
         dumps(cargo)
         dumps = partial(_dumps, buffers=[])
     except _IsHandle as found:
-        error, remedy = found, _OPEN_IT
+        error = found
+        remedy = _OPEN_IT
     path, value, reason = culprit(cargo, name, error, dumps)
-    told = DatasetNotPicklable(f"{path} ({type(value).__name__}) cannot be pickled: {reason}. {remedy}")
+    told = DatasetNotPicklable(
+        f"{path} ({type(value).__name__}) cannot be pickled: {reason}. {remedy}"
+    )
     told.is_handle = isinstance(error, _IsHandle)
     return told
 
@@ -300,10 +380,17 @@ class _Handles(_ByValue):
     def reducer_override(self, value: Any) -> Any:
         try:
             reduced = super().reducer_override(value)
-            if reduced is NotImplemented and not isinstance(value, type) and type(value) not in self.dispatch_table:
+            if (
+                reduced is NotImplemented
+                and not isinstance(value, type)
+                and type(value) not in self.dispatch_table
+            ):
                 value.__reduce_ex__(5)  # raises what the pickler would
             return reduced
         except Exception as error:
-            if isinstance(value, io.IOBase) or type(value).__module__.partition(".")[0] in variables.HANDLES:
+            if (
+                isinstance(value, io.IOBase)
+                or type(value).__module__.partition(".")[0] in variables.HANDLES
+            ):
                 raise _IsHandle(error) from error
             return int, ()

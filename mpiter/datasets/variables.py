@@ -1,8 +1,11 @@
-"""Variables of the program's own modules, and settings of libraries: read in the program and set in its workers.
+"""Variables of the program's own modules, and settings of libraries: read in the
+program and set in its workers.
 
-A worker imports the modules that the dataset refers to, which sets their variables to initial values.  Those that the
-program has changed since are set in the worker too, before the dataset is opened.  A variable whose pickle is the same
-in the worker isn't touched, so that its identity is kept; one that can't be pickled keeps its initial value.
+A worker imports the modules that the dataset refers to, which sets their variables to
+initial values.  Those that the program has changed since are set in the worker too,
+before the dataset is opened.  A variable whose pickle is the same in the worker isn't
+touched, so that its identity is kept; one that can't be pickled keeps its initial
+value.
 """
 
 from __future__ import annotations
@@ -25,36 +28,79 @@ import numpy as np
 
 from ..samples.byvalue import SCRIPT, is_importable, path_to
 
-HANDLES = {"_io", "socket", "ssl", "sqlite3", "h5py", "lmdb", "zmq", "redis", "psycopg", "psycopg2", "pymysql"}
-# Packages whose objects belong to one process: handles, locks, threads, loaders, foreign libraries, random generators.
-_OF_ITS_PROCESS = HANDLES | {"_thread", "threading", "queue", "_queue", "ctypes", "_ctypes", "weakref", "_weakref"}
-_OF_ITS_PROCESS |= {"random", "_random", "contextvars", "_contextvars", "concurrent", "multiprocessing", "mpiter"}
-_INSTALLED = tuple(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+HANDLES = {
+    "_io",
+    "socket",
+    "ssl",
+    "sqlite3",
+    "h5py",
+    "lmdb",
+    "zmq",
+    "redis",
+    "psycopg",
+    "psycopg2",
+    "pymysql",
+}
+# Packages whose objects belong to one process: handles, locks, threads, loaders,
+# foreign libraries, random generators.
+_OF_ITS_PROCESS = HANDLES | {
+    "_thread",
+    "threading",
+    "queue",
+    "_queue",
+    "ctypes",
+    "_ctypes",
+    "weakref",
+    "_weakref",
+}
+_OF_ITS_PROCESS |= {
+    "random",
+    "_random",
+    "contextvars",
+    "_contextvars",
+    "concurrent",
+    "multiprocessing",
+    "mpiter",
+}
+_INSTALLED = tuple(
+    sysconfig.get_path(name) + "/"
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
 
 
 class Variable(NamedTuple):
-    """A variable of a module, or an attribute of one of its classes or functions, as it is sent to the workers."""
+    """A variable of a module, or an attribute of one of its classes or functions, as it
+    is sent to the workers.
+    """
 
     module: str
     path: tuple[str, ...]
-    value: int  # variables with equal numbers are the same object
+    # Variables with equal numbers are the same object.
+    value: int
     data: bytes
 
 
 class Held(NamedTuple):
     """The settings and variables of a program, as they are sent to its workers."""
 
-    modules: list[str]  # in the order in which the program has imported them
+    # In the order in which the program has imported them.
+    modules: list[str]
     variables: list[Variable]
     settings: Mapping[tuple[str, str], Any]
 
 
-Dumps = Callable[[Any], tuple[bytes, Collection[str]]]  # returns a pickle, and the modules that it refers to
+# Returns a pickle, and the modules that it refers to.
+Dumps = Callable[[Any], tuple[bytes, Collection[str]]]
 
 
 def read(names: Collection[str], dumps: Dumps) -> tuple[Held, list[str]]:
-    """Return the variables of the modules ``names`` and all that these refer to, and a list of what can't be sent."""
-    found, stays, seen, places = list[Variable](), list[str](), set[str](), dict[int, int]()
+    """Return the variables of the modules ``names`` and all that these refer to, and a
+    list of what can't be sent.
+    """
+    found = list[Variable]()
+    stays = list[str]()
+    seen = set[str]()
+    places = dict[int, int]()
     led_to = sorted(names)
     for name in led_to:  # grows meanwhile
         if name in seen or not _is_own(name):
@@ -66,21 +112,32 @@ def read(names: Collection[str], dumps: Dumps) -> tuple[Held, list[str]]:
             elif not _is_of_its_process(value):
                 try:
                     data, more = dumps(value)
-                except Exception as error:  # the object's own code may raise anything
-                    made_by = type(value).__module__  # each import makes a library's objects again
+                except Exception as error:
+                    # The object's own code may raise anything.
+                    # Each import makes a library's objects again.
+                    made_by = type(value).__module__
                     is_ours = made_by in ("builtins", *SCRIPT) or _is_own(made_by)
                     if len(path) == 1 and (is_ours or isinstance(error, OverflowError)):
-                        stays.append(f"{name}.{path[0]} ({type(value).__name__}: {error})")
+                        stays.append(
+                            f"{name}.{path[0]} ({type(value).__name__}: {error})"
+                        )
                     continue
                 led_to += sorted(more)
-                found.append(Variable(name, path, places.setdefault(id(value), len(found)), data))
-    return Held([name for name in list(sys.modules) if name in seen], found, settings()), stays
+                found.append(
+                    Variable(name, path, places.setdefault(id(value), len(found)), data)
+                )
+    return Held(
+        [name for name in list(sys.modules) if name in seen], found, settings()
+    ), stays
 
 
 def put(held: Held, dumps: Dumps) -> Iterator[str]:
-    """Import the modules, set the variables that differ, then the settings; yield what can't be set, and why."""
+    """Import the modules, set the variables that differ, then the settings; yield what
+    can't be set, and why.
+    """
     for name in held.modules:
-        with contextlib.suppress(Exception):  # if the dataset needs it, opening the dataset raises the error
+        # If the dataset needs it, opening the dataset raises the error.
+        with contextlib.suppress(Exception):
             importlib.import_module(name)
     made = dict[int, Any]()
     for module, path, identity, data in held.variables:
@@ -88,7 +145,8 @@ def put(held: Held, dumps: Dumps) -> Iterator[str]:
             continue
         try:
             holder = functools.reduce(getattr, path[:-1], sys.modules[module])
-            with contextlib.suppress(Exception):  # it doesn't exist here, or can't be pickled
+            # It doesn't exist here, or can't be pickled.
+            with contextlib.suppress(Exception):
                 if dumps(vars(holder)[path[-1]])[0] == data:
                     continue
             if identity not in made:
@@ -110,40 +168,62 @@ def is_installed(file: str) -> bool:
 
 
 def _is_own(name: str) -> bool:
-    """True if a module is the program's own: its file belongs neither to Python nor to an installed package."""
-    file = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")  # a lazy module mustn't load itself
+    """True if a module is the program's own: its file belongs neither to Python nor to
+    an installed package.
+    """
+    # A lazy module mustn't load itself.
+    file = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
     if not isinstance(file, str) or not file.endswith(".py") or is_installed(file):
         return False
     return name.partition(".")[0] not in ("mpiter", *SCRIPT) and is_importable(name)
 
 
-def _variables(holder: Any, module: str, outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield path and value of each variable of a module, and of the attributes of its classes and functions."""
+def _variables(
+    holder: Any, module: str, outer: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield path and value of each variable of a module, and of the attributes of its
+    classes and functions.
+    """
     for name, value in list(getattr(holder, "__dict__", {}).items()):
-        path, is_function = (*outer, name), isinstance(value, FunctionType)
-        if not is_function and (name.startswith("__") or (outer and hasattr(type(value), "__get__"))):
+        path = (*outer, name)
+        is_function = isinstance(value, FunctionType)
+        if not is_function and (
+            name.startswith("__") or (outer and hasattr(type(value), "__get__"))
+        ):
             continue
         if not _is_defined_at(value, module, path):
             yield path, value
-        elif not isinstance(value, type) or (value.__name__ == name and not issubclass(value, (Enum, tuple))):
+        elif not isinstance(value, type) or (
+            value.__name__ == name and not issubclass(value, (Enum, tuple))
+        ):
             yield from _variables(value, module, path)
 
 
 def _is_defined_at(value: Any, module: str, path: tuple[str, ...]) -> bool:
-    """True if ``value`` is a class or function that was defined at ``path`` in ``module``."""
+    """True if ``value`` is a class or function that was defined at ``path`` in
+    ``module``.
+    """
     if not isinstance(value, (type, FunctionType)) or value.__module__ != module:
         return False
     dotted = ".".join(path)
-    return value.__qualname__ == dotted or (isinstance(value, type) and path_to(value) == dotted)
+    return value.__qualname__ == dotted or (
+        isinstance(value, type) and path_to(value) == dotted
+    )
 
 
 def _is_of_its_process(value: Any) -> bool:
-    """True if ``value`` belongs to one process: a handle, a lock, a random generator, an iterator and the like."""
+    """True if ``value`` belongs to one process: a handle, a lock, a random generator,
+    an iterator and the like.
+    """
     if isinstance(value, (type, FunctionType)):
         return "<locals>" in value.__qualname__ and value.__module__ not in SCRIPT
     kind = type(value)
     names = str(kind.__module__).split(".")
-    return names[0] in _OF_ITS_PROCESS or hasattr(kind, "__next__") or kind.__name__ in ("Generator", "RandomState")
+    return (
+        names[0] in _OF_ITS_PROCESS
+        or hasattr(kind, "__next__")
+        or kind.__name__ in ("Generator", "RandomState")
+    )
 
 
 class Setting(NamedTuple):
@@ -153,31 +233,68 @@ class Setting(NamedTuple):
     name: str
     get: Callable[[Any], Any]
     put: Callable[[Any, Any], object]
-    default: Any = None  # the library's default, which isn't sent
+    # The library's default, which isn't sent.
+    default: Any = None
 
 
 def _attribute(module: str, name: str, default: Any) -> Setting:
-    return Setting(module, name, attrgetter(name), lambda found, value: setattr(found, name, value), default)
+    return Setting(
+        module,
+        name,
+        attrgetter(name),
+        lambda found, value: setattr(found, name, value),
+        default,
+    )
 
 
 def _function(module: str, get: str, put: str, default: Any = None) -> Setting:
-    return Setting(module, put, methodcaller(get), lambda found, value: getattr(found, put)(value), default)
+    return Setting(
+        module,
+        put,
+        methodcaller(get),
+        lambda found, value: getattr(found, put)(value),
+        default,
+    )
 
 
 def _umask(_: Any) -> int:
     """Return the umask, without changing it for a moment as ``os.umask`` does."""
-    return int(Path("/proc/self/status").read_text().partition("Umask:")[2].split()[0], 8)
+    return int(
+        Path("/proc/self/status").read_text().partition("Umask:")[2].split()[0], 8
+    )
 
 
-_ZONE = ("tzname", "timezone", "daylight", "tzset.__name__")  # sent only to have ``tzset`` called
+# Sent only to have ``tzset`` called.
+_ZONE = ("tzname", "timezone", "daylight", "tzset.__name__")
 _SETTINGS = (
     _function("sys", "getrecursionlimit", "setrecursionlimit"),
     Setting("os", "umask", _umask, lambda _, mask: os.umask(mask)),
     Setting("time", "tzset", attrgetter(*_ZONE), lambda time, _: time.tzset()),
-    Setting("locale", "setlocale", lambda it: it.setlocale(it.LC_ALL), lambda it, all: it.setlocale(it.LC_ALL, all)),
-    Setting("decimal", "setcontext", lambda it: it.getcontext().copy(), lambda it, value: it.setcontext(value.copy())),
-    Setting("logging", "level", attrgetter("root.level"), lambda logging, level: logging.root.setLevel(level), 30),
-    Setting("numpy", "seterr", methodcaller("geterr"), lambda numpy, errors: numpy.seterr(**errors)),
+    Setting(
+        "locale",
+        "setlocale",
+        lambda it: it.setlocale(it.LC_ALL),
+        lambda it, all: it.setlocale(it.LC_ALL, all),
+    ),
+    Setting(
+        "decimal",
+        "setcontext",
+        lambda it: it.getcontext().copy(),
+        lambda it, value: it.setcontext(value.copy()),
+    ),
+    Setting(
+        "logging",
+        "level",
+        attrgetter("root.level"),
+        lambda logging, level: logging.root.setLevel(level),
+        30,
+    ),
+    Setting(
+        "numpy",
+        "seterr",
+        methodcaller("geterr"),
+        lambda numpy, errors: numpy.seterr(**errors),
+    ),
     _attribute("PIL.Image", "MAX_IMAGE_PIXELS", (1 << 30) // 4 // 3),
     _attribute("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", False),
     _function("torch", "get_default_dtype", "set_default_dtype", "torch.float32"),
@@ -190,12 +307,16 @@ _SETTINGS = (
 
 
 def settings() -> dict[tuple[str, str], Any]:
-    """Return the known settings of libraries whose value isn't the default now, by module and name."""
+    """Return the known settings of libraries whose value isn't the default now, by
+    module and name.
+    """
     found = {}
     for module, name, get, _, default in _SETTINGS:
         if module in sys.modules:
-            with contextlib.suppress(Exception):  # this version of the library doesn't have the setting
+            # This version of the library doesn't have the setting.
+            with contextlib.suppress(Exception):
                 value = get(sys.modules[module])
-                if default not in (value, str(value)):  # torch's dtype is compared by its name
+                # Torch's dtype is compared by its name.
+                if default not in (value, str(value)):
                     found[module, name] = value
     return found

@@ -1,8 +1,11 @@
-"""Loading without workers: the consumer's thread fetches each batch when it is asked for.
+"""Loading without workers: the consumer's thread fetches each batch when it is asked
+for.
 
-This process acts as the worker: a batch is one block, and a list holds the very objects that the dataset has returned.
-Guarantees what the pump guarantees, and that the caller's random generators are left as they were.  A dataset that uses
-the memory of a sample again is noticed sooner or later, and samples are then copied; batches before may be wrong.
+This process acts as the worker: a batch is one block, and a list holds the very objects
+that the dataset has returned. Guarantees what the pump guarantees, and that the
+caller's random generators are left as they were.  A dataset that uses the memory of a
+sample again is noticed sooner or later, and samples are then copied; batches before may
+be wrong.
 """
 
 from __future__ import annotations
@@ -34,18 +37,24 @@ from .options import Options
 from .pump import Pump, Pumping
 from .tally import Skipped, Tally
 
-_MEASURED_S = 0.25  # between two batches whose processor time is measured
+# Between two batches whose processor time is measured.
+_MEASURED_S = 0.25
 _ASIDE = Aside()
 _now = time.monotonic
 
 
 class Alone(Pumping):
-    """The pump of an iterator or a loader without workers: it fetches each batch itself, in ``next()``."""
+    """The pump of an iterator or a loader without workers: it fetches each batch
+    itself, in ``next()``.
+    """
 
     _going: Plans  # the plans of the run
-    _is_usual = False  # may batches be read in one piece?
-    _gather: Gather | None = None  # reads the columns of a batch, where the dataset has such
-    _numbers: Iterator[int]  # of batches, never used twice
+    # May batches be read in one piece?
+    _is_usual = False
+    # Reads the columns of a batch, where the dataset has such.
+    _gather: Gather | None = None
+    # Of batches, never used twice.
+    _numbers: Iterator[int]
 
     def start(self) -> None:
         """Open the dataset.  No batch is fetched ahead."""
@@ -53,20 +62,34 @@ class Alone(Pumping):
             super().start()
 
     def _next(self) -> Any:
-        if self._is_usual and not self._has_stopped and (batch := self._usual()) is not None:
+        if (
+            self._is_usual
+            and not self._has_stopped
+            and (batch := self._usual()) is not None
+        ):
             return batch
         return super()._next()
 
     def _usual(self) -> Any:
-        """Return the next batch if it is a whole one within an epoch; None if it must be planned first.
+        """Return the next batch if it is a whole one within an epoch; None if it must
+        be planned first.
 
-        Gives what ``next`` would, in fewer calls: a batch of columns takes 3 µs, and each call 0.1.
+        Gives what ``next`` would, in fewer calls: a batch of columns takes 3 µs, and
+        each call 0.1.
         """
-        cursor, reading, began = self.cursor, self.loop, _now()
-        if reading is None or began > reading.plain_until or reading.born != home.generation or self._before:
+        cursor = self.cursor
+        reading = self.loop
+        began = _now()
+        if (
+            reading is None
+            or began > reading.plain_until
+            or reading.born != home.generation
+            or self._before
+        ):
             return None
         tally = reading.tally
-        tally.waits = tally.waits[0], began  # at once: another thread may look
+        # At once: another thread may look.
+        tally.waits = tally.waits[0], began
         try:
             found = self._going.whole(cursor)
             if found is None:
@@ -86,17 +109,28 @@ class Alone(Pumping):
         return batch
 
     def _gathered(self, rows: Any) -> Any:
-        """Return a batch of columns; None if they must be read with a plan, whose error names the sample."""
+        """Return a batch of columns; None if they must be read with a plan, whose error
+        names the sample.
+        """
         try:
             if type(rows) is list:
                 rows = numbers_of(rows)
-            columns = None if rows is None else self._gather(rows)  # type: ignore[misc]
-            return None if columns is None else self._opens.of_columns(columns)  # type: ignore[attr-defined]
+            # type: ignore[misc]
+            if rows is None:
+                columns = None
+            else:
+                columns = self._gather(rows)
+            # type: ignore[attr-defined]
+            if columns is None:
+                return None
+            return self._opens.of_columns(columns)
         except Exception:
             return None
 
     def _read(self, worker: CallersWorker, rows: Any, epoch: int, position: int) -> Any:
-        """Return a batch of samples that were read one after the other; None if they must be read with a plan."""
+        """Return a batch of samples that were read one after the other; None if they
+        must be read with a plan.
+        """
         samples = worker.read(rows, self.seed, epoch, position)
         if self.is_closed:
             raise self._closed_meanwhile()
@@ -104,13 +138,20 @@ class Alone(Pumping):
             return None
         try:
             return self._opens.of_rows(samples)  # type: ignore[attr-defined]
-        except Exception:  # fetched again with a plan, the error names its sample
+        except Exception:
+            # Fetched again with a plan, the error names its sample.
             worker.give_again(samples)
             return None
 
     def _launch(self) -> None:
         self._numbers = itertools.count()
-        self.loop = _Reading(self.options, self._opens is Batch, self.seed, self._all_skipped, self._hooks)
+        self.loop = _Reading(
+            self.options,
+            self._opens is Batch,
+            self.seed,
+            self._all_skipped,
+            self._hooks,
+        )
         self._letting_go = lifetime.end_with(self, self.loop)
         self._has_stopped = True
 
@@ -118,9 +159,13 @@ class Alone(Pumping):
         loop.worker.give_again(())  # drops what Ctrl-C has left there
         self._going = self._course()
         is_small = self.options.batch_size <= MANY
-        is_counted = self._counts is None  # a row is a sample, or the plans know how many it has
-        # Which samples of a row that is a whole batch are to be left out is told to a fetch only.
-        is_told = self.options.on_error == "raise" or not isinstance(self.options.dataset, Wrapping)
+        # A row is a sample, or the plans know how many it has.
+        is_counted = self._counts is None
+        # Which samples of a row that is a whole batch are to be left out is told to a
+        # fetch only.
+        is_told = self.options.on_error == "raise" or not isinstance(
+            self.options.dataset, Wrapping
+        )
         is_usual = is_small and is_counted and is_told and not self._hooks
         self._is_usual = is_usual and hasattr(self._opens, "of_rows")
         self._gather = loop.worker.gather
@@ -139,26 +184,44 @@ class Alone(Pumping):
             return delivery
         except BaseException as error:
             self._has_stopped = True
-            if isinstance(error, StopIteration):  # which would end the caller's loop
+            # Which would end the caller's loop.
+            if isinstance(error, StopIteration):
                 raise RuntimeError("the order_sampler raised StopIteration") from error
             raise
 
 
 class _Reading:
-    """This process as the worker of one dataset, with the counters; takes the place of the prefetch loop."""
+    """This process as the worker of one dataset, with the counters; takes the place of
+    the prefetch loop.
+    """
 
     pids = ()
-    plain_until = 0.0  # until then whole batches are read in one piece; then a ``fetch`` measures
+    # Until then whole batches are read in one piece; then a ``fetch`` measures.
+    plain_until = 0.0
 
-    def __init__(self, options: Options, as_samples: bool, seed: int, skipped: Skipped, hooks: Hooks) -> None:
-        self.pid, self.born = os.getpid(), home.generation
+    def __init__(
+        self,
+        options: Options,
+        as_samples: bool,
+        seed: int,
+        skipped: Skipped,
+        hooks: Hooks,
+    ) -> None:
+        self.pid = os.getpid()
+        self.born = home.generation
         self.cargo, self._rules = options.cargo, options.rules(seed, as_samples)
-        self.worker, self.notices = CallersWorker(*options.cargo, self._rules, options.copy), Notices()
-        self.tally, self._hooks = Tally(skipped), hooks
+        self.worker, self.notices = (
+            CallersWorker(*options.cargo, self._rules, options.copy),
+            Notices(),
+        )
+        self.tally = Tally(skipped)
+        self._hooks = hooks
         hooks.warn = self.notices.add
 
     def stop(self) -> None:
-        """End the reading; may be called from any thread, and from the dataset's own code."""
+        """End the reading; may be called from any thread, and from the dataset's own
+        code.
+        """
         self._hooks.tell(Hook.close)
 
     close = stop
@@ -167,7 +230,9 @@ class _Reading:
         """Do nothing: no thread fetches ahead."""
 
     def carries(self, cargo: tuple[Any, Any]) -> bool:
-        """Return True if ``cargo`` has the very objects that are read here, even if they have been modified."""
+        """Return True if ``cargo`` has the very objects that are read here, even if
+        they have been modified.
+        """
         return all(map(is_, self.cargo, cargo))
 
     def stats(self) -> Stats:
@@ -175,9 +240,19 @@ class _Reading:
 
     def fetch(self, plan: Plan, seed: int) -> Delivery:
         """Return the planned batch, or the error in its place, as a delivery."""
-        began, tally = _now(), self.tally
+        began = _now()
+        tally = self.tally
         try:
-            block = Block(plan.number, 0, seed, plan.number, 0, plan.rows, plan.stretches, sent=began)
+            block = Block(
+                plan.number,
+                0,
+                seed,
+                plan.number,
+                0,
+                plan.rows,
+                plan.stretches,
+                sent=began,
+            )
             done = self.worker.fetch(block)
             tally.fetched(done.rows, done.seconds, done.cpu_s)
             self._hooks.tell(Hook.answered, done)
@@ -187,9 +262,13 @@ class _Reading:
                 self.worker.keep_memory(_bytes_in(delivery.contents))
             return delivery
         except Exception as error:
-            raise named(error)  # noqa: B904 - it has its cause
+            # - it has its cause.
+            raise named(error)  # noqa: B904
         finally:
-            self.plain_until = began + _MEASURED_S if self.worker.is_plain and tally.began is not None else 0.0
+            if self.worker.is_plain and tally.began is not None:
+                self.plain_until = began + _MEASURED_S
+            else:
+                self.plain_until = 0.0
 
 
 def _bytes_in(contents: Contents) -> int:
@@ -200,16 +279,23 @@ def _bytes_in(contents: Contents) -> int:
 
 
 def _contents(payload: Any, batch: Delivery, failed: frozenset[int]) -> Contents:
-    """Return the fetched samples: as columns where the dataset gave columns, else as the objects themselves."""
+    """Return the fetched samples: as columns where the dataset gave columns, else as
+    the objects themselves.
+    """
     _, rows, held = payload
     found = held.open()
     if type(found) is not list and (contents := stacked(found)) is not None:
         return contents
     count = batch.plan.rows
-    samples = [*map(dict(zip(rows, found, strict=True)).get, range(count))] if failed else list(found)
+    if failed:
+        samples = [*map(dict(zip(rows, found, strict=True)).get, range(count))]
+    else:
+        samples = list(found)
     return Contents(_ASIDE, count, objects=samples, failed=failed)
 
 
 def pump_for(options: Options, *given: Any, **more: Any) -> Pump | Alone:
-    """Return the pump for these options, one with workers or one without; the other arguments are ``Pumping``'s."""
+    """Return the pump for these options, one with workers or one without; the other
+    arguments are ``Pumping``'s.
+    """
     return (Alone if options.n_workers == 0 else Pump)(options, *given, **more)

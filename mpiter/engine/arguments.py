@@ -1,4 +1,6 @@
-"""The rare options, which ``batches()``, the iterators and the loaders have in common, and hints for misspelt ones."""
+"""The rare options, which ``batches()``, the iterators and the loaders have in common,
+and hints for misspelt ones.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,24 @@ _OPTIONS = re.compile(r"^( *)options: .*\n", re.MULTILINE)
 
 
 class Rare(TypedDict, total=False):
-    """The rare options, which are the same in ``batches()``, all iterators and both loaders.
+    """The rare options, which are the same in ``batches()``, all iterators and both
+    loaders.
 
     Attributes:
-        sample_timeout: seconds that one sample may take, 600 unless given; after that its worker is replaced and the
-            sample is tried once more.  None sets no limit.
-        in_order: True hands batches over in the planned order; False as they finish, without exact resume.
-        trace: the name of a file to record which worker did what and when, which `mpiter trace` draws.
-        receipts: a folder in which every batch that is handed out is noted, for `mpiter audit`; or a ``Receipts``.
-        serializer: how samples are sent: in "slots" of shared memory, as "packed" bytes, or by an object of yours with
-            ``pack`` and ``unpack``.
+        sample_timeout: seconds that one sample may take, 600 unless given; after that
+            its worker is replaced and the sample is tried once more.  None sets no
+            limit.
+        in_order: True hands batches over in the planned order; False as they finish,
+            without exact resume.
+        trace: the name of a file to record which worker did what and when, which
+            `mpiter trace` draws.
+        receipts: a folder in which every batch that is handed out is noted, for `mpiter
+            audit`; or a ``Receipts``.
+        serializer: how samples are sent: in "slots" of shared memory, as "packed"
+            bytes, or by an object of yours with ``pack`` and ``unpack``.
         copy: True hands out private copies instead of views of shared memory.
-        run_ahead: batches in flight beyond finished ones that may wait.  None: as many as the workers need; 0: none.
+        run_ahead: batches in flight beyond finished ones that may wait.  None: as many
+            as the workers need; 0: none.
 
     >>> import mpiter
     >>> with mpiter.batches([1, 2, 3], 2, n_processes=0, shuffle=False, copy=True) as stream:
@@ -52,13 +60,15 @@ class Rare(TypedDict, total=False):
 
 
 class OfLoaders(Rare, total=False):
-    """The rare options that only loaders have: those of ``mpiter.DataLoader`` and ``mpiter.torch.DataLoader``.
+    """The rare options that only loaders have: those of ``mpiter.DataLoader`` and
+    ``mpiter.torch.DataLoader``.
 
     Attributes:
-        backend: what runs the workers: "thread", "ray", "mpi", or an object such as ``mpiter.Process("spawn")``.
-        persistent_workers: None keeps the workers from epoch to epoch and sends them a dataset that has changed; True
-            keeps them, sends nothing, and a stream in them keeps what it notes of itself; False ends them with the
-            epoch.
+        backend: what runs the workers: "thread", "ray", "mpi", or an object such as
+            ``mpiter.Process("spawn")``.
+        persistent_workers: None keeps the workers from epoch to epoch and sends them a
+            dataset that has changed; True keeps them, sends nothing, and a stream in
+            them keeps what it notes of itself; False ends them with the epoch.
 
     >>> import mpiter
     >>> with mpiter.DataLoader([1, 2, 3], 2, num_workers=1, backend="thread") as loader:
@@ -72,7 +82,8 @@ class OfLoaders(Rare, total=False):
 
 _OF_LOADERS = {"backend": None, "persistent_workers": None, "pin_memory_device": ""}
 _DEFAULTS = {field.name: field.default for field in fields(Options)} | _OF_LOADERS
-_ALIKE = (  # names of the same thing in torch, in Chainer and here
+# Names of the same thing in torch, in Chainer and here.
+_ALIKE = (
     {"n_processes", "n_threads", "num_workers"},
     {"n_prefetch", "prefetch_factor"},
     {"worker_init", "worker_init_fn"},
@@ -87,11 +98,12 @@ def defaults(more: type) -> dict[str, Any]:
 
 
 def takes(more: type) -> Callable[[_F], _F]:
-    """Decorate a function or a class whose ``**options`` are those of ``more``, so that ``help()`` and editors list
-    them by name.
+    """Decorate a function or a class whose ``**options`` are those of ``more``, so that
+    ``help()`` and editors list them by name.
 
-    In its docstring the line on ``options`` is replaced by what is said of each of them.  Any other argument is
-    refused, with the name of the one that was probably meant.
+    In its docstring the line on ``options`` is replaced by what is said of each of
+    them.  Any other argument is refused, with the name of the one that was probably
+    meant.
     """
 
     def decorate(made: _F) -> _F:
@@ -101,18 +113,24 @@ def takes(more: type) -> Callable[[_F], _F]:
         else:
             called = _refusing_others(made, more)
         if called.__doc__ is not None:  # as it is under `python -OO`
-            called.__doc__ = _OPTIONS.sub(lambda line: indent(_described(more), line[1]), called.__doc__)
+            called.__doc__ = _OPTIONS.sub(
+                lambda line: indent(_described(more), line[1]), called.__doc__
+            )
         return cast(_F, called)
 
     return decorate
 
 
 def _refusing_others(function: _F, more: type) -> _F:
-    """Return ``function`` with a signature that lists the options of ``more``; it refuses arguments beyond these."""
+    """Return ``function`` with a signature that lists the options of ``more``; it
+    refuses arguments beyond these.
+    """
     own = inspect.signature(function)
     named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
     for name, default in defaults(more).items():
-        named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
+        named.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        )
     signature = own.replace(parameters=named)
     by_place = [one.name for one in named if one.kind is one.POSITIONAL_OR_KEYWORD]
     in_order = ", ".join(name for name in by_place if name != "self")
@@ -124,11 +142,14 @@ def _refusing_others(function: _F, more: type) -> _F:
             passed = dict(zip(by_place, args, strict=False))
             refuse_mistaken(passed["dataset"], passed["batch_size"])
             raise TypeError(
-                f"{args[len(by_place)]!r:.60} is one argument too many: pass {in_order} in this order, and all others "
-                f"by name, such as {by_name[0]}=…"
+                f"{args[len(by_place)]!r:.60} is one argument too many: pass "
+                f"{in_order} in this order, and all others by name, such as "
+                f"{by_name[0]}=…"
             )
         for name in kwargs.keys() - signature.parameters.keys():
-            raise TypeError(f"there is no argument {name!r}{_hint(name, signature.parameters)}.")
+            raise TypeError(
+                f"there is no argument {name!r}{_hint(name, signature.parameters)}."
+            )
         return function(*args, **kwargs)
 
     called.__signature__ = signature  # type: ignore[attr-defined]
@@ -136,10 +157,16 @@ def _refusing_others(function: _F, more: type) -> _F:
 
 
 def _described(more: type) -> str:
-    """Return what the docstrings of ``more``, and of the types that it derives from, say of its options."""
+    """Return what the docstrings of ``more``, and of the types that it derives from,
+    say of its options.
+    """
     texts: dict[str, str] = {}
     for kind in (Rare, OfLoaders, more):
-        said = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+        said = (
+            (inspect.getdoc(kind) or "")
+            .partition("Attributes:\n")[2]
+            .partition("\n\n")[0]
+        )
         for text in re.split(r"^(?=\w)", dedent(said), flags=re.MULTILINE):
             texts[text.partition(":")[0]] = text.rstrip() + "\n"
     return "".join(texts[name] for name in more.__annotations__)

@@ -1,7 +1,8 @@
-"""The bounded queue between the prefetch thread, which calls ``put``, and the consumer, which calls ``get``.
+"""The bounded queue between the prefetch thread, which calls ``put``, and the consumer,
+which calls ``get``.
 
-Guarantees that after ``reset`` nothing of an earlier run (the batches from one position on) is handed out, and that
-both sides raise Terminated at once after ``terminate``.
+Guarantees that after ``reset`` nothing of an earlier run (the batches from one position
+on) is handed out, and that both sides raise Terminated at once after ``terminate``.
 """
 
 from __future__ import annotations
@@ -19,36 +20,55 @@ class Terminated(Exception):
 
 
 class _Communicator:
-    """A queue of at most ``n_prefetch`` deliveries (finished batches); ``taken`` is called with each as it is taken."""
+    """A queue of at most ``n_prefetch`` deliveries (finished batches); ``taken`` is
+    called with each as it is taken.
+    """
 
     def __init__(self, n_prefetch: int, taken: Callable[[Delivery], None]) -> None:
-        self._most, self._taken = n_prefetch, taken
-        self._lock = threading.RLock()  # the garbage collector may call terminate() in the thread that holds it
+        self._most = n_prefetch
+        self._taken = taken
+        # The garbage collector may call terminate() in the thread that holds it.
+        self._lock = threading.RLock()
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
-        self.queue: deque[Delivery] = deque()  # guarded by _lock, like all below; only the loop makes it longer
+        # Guarded by _lock, like all below; only the loop makes it longer.
+        self.queue: deque[Delivery] = deque()
         self._run = 0
         self._terminated = False
 
     def put(self, deliveries: Iterable[Delivery], run: int) -> None:
-        """Queue deliveries, waiting while the queue is full; drop them if they belong to an earlier run."""
+        """Queue deliveries, waiting while the queue is full; drop them if they belong
+        to an earlier run.
+        """
         with self._lock:
             for delivery in deliveries:
-                self._not_full.wait_for(lambda: self._terminated or run != self._run or len(self.queue) < self._most)
+                self._not_full.wait_for(
+                    lambda: (
+                        self._terminated
+                        or run != self._run
+                        or len(self.queue) < self._most
+                    )
+                )
                 if self._terminated:
                     raise Terminated
                 if run != self._run:
                     return
                 self.queue.append(delivery)
-                self._not_empty.notify_all()  # a thread that Ctrl-C woke may still be listed
+                # A thread that Ctrl-C woke may still be listed.
+                self._not_empty.notify_all()
 
     def get(self, stalled: Callable[[float], None], glance_s: float = 1.0) -> Delivery:
-        """Wait for the next delivery; every ``glance_s`` seconds ``stalled`` gets the time waited so far."""
-        stopwatch, waited = Stopwatch(glance_s), 0.0
+        """Wait for the next delivery; every ``glance_s`` seconds ``stalled`` gets the
+        time waited so far.
+        """
+        stopwatch = Stopwatch(glance_s)
+        waited = 0.0
         while True:
             try:
                 with self._lock:
-                    self._not_empty.wait_for(lambda: self.queue or self._terminated, glance_s)
+                    self._not_empty.wait_for(
+                        lambda: self.queue or self._terminated, glance_s
+                    )
                     if self.queue:
                         delivery = self.queue.popleft()
                         self._not_full.notify()
@@ -56,13 +76,16 @@ class _Communicator:
                         return delivery
                     if self._terminated:
                         raise Terminated
-            except RuntimeError as error:  # the lock was free: Ctrl-C came just as ``wait_for`` had released it
+            except RuntimeError as error:
+                # The lock was free: Ctrl-C came just as ``wait_for`` had released it.
                 raise error.__context__ or error from None
             waited += stopwatch.lap()
             stalled(waited)
 
     def reset(self, run: int) -> None:
-        """Drop the queued deliveries; from now on only deliveries of ``run`` are accepted."""
+        """Drop the queued deliveries; from now on only deliveries of ``run`` are
+        accepted.
+        """
         with self._lock:
             self._run = run
             self.queue.clear()

@@ -1,7 +1,9 @@
-"""Hooks: objects whose methods the engine calls when something happens to the batches of one loop.
+"""Hooks: objects whose methods the engine calls when something happens to the batches
+of one loop.
 
-A trace, receipts, and the copying ahead of a staged dataset are hooks.  Guarantees that a hook which raises is not
-called again, with one warning, and that it stops neither the training nor the end of the workers.
+A trace, receipts, and the copying ahead of a staged dataset are hooks.  Guarantees that
+a hook which raises is not called again, with one warning, and that it stops neither the
+training nor the end of the workers.
 """
 
 from __future__ import annotations
@@ -17,27 +19,33 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """The base class of all hooks; each method does nothing unless it is overridden.  A method must return quickly.
+    """The base class of all hooks; each method does nothing unless it is overridden.  A
+    method must return quickly.
 
-    Each loop has hooks of its own.  ``waited`` comes before the ``handed_out`` of its batch, perhaps several times.  A
-    dataset must not keep the hook that its ``mpiter_hook()`` returns, since workers get a copy of the dataset.
+    Each loop has hooks of its own.  ``waited`` comes before the ``handed_out`` of its
+    batch, perhaps several times.  A dataset must not keep the hook that its
+    ``mpiter_hook()`` returns, since workers get a copy of the dataset.
     """
 
-    # -- in the prefetch thread; without workers only the first two, in the consumer's ---------------------------
+    # -- in the prefetch thread; without workers only the first two, in the consumer's -
 
     def planned(self, plan: Plan, plans: Plans, began: float, ended: float) -> None:
-        """A batch was planned, which took from ``began`` to ``ended``; ``plans`` plans the batches after it."""
+        """A batch was planned, which took from ``began`` to ``ended``; ``plans`` plans
+        the batches after it.
+        """
 
     def answered(self, done: Done) -> None:
         """A worker has fetched a block (rows of one batch)."""
 
     def in_flight(self, batches: int, ready: int) -> None:
-        """Called after each feeding: ``batches`` batches are in flight, and ``ready`` of them are finished."""
+        """Called after each feeding: ``batches`` batches are in flight, and ``ready``
+        of them are finished.
+        """
 
     def lost(self, worker: int) -> None:
         """A worker has died, and is replaced."""
 
-    # -- in the consumer's thread --------------------------------------------------------------------------------
+    # -- in the consumer's thread ------------------------------------------------------
 
     def begun(self, cursor: Cursor, plans: Plans) -> None:
         """A run (the batches from one position on) begins at ``cursor``."""
@@ -45,17 +53,23 @@ class Hook:
     def waited(self, began: float, ended: float) -> None:
         """``next()`` has waited for a batch between these times."""
 
-    def handed_out(self, delivery: Delivery, samples: int | None, began: float, ended: float) -> None:
-        """The user is about to get a batch of ``samples`` samples; None for an error, an empty batch or the end.
+    def handed_out(
+        self, delivery: Delivery, samples: int | None, began: float, ended: float
+    ) -> None:
+        """The user is about to get a batch of ``samples`` samples; None for an error,
+        an empty batch or the end.
 
         The batch was opened between the times ``began`` and ``ended``.
         """
 
     def close(self) -> None:
-        """The loop has ended, or its iterator was collected; may be called several times, later, from any thread."""
+        """The loop has ended, or its iterator was collected; may be called several
+        times, later, from any thread.
+        """
 
 
-BY_OPTION: dict[str, Callable[[str], Any]] = {}  # makes the object for trace= or receipts= from a path
+# Makes the object for trace= or receipts= from a path.
+BY_OPTION: dict[str, Callable[[str], Any]] = {}
 
 
 class Hooks:
@@ -74,8 +88,12 @@ class Hooks:
             try:
                 getattr(hook, event.__name__)(*what)
             except Exception:
-                self._hooks = [one for one in self._hooks if one is not hook]  # the other thread may do the same
+                # The other thread may do the same.
+                self._hooks = [one for one in self._hooks if one is not hook]
                 name = f"{type(hook).__name__}.{event.__name__}()"
-                self.warn(f"{name} has failed and is told nothing more:\n{traceback.format_exc()}")
+                self.warn(
+                    f"{name} has failed and is told nothing "
+                    f"more:\n{traceback.format_exc()}"
+                )
                 if event is not Hook.close:
                     Hooks([hook]).tell(Hook.close)

@@ -1,8 +1,10 @@
-"""The record of unfinished batches: which rows (samples of a batch) are with a worker, and which are still to be sent.
+"""The record of unfinished batches: which rows (samples of a batch) are with a worker,
+and which are still to be sent.
 
-Used by the prefetch thread only.  Guarantees that every planned row is settled exactly once and sent again until it is;
-that batches leave in order (or, if asked, as they finish); and that a room, the memory of a batch, is given back only
-when no worker can write into it any more.
+Used by the prefetch thread only.  Guarantees that every planned row is settled exactly
+once and sent again until it is; that batches leave in order (or, if asked, as they
+finish); and that a room, the memory of a batch, is given back only when no worker can
+write into it any more.
 """
 
 from __future__ import annotations
@@ -19,42 +21,76 @@ from ..worker.block import Block, Done, Fault, Keys, Place, make_block
 from ..worker.board import Line
 from .delivery import Delivery, Room
 
-_Uncut = tuple[Delivery, int, int]  # a batch, and the range of its rows that are with no worker
+# A batch, and the range of its rows that are with no worker.
+_Uncut = tuple[Delivery, int, int]
 
 
 class Ledger:
-    """The unfinished rows of one run; ``give_back`` is called with a batch that isn't handed out."""
+    """The unfinished rows of one run; ``give_back`` is called with a batch that isn't
+    handed out.
+    """
 
-    def __init__(self, rules: Rules, give_back: Callable[[Delivery], None] = lambda batch: None) -> None:
-        self._rules, self._give_back = rules, give_back
+    def __init__(
+        self, rules: Rules, give_back: Callable[[Delivery], None] = lambda batch: None
+    ) -> None:
+        self._rules = rules
+        self._give_back = give_back
         self.batches: OrderedDict[int, Delivery] = OrderedDict()  # on their way
         self.uncut: deque[_Uncut] = deque()  # rows to be sent to workers
-        self.out: dict[int, tuple[Block, Delivery]] = {}  # blocks that are with workers, by number
+        # Blocks that are with workers, by number.
+        self.out: dict[int, tuple[Block, Delivery]] = {}
 
     def enter(self, plan: Plan, room: Room) -> None:
         """Add a batch that is to be fetched into ``room``."""
         batch = self.batches[plan.number] = Delivery(plan, room, plan.rows)
         self.uncut.append((batch, 0, plan.rows))
 
-    def cut(self, number: int, parts: int, dataset: int, seed: int, sent: float) -> Block:
-        """Cut the next block from the first batch with unsent rows: one of ``parts`` equal ones, or one row if 0."""
+    def cut(
+        self, number: int, parts: int, dataset: int, seed: int, sent: float
+    ) -> Block:
+        """Cut the next block from the first batch with unsent rows: one of ``parts``
+        equal ones, or one row if 0.
+        """
         batch, first, stop = self.uncut.popleft()
-        whole = batch.deaths <= self._rules.shares_memory  # else it isn't known which row was being fetched, or sent
-        rows = -(-batch.plan.rows // parts) if parts and whole else 1
+        # Else it isn't known which row was being fetched, or sent.
+        whole = batch.deaths <= self._rules.shares_memory
+        if parts and whole:
+            rows = -(-batch.plan.rows // parts)
+        else:
+            rows = 1
         if first + rows < stop:
             self.uncut.appendleft((batch, first + rows, stop))
             stop = first + rows
-        room, plan = batch.room, batch.plan
-        place = plan.number, first, stop - first, tuple(_part(plan.stretches, first, stop))
-        block = make_block((number, dataset, seed, *place, room.brief, room.address, batch.deaths > 0, sent))
+        room = batch.room
+        plan = batch.plan
+        place = (
+            plan.number,
+            first,
+            stop - first,
+            tuple(_part(plan.stretches, first, stop)),
+        )
+        block = make_block(
+            (
+                number,
+                dataset,
+                seed,
+                *place,
+                room.brief,
+                room.address,
+                batch.deaths > 0,
+                sent,
+            )
+        )
         batch.out += 1
         self.out[number] = block, batch
         return block
 
     def recall(self, numbers: Collection[int], is_lost: bool = False) -> int:
-        """Queue the rows of these blocks to be sent again, before any others; return the number of rows.
+        """Queue the rows of these blocks to be sent again, before any others; return
+        the number of rows.
 
-        Their worker is dead; or, with ``is_lost``, it could not be killed and may still write into the batches' memory.
+        Their worker is dead; or, with ``is_lost``, it could not be killed and may still
+        write into the batches' memory.
         """
         rows = 0
         for number in sorted(numbers, reverse=True):
@@ -72,9 +108,13 @@ class Ledger:
         return rows
 
     def in_hand(self, line: Line) -> tuple[Place, Any] | None:
-        """Return place and key of the row that a worker's line names; None if it isn't in the block that is named."""
+        """Return place and key of the row that a worker's line names; None if it isn't
+        in the block that is named.
+        """
         found = self.out.get(line.block)
-        return None if found is None else found[0].sample(line.row)
+        if found is None:
+            return None
+        return found[0].sample(line.row)
 
     def count_as_failed(self, fault: Fault) -> None:
         """Count a row that is with no worker as failed, so that it isn't sent again."""
@@ -90,10 +130,13 @@ class Ledger:
         self.uncut = uncut
 
     def settle(self, done: Done) -> tuple[Block, Delivery] | None:
-        """Note that a block was answered; return it with its batch, or None if the answer is no longer wanted."""
+        """Note that a block was answered; return it with its batch, or None if the
+        answer is no longer wanted.
+        """
         found = self.out.pop(done.number, None)
         if found is None:
-            return None  # it was recalled: the answer is from a thread that was given up
+            # It was recalled: the answer is from a thread that was given up.
+            return None
         block, batch = found
         batch.out -= 1
         if batch.is_abandoned:
@@ -137,14 +180,26 @@ class Ledger:
             self._give_back(batch)
 
 
-def _part(stretches: Iterable[Stretch], first: int, stop: int) -> Iterator[tuple[int, int, int, Keys]]:
-    """Yield the parts of a batch's stretches between two rows, lazily, since there may be very many stretches."""
+def _part(
+    stretches: Iterable[Stretch], first: int, stop: int
+) -> Iterator[tuple[int, int, int, Keys]]:
+    """Yield the parts of a batch's stretches between two rows, lazily, since there may
+    be very many stretches.
+    """
     for row, epoch, position, keys in stretches:
         if row >= stop:
             return
         if row < first or row + len(keys) > stop:
-            begin, end = max(first, row) - row, min(stop, row + len(keys)) - row
+            begin = max(first, row) - row
+            end = min(stop, row + len(keys)) - row
             if begin >= end:
                 continue
-            row, position, keys = row + begin, position + begin, keys[begin:end]
-        yield row, epoch, position, keys.tobytes() if isinstance(keys, np.ndarray) else keys
+            row = row + begin
+            position = position + begin
+            keys = keys[begin:end]
+        yield (
+            row,
+            epoch,
+            position,
+            keys.tobytes() if isinstance(keys, np.ndarray) else keys,
+        )

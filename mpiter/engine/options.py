@@ -1,8 +1,9 @@
 """The options of an iterator or a loader, checked once, at construction.
 
-Guarantees that numbers out of range, unknown words and options that contradict each other are refused at construction,
-by a message that names the argument, the value and the remedy.  Types are left to type checkers; what can only show
-later (whether a dataset can be pickled) is left to the first ``next()``.
+Guarantees that numbers out of range, unknown words and options that contradict each
+other are refused at construction, by a message that names the argument, the value and
+the remedy.  Types are left to type checkers; what can only show later (whether a
+dataset can be pickled) is left to the first ``next()``.
 """
 
 from __future__ import annotations
@@ -32,16 +33,22 @@ from .hook import BY_OPTION, Hook
 class _NoWorkers:
     """The backend for loading without workers, where the consumer's thread fetches."""
 
-    name, shares_memory, in_process, launch = "serial", True, True, None
+    name = "serial"
+    shares_memory = True
+    in_process = True
+    launch = None
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one iterator: its workers, how far ahead they fetch, and how samples are sent."""
+    """The options of one iterator: its workers, how far ahead they fetch, and how
+    samples are sent.
+    """
 
     dataset: Any
     batch_size: int = 1  # rows at the most
-    n_workers: int | None = None  # None: one for each core; 0: the consumer's thread fetches
+    # None: one for each core; 0: the consumer's thread fetches.
+    n_workers: int | None = None
     n_prefetch: int = 1
     dataset_timeout: float | None = 30.0
     sample_timeout: float | None = 600.0
@@ -50,30 +57,40 @@ class Options:
     backend: Any = "process"
     serializer: Any = "slots"
     copy: bool = False
-    on_error: Any = "raise"  # or "skip", or a Skip
+    # Or "skip", or a Skip.
+    on_error: Any = "raise"
     run_ahead: int | None = None
     worker_init: Callable[[Any], Any] | None = None
     in_order: bool = True
     ragged: str = "list"
-    trace: Any = None  # a Trace, or a path, which is replaced by one
-    shard: Any = None  # this rank's part; it is replaced by a Shard
-    receipts: Any = None  # a Receipts, or a folder, which is replaced by one
-    is_settled: bool = False  # take the dataset as it is, not as columns
-    lists_hold_samples: bool = False  # take it so if it is a list or a tuple
-    workers_name: str = "n_processes"  # the argument's name, for messages
+    # A Trace, or a path, which is replaced by one.
+    trace: Any = None
+    # This rank's part; it is replaced by a Shard.
+    shard: Any = None
+    # A Receipts, or a folder, which is replaced by one.
+    receipts: Any = None
+    # Take the dataset as it is, not as columns.
+    is_settled: bool = False
+    # Take it so if it is a list or a tuple.
+    lists_hold_samples: bool = False
+    # The argument's name, for messages.
+    workers_name: str = "n_processes"
     door: Door = BATCHES
     workers: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         if not self.is_settled:
             refuse_mistaken(self.dataset, self.batch_size)
-        holds_samples = self.lists_hold_samples and isinstance(self.dataset, (list, tuple))
+        holds_samples = self.lists_hold_samples and isinstance(
+            self.dataset, (list, tuple)
+        )
         if not (self.is_settled or holds_samples):
             self._set(dataset=as_dataset(self.dataset))
         if not hasattr(type(self.dataset), "__getitem__"):
             raise OptionError(
-                f"a dataset needs dataset[i], which {type(self.dataset).__name__} has not; pass a list, an array or an "
-                f"object with __len__ and __getitem__. mpiter.DataLoader takes what can only be iterated over."
+                f"a dataset needs dataset[i], which {type(self.dataset).__name__} has "
+                "not; pass a list, an array or an object with __len__ and "
+                "__getitem__. mpiter.DataLoader takes what can only be iterated over."
             )
         whole("batch_size", self.batch_size, least=1)
         whole(self.workers_name, self.n_workers, least=0, optional=True)
@@ -82,34 +99,57 @@ class Options:
         whole("maxtasksperchild", self.max_samples, least=1, optional=True)
         whole("seed", self.seed, optional=True)
         if self.seed is not None and not SEEDS[0] <= self.seed <= SEEDS[1]:
-            raise OptionError(f"seed has {int(self.seed).bit_length()} bits; use a whole number of at most 128.")
+            raise OptionError(
+                f"seed has {int(self.seed).bit_length()} bits; use a whole number of "
+                "at most 128."
+            )
         function("worker_init", self.worker_init)
         seconds("dataset_timeout", self.dataset_timeout)
         seconds("sample_timeout", self.sample_timeout)
-        if not isinstance(self.on_error, Skip) and self.on_error not in ("raise", "skip"):
-            raise OptionError(f"on_error={self.on_error!r} is unknown; use 'raise', 'skip' or Skip(most=…).")
+        if not isinstance(self.on_error, Skip) and self.on_error not in (
+            "raise",
+            "skip",
+        ):
+            raise OptionError(
+                f"on_error={self.on_error!r} is unknown; use 'raise', 'skip' or "
+                "Skip(most=…)."
+            )
         whole("most", getattr(self.on_error, "most", None), least=0, optional=True)
         settle_as(self.ragged)
         shard = shard_for(self.shard)
-        seed = 0 if self.seed is None and shard is not None else self.seed  # all ranks need the same
+        # All ranks need the same.
+        seed = 0 if self.seed is None and shard is not None else self.seed
         # plain numbers from here on: np.int64 overflows, and is no JSON
-        self._set(batch_size=int(self.batch_size), seed=None if seed is None else int(seed), shard=shard)
-        backend = backend_for(self.backend)  # which is checked even where there are no workers
+        self._set(
+            batch_size=int(self.batch_size),
+            seed=None if seed is None else int(seed),
+            shard=shard,
+        )
+        # Which is checked even where there are no workers.
+        backend = backend_for(self.backend)
         self._set(backend=_NoWorkers() if self.n_workers == 0 else backend)
         self._set(workers=self._count_workers())
         if self.receipts is not None and not self.in_order:
-            raise OptionError("receipts need in_order=True: else no audit could tell lost batches from coming ones.")
+            raise OptionError(
+                "receipts need in_order=True: else no audit could tell lost batches "
+                "from coming ones."
+            )
         for name in ("trace", "receipts"):
-            if (given := getattr(self, name)) is not None and not hasattr(given, "hook"):
+            if (given := getattr(self, name)) is not None and not hasattr(
+                given, "hook"
+            ):
                 if not given or not isinstance(given, (str, bytes, os.PathLike)):
                     raise OptionError(f"{name}={given!r:.60} must be a path.")
                 self._set(**{name: BY_OPTION[name](os.fsdecode(given))})
         if (check := getattr(self.backend, "check", None)) is not None:
             check(self)
-        if isinstance(self.serializer, str) and self.serializer not in ("slots", "packed"):
+        if isinstance(self.serializer, str) and self.serializer not in (
+            "slots",
+            "packed",
+        ):
             raise OptionError(
-                f"serializer={self.serializer!r:.60} is unknown; use 'slots', 'packed' or an object with pack and "
-                f"unpack."
+                f"serializer={self.serializer!r:.60} is unknown; use 'slots', 'packed' "
+                "or an object with pack and unpack."
             )
 
     def _set(self, **values: Any) -> None:
@@ -118,14 +158,23 @@ class Options:
 
     def _count_workers(self) -> int:
         if self.n_workers is not None:
-            return max(1, int(self.n_workers))  # where there are none, the consumer counts as one
-        if (count := getattr(self.backend, "count_workers", None)) is not None:  # where they are there already
+            # Where there are none, the consumer counts as one.
+            return max(1, int(self.n_workers))
+        # Where they are there already.
+        if (count := getattr(self.backend, "count_workers", None)) is not None:
             return int(count())
-        return cores() if self.shard is None else max(1, cores() // ranks_here())
+        if self.shard is None:
+            return cores()
+        return max(1, cores() // ranks_here())
 
     def hooks(self) -> list[Hook]:
-        """Return new hooks for one loop: those of the trace, the receipts and the dataset that there are."""
-        found = [] if self.trace is None else [self.trace.hook(self.rules(), self.backend.name)]
+        """Return new hooks for one loop: those of the trace, the receipts and the
+        dataset that there are.
+        """
+        if self.trace is None:
+            found = []
+        else:
+            found = [self.trace.hook(self.rules(), self.backend.name)]
         if self.receipts is not None:
             found.append(self.receipts.hook(self.shard))
         if (make := offered(users(self.dataset), "mpiter_hook")) is not None:
@@ -134,20 +183,30 @@ class Options:
 
     def share(self) -> Share:
         """Return this rank's part of the order."""
-        return WHOLE if self.shard is None else self.shard.share()
+        if self.shard is None:
+            return WHOLE
+        return self.shard.share()
 
     def check_drop_last(self) -> None:
         """Refuse ``drop_last`` together with a shard that promises every sample."""
         if self.shard is not None and self.shard.exact:
-            raise OptionError("drop_last leaves samples out, and Shard(exact=True) gives each: leave one of them out.")
+            raise OptionError(
+                "drop_last leaves samples out, and Shard(exact=True) gives each: "
+                "leave one of them out."
+            )
 
     def warn_of_disorder(self) -> None:
         """Warn that a state isn't exact if batches are handed out as they finish."""
         if not self.in_order:
-            warn("in_order=False: going on from a state, some samples may come twice, or never; see in_order=True.")
+            warn(
+                "in_order=False: going on from a state, some samples may come twice, "
+                "or never; see in_order=True."
+            )
 
     def prepare(self) -> None:
-        """Have the backend start what takes time, such as a fork server, because workers will be needed soon."""
+        """Have the backend start what takes time, such as a fork server, because
+        workers will be needed soon.
+        """
         if (prepare := getattr(self.backend, "prepare", None)) is not None:
             with interrupts_later():
                 prepare()
@@ -165,7 +224,9 @@ class Options:
             run_ahead=0 if alone else self.run_ahead,
             in_order=self.in_order,
             skips_errors=self.on_error != "raise",
-            most_skipped=self.on_error.most if isinstance(self.on_error, Skip) else None,
+            most_skipped=self.on_error.most
+            if isinstance(self.on_error, Skip)
+            else None,
             as_samples=as_samples,
             seed=seed,
             sample_timeout=self.sample_timeout,
@@ -175,14 +236,18 @@ class Options:
 
     @property
     def cargo(self) -> tuple[Any, Any]:
-        """What is sent to the workers: the dataset, and the function that they call first."""
+        """What is sent to the workers: the dataset, and the function that they call
+        first.
+        """
         return self.dataset, self.worker_init
 
 
 def seconds(name: str, value: Any) -> None:
     """Refuse a value that is no number of seconds."""
     if value is not None and not (isinstance(value, Real) and float(value) > 0):
-        raise OptionError(f"{name}={value!r} must be a number of seconds above 0, or None.")
+        raise OptionError(
+            f"{name}={value!r} must be a number of seconds above 0, or None."
+        )
 
 
 def function(name: str, value: Any) -> None:
@@ -192,17 +257,28 @@ def function(name: str, value: Any) -> None:
 
 
 def flag(name: str, value: Any) -> None:
-    """Refuse a value that is neither true nor false nor None, such as a word, which Python takes for true."""
-    is_one = isinstance(value, (bool, np.bool_)) or (isinstance(value, Integral) and value in (0, 1))
+    """Refuse a value that is neither true nor false nor None, such as a word, which
+    Python takes for true.
+    """
+    is_one = isinstance(value, (bool, np.bool_)) or (
+        isinstance(value, Integral) and value in (0, 1)
+    )
     if value is not None and not is_one:
         raise OptionError(f"{name}={value!r:.60} must be True or False.")
 
 
-def whole(name: str, value: Any, least: int | None = None, optional: bool = False) -> None:
-    """Refuse a value that is no whole number, or is less than ``least``; ``optional`` allows None."""
+def whole(
+    name: str, value: Any, least: int | None = None, optional: bool = False
+) -> None:
+    """Refuse a value that is no whole number, or is less than ``least``; ``optional``
+    allows None.
+    """
     if value is None and optional:
         return
     if not isinstance(value, Integral) or isinstance(value, bool):
-        raise OptionError(f"{name}={value!r:.60} must be a whole number{' or None' if optional else ''}.")
+        raise OptionError(
+            f"{name}={value!r:.60} must be a whole "
+            f"number{' or None' if optional else ''}."
+        )
     if least is not None and value < least:
         raise OptionError(f"{name}={value} must be at least {least}.")

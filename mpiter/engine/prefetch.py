@@ -1,8 +1,10 @@
-"""The prefetch loop: a thread that plans batches ahead of the consumer, has them fetched, and hands them over in order.
+"""The prefetch loop: a thread that plans batches ahead of the consumer, has them
+fetched, and hands them over in order.
 
-It waits in one place: for answers, for the ends of workers, and for its bell, which other threads ring.  Guarantees
-that batches in flight are bounded in number and in bytes; that every error is delivered to the consumer; and that any
-thread can stop the loop, even the garbage collector's, since it ends its workers itself.
+It waits in one place: for answers, for the ends of workers, and for its bell, which
+other threads ring.  Guarantees that batches in flight are bounded in number and in
+bytes; that every error is delivered to the consumer; and that any thread can stop the
+loop, even the garbage collector's, since it ends its workers itself.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ from .tally import Skipped, Tally
 from .team import Team
 
 _CLOSE_S = 4.5  # that closing may take
-_MOST_OUT = 2  # blocks with one worker: one that it fetches, one in its pipe…
-_DEAR_BLOCK_S = 0.01  # …but none waits behind a block that takes so long: another worker could take it
+# Blocks with one worker: one that it fetches, one in its pipe…
+_MOST_OUT = 2
+# …but none waits behind a block that takes so long: another worker could take it.
+_DEAR_BLOCK_S = 0.01
 
 
 class Run(NamedTuple):
@@ -50,38 +54,54 @@ class Run(NamedTuple):
 
 
 class _PrefetchLoop:
-    """The loop of one iterator; ``hire`` makes its workers, from the bell and a function that warns the user."""
+    """The loop of one iterator; ``hire`` makes its workers, from the bell and a
+    function that warns the user.
+    """
 
     _run: Run
 
     def __init__(
-        self, rules: Rules, hire: Callable[[Bell, Callable[[str], None]], Team], skipped: Skipped, hooks: Hooks
+        self,
+        rules: Rules,
+        hire: Callable[[Bell, Callable[[str], None]], Team],
+        skipped: Skipped,
+        hooks: Hooks,
     ) -> None:
-        self.pid, self.born = os.getpid(), home.generation
+        self.pid = os.getpid()
+        self.born = home.generation
         self.tally, self.notices = Tally(skipped), Notices()
-        self._rules, self._hire = rules, hire
-        self._bell, self._hooks = Bell(), hooks
+        self._rules = rules
+        self._hire = hire
+        self._bell = Bell()
+        self._hooks = hooks
         hooks.warn = self.notices.add
-        self._runs: deque[Run] = deque()  # that were asked for and not yet begun
+        # That were asked for and not yet begun.
+        self._runs: deque[Run] = deque()
         self.communicator = _Communicator(rules.n_prefetch, self._has_taken)
         self._recovery = Recovery(skips=rules.skips_errors)
-        self._team: Any = None  # a Team, while there is one
+        # A Team, while there is one.
+        self._team: Any = None
         self.ledger = Ledger(rules)
         self._thread: threading.Thread | None = None
         self._horizon = Horizon()
         self._ended = False  # the end has been delivered
         self._events: deque[Done | Lost | End] = deque()  # still to be handled
         self._numbers = itertools.count()
-        self._taken = 0  # deliveries that the consumer has taken
-        self._lacks_room = False  # there is no slot for another batch
-        self._is_held_up = False  # there is more to do once the consumer takes a delivery…
+        # Deliveries that the consumer has taken.
+        self._taken = 0
+        # There is no slot for another batch.
+        self._lacks_room = False
+        # There is more to do once the consumer takes a delivery…
+        self._is_held_up = False
         self._waits_for_room = False  # …which then rings the bell
         self._stopping = False
 
     def launch(self, run: Run) -> None:
         """Start the workers, in the caller's thread, then the loop's thread."""
         self.staff(run)
-        thread = threading.Thread(target=self._work, name="mpiter-prefetch", daemon=True)
+        thread = threading.Thread(
+            target=self._work, name="mpiter-prefetch", daemon=True
+        )
         with named_errors():
             thread.start()
         self._thread = thread
@@ -125,22 +145,31 @@ class _PrefetchLoop:
             self._thread.join(_CLOSE_S + 0.3)
 
     def carries(self, cargo: Any) -> bool:
-        """Return True if sending ``cargo`` to the workers now would change nothing for them."""
+        """Return True if sending ``cargo`` to the workers now would change nothing for
+        them.
+        """
         return (team := self._team) is not None and team.carries(cargo)
 
     @property
     def lines(self) -> list[Line]:
-        """Each worker's line on the board: shared integers that say which row it is fetching."""
-        return team.crew.board() if (team := self._team) else []
+        """Each worker's line on the board: shared integers that say which row it is
+        fetching.
+        """
+        if team := self._team:
+            return team.crew.board()
+        return []
 
     @property
     def pids(self) -> tuple[int, ...]:
         return team.crew.pids if (team := self._team) else ()
 
     def stats(self) -> Stats:
-        queued, team = [delivery.contents for delivery in self.communicator.queue.copy()], self._team
+        queued = [delivery.contents for delivery in self.communicator.queue.copy()]
+        team = self._team
         in_flight = len(self.ledger.batches) + len(queued)
-        waiting = sum(not found.copied for found in queued if found is not None and found.columns)
+        waiting = sum(
+            not found.copied for found in queued if found is not None and found.columns
+        )
         return Stats(
             **self.tally.look(),
             workers=self._rules.workers,
@@ -152,7 +181,7 @@ class _PrefetchLoop:
             leased_batches=max(0, team.rooms.slots.leased - waiting) if team else 0,
         )
 
-    # -- its thread ----------------------------------------------------------------------------------------------
+    # -- its thread --------------------------------------------------------------------
 
     def _work(self) -> None:
         never_interrupted()
@@ -165,20 +194,26 @@ class _PrefetchLoop:
             self._dispose()
 
     def turn(self) -> None:
-        """Make one pass of the loop: send blocks, hand over finished batches, wait, and handle what has happened."""
+        """Make one pass of the loop: send blocks, hand over finished batches, wait, and
+        handle what has happened.
+        """
         try:
             while self._runs:
                 self._begin(self._runs.popleft())
             self._is_held_up = self._lacks_room = False
-            taken, delivered = self._taken, self._delivered
+            taken = self._taken
+            delivered = self._delivered
             self._feed()
             self._hand_over()
             if self._lacks_room and delivered != self._delivered:
-                return  # copies were handed over, and their rooms are free
-            self._waits_for_room = self._is_held_up  # set before the look below: from now on each take rings the bell
+                # Copies were handed over, and their rooms are free.
+                return
+            # Set before the look below: from now on each take rings the bell.
+            self._waits_for_room = self._is_held_up
             if self._is_held_up and taken != self._taken:
                 self._waits_for_room = False
-                return  # meanwhile the consumer has taken some
+                # Meanwhile the consumer has taken some.
+                return
             if not self._events:
                 self._events.extend(self._team.crew.wait())
             self._waits_for_room = False
@@ -191,7 +226,9 @@ class _PrefetchLoop:
                     self._recover(event)
                 elif type(event) is Lost:
                     self.ledger.recall([event.number])
-                    raise not_sendable("a worker could not send its answer", event.error)
+                    raise not_sendable(
+                        "a worker could not send its answer", event.error
+                    )
         except Terminated:
             raise
         except BaseException as error:
@@ -199,15 +236,26 @@ class _PrefetchLoop:
 
     def _feed(self) -> None:
         """Send blocks (rows of one batch) to the workers that can take one."""
-        team, ledger = self._team, self.ledger
-        crew, rooms, (parts, most_out, most_in_flight) = team.crew, team.rooms, self._measure(team)
+        team = self._team
+        ledger = self.ledger
+        crew, rooms, (parts, most_out, most_in_flight) = (
+            team.crew,
+            team.rooms,
+            self._measure(team),
+        )
         for _ in range(crew.vacancies(most_out)):
             if not ledger.uncut and not self._plan(rooms, most_in_flight):
                 break
             if not crew.is_staffed:
                 crew.staff()
                 break  # no worker is ready
-            block = ledger.cut(next(self._numbers), parts, crew.dataset, self._run.seed, time.monotonic())
+            block = ledger.cut(
+                next(self._numbers),
+                parts,
+                crew.dataset,
+                self._run.seed,
+                time.monotonic(),
+            )
             try:
                 crew.map_async(block)
             except BaseException:
@@ -219,23 +267,38 @@ class _PrefetchLoop:
         self._hooks.tell(Hook.in_flight, len(ledger.batches) + ready, ready)
 
     def _measure(self, team: Team) -> tuple[int, int, int]:
-        """Return three numbers: the equal blocks to cut a batch into (0: send one row, to see a sample), the blocks
-        that a worker may have, and the batches that may be in flight."""
-        rules, rooms, horizon = self._rules, team.rooms, self._horizon
-        most, workers = rules.most, rules.workers
+        """Return three numbers: the equal blocks to cut a batch into (0: send one row,
+        to see a sample), the blocks that a worker may have, and the batches that may be
+        in flight.
+        """
+        rules = self._rules
+        rooms = team.rooms
+        horizon = self._horizon
+        most = rules.most
+        workers = rules.workers
         if size := rooms.bytes:
-            most = min(most, max(1, rooms.slots.most_bytes // size - rules.reserve) + rules.n_prefetch)
+            most = min(
+                most,
+                max(1, rooms.slots.most_bytes // size - rules.reserve)
+                + rules.n_prefetch,
+            )
         if rooms.is_new:
             horizon.peek()  # which sets horizon.rows
             if rooms.waits_for_a_sample(horizon.rows):
                 return 0, 1, most
         batch_s = self.tally.sample_s * horizon.rows
-        parts = workers if batch_s > rules.dear_s or most <= workers else 1
+        if batch_s > rules.dear_s or most <= workers:
+            parts = workers
+        else:
+            parts = 1
         return parts, _MOST_OUT if batch_s < parts * _DEAR_BLOCK_S else 1, most
 
     def _plan(self, rooms: Any, most_in_flight: int) -> bool:
-        """Plan one more batch and add it to the ledger; return False if the order or the memory has none to give."""
-        horizon, room = self._horizon, OBJECTS
+        """Plan one more batch and add it to the ledger; return False if the order or
+        the memory has none to give.
+        """
+        horizon = self._horizon
+        room = OBJECTS
         in_flight = len(self.ledger.batches) + len(self.communicator.queue)
         if in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
             self._is_held_up = not horizon.is_reached
@@ -243,8 +306,12 @@ class _PrefetchLoop:
         began = time.monotonic()
         if (plan := horizon.peek()) is None:
             return False
-        if not rooms.waits_for_a_sample(plan.rows) and (room := rooms.take(plan.rows)) is None:
-            self._lacks_room = True  # until a slot comes home, which rings the bell
+        if (
+            not rooms.waits_for_a_sample(plan.rows)
+            and (room := rooms.take(plan.rows)) is None
+        ):
+            # Until a slot comes home, which rings the bell.
+            self._lacks_room = True
             return False
         self.ledger.enter(plan, room)
         horizon.take()
@@ -254,16 +321,20 @@ class _PrefetchLoop:
     def _begin(self, run: Run) -> None:
         self.ledger.abandon()
         self._recovery.begin_anew()
-        self._run, self._epoch_taken = run, run.cursor.epoch
+        self._run = run
+        self._epoch_taken = run.cursor.epoch
         self._horizon.begin(run.cursor, run.plans)
-        self._ended, self._delivered = False, 0
+        self._ended = False
+        self._delivered = 0
 
     def _settle(self, done: Done) -> None:
         """Handle a worker's answer: note its rows as done, and store what came with it."""
         self.notices.add(*done.notices)
         if done.startup is not None:
             self._send_home()
-            raise WorkerStartError(f"worker {done.worker} could not start: {done.startup}")
+            raise WorkerStartError(
+                f"worker {done.worker} could not start: {done.startup}"
+            )
         found = self.ledger.settle(done)
         self.tally.fetched(done.rows, done.seconds, done.cpu_s)
         if found is not None:
@@ -272,22 +343,38 @@ class _PrefetchLoop:
                 try:
                     self._open(block, batch, *done.payload)
                 except BaseException as problem:
-                    # Unpickling runs the user's code: if it raises SystemExit, this batch fails, as for any error.
-                    what = f"a sample was sent but cannot be unpickled here: {type(problem).__name__}"
+                    # Unpickling runs the user's code: if it raises SystemExit, this
+                    # batch fails, as for any error.
+                    what = (
+                        "a sample was sent but cannot be unpickled here: "
+                        f"{type(problem).__name__}"
+                    )
                     batch.error = not_sendable(what, problem)
                 if not block.brief:
                     self._place(batch)
-            ends = done.faults and not self._rules.skips_errors and any(fault.ends_row for fault in done.faults)
+            ends = (
+                done.faults
+                and not self._rules.skips_errors
+                and any(fault.ends_row for fault in done.faults)
+            )
             if batch.error or ends:
                 self.ledger.ask_no_more(batch)
         self._hooks.tell(Hook.answered, done)
 
-    def _open(self, block: Block, batch: Delivery, columns: Any, rows: list[int], sealed: Any) -> None:
-        """Store the samples that were sent with an answer, instead of through shared memory."""
+    def _open(
+        self, block: Block, batch: Delivery, columns: Any, rows: list[int], sealed: Any
+    ) -> None:
+        """Store the samples that were sent with an answer, instead of through shared
+        memory.
+        """
         rooms = self._team.rooms
         if columns is not None:
             rooms.fill(batch.room, block.row, block.rows, columns)
-        values: Sequence[Any] = () if sealed is None else self._team.opens(sealed)
+        values: Sequence[Any]
+        if sealed is None:
+            values = ()
+        else:
+            values = self._team.opens(sealed)
         if not block.brief:
             batch.odd.update(zip([block.row + at for at in rows], values, strict=True))
             return
@@ -299,8 +386,11 @@ class _PrefetchLoop:
                 batch.asides[block.row + ~at] = value
 
     def _place(self, batch: Delivery) -> None:
-        """Write samples that came as objects into the columns of their batch, once the layout is known."""
-        rooms, found = self._team.rooms, [batch]
+        """Write samples that came as objects into the columns of their batch, once the
+        layout is known.
+        """
+        rooms = self._team.rooms
+        found = [batch]
         if rooms.is_new and batch.odd:
             rooms.learn(next(iter(batch.odd.values())), batch.plan.rows)
             found = list(self.ledger.batches.values())
@@ -310,8 +400,12 @@ class _PrefetchLoop:
             rooms.place(one)
 
     def _hand_over(self) -> None:
-        """Put finished batches, and the end of the run, into the communicator, as far as it has room."""
-        ledger, rooms, room = self.ledger, self._team.rooms, self._rules.n_prefetch - len(self.communicator.queue)
+        """Put finished batches, and the end of the run, into the communicator, as far
+        as it has room.
+        """
+        ledger = self.ledger
+        rooms = self._team.rooms
+        room = self._rules.n_prefetch - len(self.communicator.queue)
         deliveries = ledger.completed(room)
         for batch in deliveries:
             finish(batch, self._rules, self.tally, rooms.contents)
@@ -330,7 +424,9 @@ class _PrefetchLoop:
             self._deliver(deliveries)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
-        """Number the deliveries, so that the consumer notices if Ctrl-C loses one, and queue them."""
+        """Number the deliveries, so that the consumer notices if Ctrl-C loses one, and
+        queue them.
+        """
         for delivery in deliveries:
             delivery.number = self._delivered
             self._delivered += 1
@@ -347,7 +443,8 @@ class _PrefetchLoop:
     def _send_home(self) -> None:
         """End all workers; the next run starts new ones."""
         for end in self._events:
-            if type(end) is End:  # another worker ended at the same time
+            # Another worker ended at the same time.
+            if type(end) is End:
                 self.ledger.recall(end.blocks, is_lost=not end.is_gone)
                 self._recovery.restarts += not end.was_asked
         self._events.clear()
@@ -355,7 +452,9 @@ class _PrefetchLoop:
         self.ledger.recall(list(self.ledger.out), is_lost)
 
     def _fail(self, error: BaseException) -> None:
-        """Deliver an error that concerns more than one batch; the consumer may try again."""
+        """Deliver an error that concerns more than one batch; the consumer may try
+        again.
+        """
         self.ledger.abandon()
         self._horizon.end()
         self._ended = True
@@ -364,7 +463,8 @@ class _PrefetchLoop:
     def _dispose(self) -> None:
         self.communicator.terminate()
         self._recovery.begin_anew()
-        team, self._team = self._team, None
+        team = self._team
+        self._team = None
         if team is not None:
             team.close(_CLOSE_S)
         self._bell.close()

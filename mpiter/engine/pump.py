@@ -1,8 +1,10 @@
-"""The pump of an iterator or a loader: hands out one batch after the other, from any position that it is sent to.
+"""The pump of an iterator or a loader: hands out one batch after the other, from any
+position that it is sent to.
 
-It owns the prefetch loop.  Guarantees that ``cursor`` tells what has been handed out, never what is prefetched; that
-Ctrl-C in ``next()`` loses and repeats nothing; and that ``close()`` works from any thread, in any state, any number of
-times, and ends in bounded time, as do dropping the pump and leaving the interpreter.
+It owns the prefetch loop.  Guarantees that ``cursor`` tells what has been handed out,
+never what is prefetched; that Ctrl-C in ``next()`` loses and repeats nothing; and that
+``close()`` works from any thread, in any state, any number of times, and ends in
+bounded time, as do dropping the pump and leaving the interpreter.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..errors import IteratorClosed, MpiterError, UnevenSamples, could_not_start, name_samples, warn
+from ..errors import (
+    IteratorClosed,
+    MpiterError,
+    UnevenSamples,
+    could_not_start,
+    name_samples,
+    warn,
+)
 from ..order.cursor import Cursor, Plans
 from ..pool.endings import Patience, interval_for
 from ..pool.starting import interrupts_later
@@ -33,16 +42,21 @@ from .recovery import doings
 from .tally import Skipped
 from .team import Team
 
-NOTHING = object()  # in place of a batch whose samples were all left out
-Late = Callable[[float, float, str], Exception]  # takes the limit, the seconds waited, and what the workers do
+# In place of a batch whose samples were all left out.
+NOTHING = object()
+# Takes the limit, the seconds waited, and what the workers do.
+Late = Callable[[float, float, str], Exception]
 
 
 class Pumping:
-    """A position, the plans for the batches after it, and a loop that fetches them; derived classes make the loop.
+    """A position, the plans for the batches after it, and a loop that fetches them;
+    derived classes make the loop.
 
-    ``opens`` turns a batch's contents into the object that is handed out.  ``late`` makes the warning or the error for
-    a batch that takes longer than ``dataset_timeout``.  ``counts`` returns the number of samples in what ``opens`` has
-    made, where rows are not samples.  ``skipped`` counts samples left out; a loader's outlives its pumps.
+    ``opens`` turns a batch's contents into the object that is handed out.  ``late``
+    makes the warning or the error for a batch that takes longer than
+    ``dataset_timeout``.  ``counts`` returns the number of samples in what ``opens`` has
+    made, where rows are not samples.  ``skipped`` counts samples left out; a loader's
+    outlives its pumps.
     """
 
     loop: Any = None
@@ -52,10 +66,13 @@ class Pumping:
     _plans: Plans
     _hooks = Hooks()
     _letting_go: Any = None
-    _before: Cursor | None = None  # where the user was before batches that were left out whole
+    # Where the user was before batches that were left out whole.
+    _before: Cursor | None = None
     _has_ended = False  # every batch has been handed out
-    _has_stopped = False  # the run has: another one begins with the next batch
-    _taken = 0  # deliveries of the run that have been handed out
+    # The run has: another one begins with the next batch.
+    _has_stopped = False
+    # Deliveries of the run that have been handed out.
+    _taken = 0
 
     def __init__(
         self,
@@ -65,34 +82,49 @@ class Pumping:
         counts: Callable[[Any], int | None] | None = None,
         skipped: Skipped | None = None,
     ) -> None:
-        self.options, self._opens, self._late, self._counts = options, opens, late, counts
+        self.options = options
+        self._opens = opens
+        self._late = late
+        self._counts = counts
         self._all_skipped = skipped or Skipped()
-        self._one_at_a_time = threading.RLock()  # next() may be called by several threads
+        # next() may be called by several threads.
+        self._one_at_a_time = threading.RLock()
         home.locks.add(self._one_at_a_time)
         self._last_stats = Stats()
 
-    def go(self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None) -> None:
-        """Continue from ``cursor`` and drop the batches in flight; ``plans`` and ``seed`` replace the present ones."""
+    def go(
+        self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None
+    ) -> None:
+        """Continue from ``cursor`` and drop the batches in flight; ``plans`` and
+        ``seed`` replace the present ones.
+        """
         self.cursor = cursor
         if plans is not None:
             self._plans = plans
         if seed is not None:
             self.seed = seed
-        self._before, self._has_ended, self._has_stopped = None, False, True
+        self._before = None
+        self._has_ended = False
+        self._has_stopped = True
 
     def change(self, options: Options) -> None:
         """Use ``options`` from the next batch on, with new workers."""
         was_closed = self.is_closed
         self.close()
-        self.is_closed, self.options = was_closed, options
+        self.is_closed = was_closed
+        self.options = options
 
     def refresh(self) -> None:
-        """If the dataset has changed, end the workers, so that the next batch starts new ones."""
+        """If the dataset has changed, end the workers, so that the next batch starts
+        new ones.
+        """
         if self.loop is not None and not self.loop.carries(self.options.cargo):
             self.change(self.options)
 
     def next(self, passed: Callable[[], object] = lambda: None) -> Any:
-        """Return the next batch that has samples left; ``passed`` is called for each that has none and is skipped."""
+        """Return the next batch that has samples left; ``passed`` is called for each
+        that has none and is skipped.
+        """
         here = None
         try:
             with self._one_at_a_time:
@@ -103,7 +135,8 @@ class Pumping:
                     here = None
                     passed()
         except BaseException as error:
-            if here is not None and not isinstance(error, Exception):  # Ctrl-C: what was about to come comes again
+            # Ctrl-C: what was about to come comes again.
+            if here is not None and not isinstance(error, Exception):
                 (self.cursor, self._before), self._has_stopped = here, True
             raise
 
@@ -128,7 +161,8 @@ class Pumping:
         """Return the loop, with a run under way."""
         if self.is_closed:
             raise IteratorClosed("the iterator is closed; make a new one.")
-        if self.loop is None or self.loop.born != home.generation:  # the parent's loop: this process has been forked
+        # The parent's loop: this process has been forked.
+        if self.loop is None or self.loop.born != home.generation:
             self.loop = None
             if self._plans.end_at(self.cursor):
                 self._has_ended = True
@@ -144,7 +178,9 @@ class Pumping:
         """Make ``self.loop``, which fetches batches, and start it."""
 
     def _begin(self, loop: Any) -> None:
-        """Have the loop begin another run, at ``self.cursor``, the place after the last batch handed out."""
+        """Have the loop begin another run, at ``self.cursor``, the place after the last
+        batch handed out.
+        """
 
     def _fetch(self, loop: Any) -> Delivery:
         """Return the loop's next delivery."""
@@ -152,8 +188,10 @@ class Pumping:
 
     def _take(self, loop: Any) -> Delivery:
         """Wait for the loop's next delivery, and note for how long."""
-        tally, began = loop.tally, time.monotonic()
-        tally.waits = tally.waits[0], began  # at once: another thread may look
+        tally = loop.tally
+        began = time.monotonic()
+        # At once: another thread may look.
+        tally.waits = tally.waits[0], began
         try:
             return self._fetch(loop)
         finally:
@@ -162,7 +200,8 @@ class Pumping:
             self._hooks.tell(Hook.waited, began, ended)
 
     def _hand_out(self, loop: Any, delivery: Delivery) -> Any:
-        contents, plan = delivery.contents, delivery.plan
+        contents = delivery.contents
+        plan = delivery.plan
         if contents is None:
             self._advance(delivery)
             if delivery.error is not None:
@@ -173,10 +212,13 @@ class Pumping:
         try:
             batch = self._opens(contents)
         except Exception as error:  # samples that can't be stacked
-            self._advance(delivery)  # the batch counts as handed out, else it would come again and again
+            # The batch counts as handed out, else it would come again and again.
+            self._advance(delivery)
             if plan.samples is None:
                 keys = [key for stretch in plan.stretches for key in stretch.indices]
-                keys = [key for row, key in enumerate(keys) if row not in contents.failed]
+                keys = [
+                    key for row, key in enumerate(keys) if row not in contents.failed
+                ]
                 rows = error.rows if isinstance(error, UnevenSamples) else ()
                 name_samples(error, keys, rows or differing(samples_of(contents)))
             raise
@@ -191,14 +233,26 @@ class Pumping:
         self._advance(delivery, samples, began, time.monotonic())
         return batch
 
-    def _advance(self, delivery: Delivery, samples: int | None = None, began: float = 0.0, ended: float = 0.0) -> None:
+    def _advance(
+        self,
+        delivery: Delivery,
+        samples: int | None = None,
+        began: float = 0.0,
+        ended: float = 0.0,
+    ) -> None:
         """Move the cursor behind a delivery."""
         self._hooks.tell(Hook.handed_out, delivery, samples, began, ended)
         if not delivery.is_end:
-            after, before = delivery.plan.after, self._before
-            if before is not None:  # the user sees one step: an epoch that ended among the batches passed by must show
-                is_new, detail = after.epoch > before.epoch, before.epoch_detail
-                after = after._replace(is_new_epoch=is_new, previous_epoch_detail=detail)
+            after = delivery.plan.after
+            before = self._before
+            # The user sees one step: an epoch that ended among the batches passed by
+            # must show.
+            if before is not None:
+                is_new = after.epoch > before.epoch
+                detail = before.epoch_detail
+                after = after._replace(
+                    is_new_epoch=is_new, previous_epoch_detail=detail
+                )
             self.cursor = after
             if not delivery.is_empty:
                 self._before = None
@@ -206,12 +260,17 @@ class Pumping:
 
     def _course(self) -> Plans:
         """Return the plans for this rank's part of a run that begins here."""
-        plans = self._plans if self.options.shard is None else self._plans.shared(self.options.share())
+        if self.options.shard is None:
+            plans = self._plans
+        else:
+            plans = self._plans.shared(self.options.share())
         self._hooks.tell(Hook.begun, self.cursor, plans)
         return plans
 
     def _closed_meanwhile(self) -> IteratorClosed:
-        """Return the error for a ``next()`` during which another thread, or the dataset, closed the iterator."""
+        """Return the error for a ``next()`` during which another thread, or the
+        dataset, closed the iterator.
+        """
         lifetime.go_quietly()
         if self.is_closed:
             self.close()  # it may have been started since
@@ -234,13 +293,20 @@ class Pumping:
 
     def stats(self) -> Stats:
         """Return a snapshot of the counters."""
-        found, skipped = self._last_stats if self.loop is None else self.loop.stats(), self._all_skipped
+        if self.loop is None:
+            found = self._last_stats
+        else:
+            found = self.loop.stats()
+        skipped = self._all_skipped
         return replace(found, skipped=skipped.count, skips=skipped.first)
 
     def close(self) -> None:
-        """End the loop and give its memory back; batches that were handed out stay valid."""
+        """End the loop and give its memory back; batches that were handed out stay
+        valid.
+        """
         self.is_closed = True
-        loop, self.loop = self.loop, None
+        loop = self.loop
+        self.loop = None
         if loop is not None and loop.pid == os.getpid():
             # An interrupt may have come before there was one.
             if self._letting_go is not None:
@@ -252,14 +318,20 @@ class Pumping:
 
 
 class Pump(Pumping):
-    """Delivers batches that worker processes or threads fetch ahead, under the control of a prefetch loop."""
+    """Delivers batches that worker processes or threads fetch ahead, under the control
+    of a prefetch loop.
+    """
 
     _runs = 0
-    _in_hand: Delivery | None = None  # taken from the loop, not yet handed out
+    # Taken from the loop, not yet handed out.
+    _in_hand: Delivery | None = None
     _patience = Patience(None)
-    _lateness: Any = ()  # the type of a warning after which the batch may still come
+    # The type of a warning after which the batch may still come.
+    _lateness: Any = ()
 
-    def go(self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None) -> None:
+    def go(
+        self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None
+    ) -> None:
         super().go(cursor, plans, seed)
         if self.loop is not None and self.loop.pid == os.getpid():
             self._begin(self.loop)
@@ -270,14 +342,17 @@ class Pump(Pumping):
 
     def _run(self) -> Run:
         self._runs += 1
-        self._taken, self._in_hand = 0, None
+        self._taken = 0
+        self._in_hand = None
         return Run(self._runs, self.cursor, self.seed, self._course())
 
     def _take(self, loop: _PrefetchLoop) -> Delivery:
         if self._in_hand is None:
             self._in_hand = super()._take(loop)
-        loop.notices.give()  # a warning may be raised as an error: the batch then stays in hand
-        delivery, self._in_hand = self._in_hand, None
+        # A warning may be raised as an error: the batch then stays in hand.
+        loop.notices.give()
+        delivery = self._in_hand
+        self._in_hand = None
         self._has_stopped = delivery.is_end
         return delivery
 
@@ -286,23 +361,31 @@ class Pump(Pumping):
         self._patience, glance_s = Patience(limit), interval_for(limit)
         try:
             delivery = loop.communicator.get(self._waits, glance_s)
-            while delivery.number != self._taken:  # Ctrl-C came between the queue and the user, and a delivery was lost
+            # Ctrl-C came between the queue and the user, and a delivery was lost.
+            while delivery.number != self._taken:
                 self._begin(loop)
                 delivery = loop.communicator.get(self._waits, glance_s)
             return delivery
         except Terminated:
             raise self._closed_meanwhile() from None
         except BaseException as error:
-            self._has_stopped = not isinstance(error, self._lateness)  # after a warning the run continues
+            # After a warning the run continues.
+            self._has_stopped = not isinstance(error, self._lateness)
             raise
 
     def _waits(self, seconds: float) -> None:
-        """Warn, or raise an error, if no batch has come for longer than ``dataset_timeout``."""
-        loop, limit = self.loop, self.options.dataset_timeout
-        if loop is None or limit is None:  # closed meanwhile, or there is no limit
+        """Warn, or raise an error, if no batch has come for longer than
+        ``dataset_timeout``.
+        """
+        loop = self.loop
+        limit = self.options.dataset_timeout
+        # Closed meanwhile, or there is no limit.
+        if loop is None or limit is None:
             return
         if self._patience.ends(seconds, not any(line.ready for line in loop.lines)):
-            told = doings(loop.lines, loop.ledger) or "no worker is at a sample right now"
+            told = (
+                doings(loop.lines, loop.ledger) or "no worker is at a sample right now"
+            )
             problem = self._late(limit, seconds, told)
             self._lateness = type(problem)
             if not isinstance(problem, Warning):
@@ -311,10 +394,13 @@ class Pump(Pumping):
 
     def _launch(self) -> None:
         rules = self.options.rules(self.seed, as_samples=self._opens is Batch)
-        loop = _PrefetchLoop(rules, partial(Team, rules, self.options), self._all_skipped, self._hooks)
+        loop = _PrefetchLoop(
+            rules, partial(Team, rules, self.options), self._all_skipped, self._hooks
+        )
         run = self._run()
         self._letting_go = lifetime.end_with(self, loop)
-        with interrupts_later():  # Ctrl-C comes before workers are started or after the pump owns them
+        # Ctrl-C comes before workers are started or after the pump owns them.
+        with interrupts_later():
             try:
                 loop.launch(run)
             except BaseException as error:
@@ -323,6 +409,7 @@ class Pump(Pumping):
                 if isinstance(error, OSError) and not isinstance(error, MpiterError):
                     raise could_not_start(error) from error
                 raise
-            self.loop, self._has_stopped = loop, False
+            self.loop = loop
+            self._has_stopped = False
         if self.is_closed:
             raise self._closed_meanwhile()

@@ -1,8 +1,11 @@
-"""Rooms: the memory of batches in flight, laid out by the first sample, and laid out anew when many samples don't fit.
+"""Rooms: the memory of batches in flight, laid out by the first sample, and laid out
+anew when many samples don't fit.
 
-Guarantees that layouts only ever widen (a leaf that varies leaves the columns), so that they settle; that a slot is the
-consumer's alone once it is handed out; and that a consumer which keeps batches gets more slots, then copies, and never
-waits for its own batches.  A wrong layout costs speed, not correctness: a row that doesn't fit is sent as an object.
+Guarantees that layouts only ever widen (a leaf that varies leaves the columns), so that
+they settle; that a slot is the consumer's alone once it is handed out; and that a
+consumer which keeps batches gets more slots, then copies, and never waits for its own
+batches.  A wrong layout costs speed, not correctness: a row that doesn't fit is sent as
+an object.
 """
 
 from __future__ import annotations
@@ -12,20 +15,33 @@ from typing import Any
 
 from ..rules import Rules
 from ..samples.copying import copied
-from ..samples.tree import MANY, Aside, Contents, Layout, Node, check_memory, describe, is_record, merge, scatter
+from ..samples.tree import (
+    MANY,
+    Aside,
+    Contents,
+    Layout,
+    Node,
+    check_memory,
+    describe,
+    is_record,
+    merge,
+    scatter,
+)
 from ..transport.slots import Slots
 from .delivery import OBJECTS, Delivery, Room
 
-_COMMON = 4  # lay out anew when one row in four did not fit
+# Lay out anew when one row in four did not fit.
+_COMMON = 4
 _ASIDE = Aside()
 
 
 class Rooms:
     """Hands out the memory for the batches of one iterator.
 
-    ``slots`` lend the memory, and ``dumps`` pickles a layout for the workers.  ``warn`` warns the user in the coming
-    ``next()``.  With ``in_slots``, workers write into the slots themselves; else they send the rows, which are copied
-    there here.  With ``as_objects``, all samples are sent as objects.
+    ``slots`` lend the memory, and ``dumps`` pickles a layout for the workers.  ``warn``
+    warns the user in the coming ``next()``.  With ``in_slots``, workers write into the
+    slots themselves; else they send the rows, which are copied there here.  With
+    ``as_objects``, all samples are sent as objects.
     """
 
     def __init__(
@@ -38,8 +54,13 @@ class Rooms:
         in_slots: bool,
         as_objects: bool,
     ) -> None:
-        self._rules, self.slots, self._dumps, self._warn = rules, slots, dumps, warn
-        self._copy, self._in_slots, self._as_objects = copy, in_slots, as_objects
+        self._rules = rules
+        self.slots = slots
+        self._dumps = dumps
+        self._warn = warn
+        self._copy = copy
+        self._in_slots = in_slots
+        self._as_objects = as_objects
         self.bytes = 0  # of one room
         self._rows = 1  # of the largest batch so far
         self._tree: Node | None = None
@@ -49,43 +70,61 @@ class Rooms:
 
     @property
     def is_new(self) -> bool:
-        """True until the layout of the samples (shapes and dtypes of their columns) is known."""
+        """True until the layout of the samples (shapes and dtypes of their columns) is
+        known.
+        """
         return self._tree is None
 
     def waits_for_a_sample(self, rows: int) -> bool:
-        """Return True if a first sample must come before a batch of ``rows`` rows can have a room."""
+        """Return True if a first sample must come before a batch of ``rows`` rows can
+        have a room.
+        """
         return self._tree is None and (not self._as_objects or rows > MANY)
 
     def learn(self, sample: Any, rows: int) -> None:
-        """Lay out rooms for samples like ``sample``, the first of a batch of ``rows`` rows."""
+        """Lay out rooms for samples like ``sample``, the first of a batch of ``rows``
+        rows.
+        """
         tree = describe(sample)
         if self._as_objects:
             check_memory(tree, rows)
         self._tree = tree
         if self._rules.as_samples and is_record(tree):
-            self._tree = _ASIDE  # pickled as a whole: taking records apart and putting them together costs more
+            # Pickled as a whole: taking records apart and putting them together costs
+            # more.
+            self._tree = _ASIDE
 
     def take(self, rows: int) -> Room | None:
-        """Return a room for ``rows`` rows, or None if it must wait for a slot to be freed, which rings the bell."""
+        """Return a room for ``rows`` rows, or None if it must wait for a slot to be
+        freed, which rings the bell.
+        """
         if self._as_objects or self._tree is None:
             return OBJECTS
         if rows > self._rows or self._layout is None:
             self._rows = max(rows, self._rows)
             self._lay_out(self._tree)
         if (slot := self.slots.acquire()) is not None:
-            return Room(self._layout, self._brief, slot, slot.start if self._in_slots else None)
-        return None if self.slots.count > self.slots.leased else OBJECTS  # the consumer has them all
+            return Room(
+                self._layout, self._brief, slot, slot.start if self._in_slots else None
+            )
+        # The consumer has them all.
+        return None if self.slots.count > self.slots.leased else OBJECTS
 
     def _lay_out(self, tree: Node) -> None:
         self._tree, self._layout = tree, Layout(tree, self._rows)
-        self._brief, self.bytes = self._dumps(self._layout), self._layout.size
+        self._brief = self._dumps(self._layout)
+        self.bytes = self._layout.size
         self.slots.resize(self._layout.size)
 
     def fill(self, room: Room, row: int, rows: int, columns: list[Any]) -> None:
-        """Write ``rows`` rows that were sent as ``columns`` into the columns of ``room``, from row ``row`` on."""
+        """Write ``rows`` rows that were sent as ``columns`` into the columns of
+        ``room``, from row ``row`` on.
+        """
         assert room.layout is not None
         assert room.slot is not None
-        for column, raw in zip(room.layout.columns(self.slots.view(room.slot)), columns, strict=True):
+        for column, raw in zip(
+            room.layout.columns(self.slots.view(room.slot)), columns, strict=True
+        ):
             mine = column[row : row + rows]
             mine.reshape(-1).view("u1")[:] = memoryview(raw.memory)
 
@@ -99,16 +138,28 @@ class Rooms:
             values: list[Any] = []
             if scatter(room.layout.tree, [sample], iter(columns), row, values):
                 del batch.odd[row]
-                batch.asides[row] = tuple([copied(some[0]) for some in values])  # the dataset may overwrite it
+                # The dataset may overwrite it.
+                batch.asides[row] = tuple([copied(some[0]) for some in values])
 
     def contents(self, batch: Delivery, failed: frozenset[int]) -> Contents:
-        """Return the batch's contents without the rows that failed: leased, or copied, if a lease must not be given."""
-        layout, slot, rows, odd = batch.room.layout, batch.room.slot, batch.plan.rows, batch.odd
+        """Return the batch's contents without the rows that failed: leased, or copied,
+        if a lease must not be given.
+        """
+        layout = batch.room.layout
+        slot = batch.room.slot
+        rows = batch.plan.rows
+        odd = batch.odd
         if layout is None or slot is None:
-            return Contents(_ASIDE, rows, objects=[*map(odd.get, range(rows))], failed=failed)
+            return Contents(
+                _ASIDE, rows, objects=[*map(odd.get, range(rows))], failed=failed
+            )
         copies = batch.is_lost or self._copy or self._runs_short()
-        columns = layout.columns(self.slots.view(slot) if copies else self.slots.lease(slot), rows)
-        contents = Contents(layout.tree, rows, columns, odd=odd, failed=failed, copied=copies)
+        columns = layout.columns(
+            self.slots.view(slot) if copies else self.slots.lease(slot), rows
+        )
+        contents = Contents(
+            layout.tree, rows, columns, odd=odd, failed=failed, copied=copies
+        )
         if layout.asides:
             nothing = (None,) * layout.asides
             contents.asides = [batch.asides.get(row, nothing) for row in range(rows)]
@@ -116,7 +167,8 @@ class Rooms:
             contents.columns = [column.copy() for column in columns]
             self.give_back(batch)
         if odd and len(odd) * _COMMON >= rows and layout is self._layout:
-            tree = layout.tree  # widened, so that these samples fit too
+            # Widened, so that these samples fit too.
+            tree = layout.tree
             for sample in odd.values():
                 tree = merge(tree, describe(sample)) or tree
             if tree != layout.tree:
@@ -124,28 +176,36 @@ class Rooms:
         return contents
 
     def give_back(self, batch: Delivery) -> None:
-        """Take back the room of a batch that isn't handed out; if a worker may still write there, it is lost."""
-        slot, batch.room = batch.room.slot, OBJECTS
+        """Take back the room of a batch that isn't handed out; if a worker may still
+        write there, it is lost.
+        """
+        slot = batch.room.slot
+        batch.room = OBJECTS
         if slot is not None and batch.is_lost:
             self.slots.lose()
         elif slot is not None:
             self.slots.give_back(slot)
 
     def _runs_short(self) -> bool:
-        """Return True if the consumer keeps so many batches that too few slots would be left for the loop."""
-        slots, reserve = self.slots, self._rules.reserve
+        """Return True if the consumer keeps so many batches that too few slots would be
+        left for the loop.
+        """
+        slots = self.slots
+        reserve = self._rules.reserve
         if slots.can_lease(reserve):
             return False
         megabytes = f"{slots.bytes / 1e6:.0f}"
         if not self._warned and (slots.is_refused or slots.leased <= reserve):
             self._warn(
-                f"memory is short: the {slots.count} slots there are ({megabytes} MB) just serve the workers, so "
-                f"batches are handed out as copies. Lower batch_size or n_prefetch, or free memory."
+                f"memory is short: the {slots.count} slots there are ({megabytes} MB) "
+                "just serve the workers, so batches are handed out as copies. Lower "
+                "batch_size or n_prefetch, or free memory."
             )
         elif not self._warned:
             self._warn(
-                f"{slots.leased} batches are kept alive, all that fits into {megabytes} MB of shared memory; further "
-                f"ones are copied until some are dropped. Keep fewer batches, or pass copy=True."
+                f"{slots.leased} batches are kept alive, all that fits into "
+                f"{megabytes} MB of shared memory; further ones are copied until some "
+                "are dropped. Keep fewer batches, or pass copy=True."
             )
         self._warned = True
         return True

@@ -1,6 +1,7 @@
 """The counters of one iterator, which ``stats()`` reads.
 
-Written by the prefetch thread, except those about waiting and taking batches, which the consumer's thread writes.
+Written by the prefetch thread, except those about waiting and taking batches, which the
+consumer's thread writes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from ..stats import Stats
 from ..worker.block import Fault
 
 _LISTED = 100  # samples that were skipped
-_LOOK_S = 1.0  # between two looks that count as two
+# Between two looks that count as two.
+_LOOK_S = 1.0
 
 
 class Skipped:
@@ -44,28 +46,36 @@ class Tally:
     sample_s: float = 0.0
     sample_cpu_s: float = 0.0
     start_s: float = 0.0
-    waits: tuple[float, float | None] = (0.0, None)  # seconds that next() has waited; since when it waits now
+    # Seconds that next() has waited; since when it waits now.
+    waits: tuple[float, float | None] = (0.0, None)
     began: float | None = None  # when the first batch came
-    since: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins: when, what had been waited, for how many
+    # What is told begins: when, what had been waited, for how many.
+    since: tuple[float, float, int] = (0.0, 0.0, 0)
     looked: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins here next
-    barren: int = 0  # samples skipped since the last good one
+    # Samples skipped since the last good one.
+    barren: int = 0
 
     @property
     def wait_s(self) -> float:
         """The seconds that ``next()`` has waited, up to now."""
         seconds, since = self.waits
-        return seconds if since is None else seconds + time.monotonic() - since
+        if since is None:
+            return seconds
+        return seconds + time.monotonic() - since
 
     def handed_out(self, samples: int) -> None:
         """Count a batch of ``samples`` samples that the user gets."""
         if self.began is None:
-            self.began, self.start_s = time.monotonic(), self.wait_s
+            self.began = time.monotonic()
+            self.start_s = self.wait_s
             self.since = self.looked = self.began, self.wait_s, 0
         self.batches += 1
         self.samples += samples
 
     def fetched(self, samples: int, seconds: float, cpu_s: float) -> None:
-        """Note that fetching ``samples`` samples took ``seconds``, and update the moving average of one."""
+        """Note that fetching ``samples`` samples took ``seconds``, and update the
+        moving average of one.
+        """
         if not samples:
             return
         if not self.sample_s:
@@ -74,16 +84,28 @@ class Tally:
         self.sample_cpu_s += 0.25 * (cpu_s / samples - self.sample_cpu_s)
 
     def look(self) -> dict[str, Any]:
-        """Return the counters that ``Stats`` has under the same names, and its times since the last look.
+        """Return the counters that ``Stats`` has under the same names, and its times
+        since the last look.
 
-        A look within a second of the last one, or before another batch, continues its period: progress bars look often.
+        A look within a second of the last one, or before another batch, continues its
+        period: progress bars look often.
         """
-        found = {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
+        found = {
+            name: getattr(self, name)
+            for name in Stats.__dataclass_fields__
+            if hasattr(self, name)
+        }
         if self.began is None:
             return found
-        now, wait_s = time.monotonic(), self.wait_s
+        now = time.monotonic()
+        wait_s = self.wait_s
         if now - self.looked[0] >= _LOOK_S and self.batches > self.looked[2]:
-            self.since, self.looked = self.looked, (now, wait_s, self.batches)
+            self.since = self.looked
+            self.looked = (now, wait_s, self.batches)
         then, waited, batches = self.since
-        recent = {"recent_s": now - then, "recent_wait_s": wait_s - waited, "recent_batches": self.batches - batches}
+        recent = {
+            "recent_s": now - then,
+            "recent_wait_s": wait_s - waited,
+            "recent_batches": self.batches - batches,
+        }
         return found | recent

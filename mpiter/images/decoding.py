@@ -1,7 +1,9 @@
-"""Decodes a file's bytes: Pillow reads the header, simplejpeg or Pillow makes the pixels.
+"""Decodes a file's bytes: Pillow reads the header, simplejpeg or Pillow makes the
+pixels.
 
-simplejpeg gets only *ordinary* JPEG, which it decodes as Pillow does; what it fails at, Pillow decodes.  So both give
-the same pixels, and refuse the same files with the same ``BrokenImage``.  Pillow's ``MAX_IMAGE_PIXELS`` is the limit.
+simplejpeg gets only *ordinary* JPEG, which it decodes as Pillow does; what it fails at,
+Pillow decodes.  So both give the same pixels, and refuse the same files with the same
+``BrokenImage``.  Pillow's ``MAX_IMAGE_PIXELS`` is the limit.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from .transforms import check_is_one
 
 
 class BrokenImage(MpiterError, OSError):
-    """Raised for a file that was read but cannot be decoded: it is truncated, empty, too large, or no picture.
+    """Raised for a file that was read but cannot be decoded: it is truncated, empty,
+    too large, or no picture.
 
-    A file that cannot be read raises ``FileNotFoundError``, ``PermissionError`` and so on, which name the path too. All
-    of these are ``OSError``. The message names the file and the reason, which are also ``path`` and ``reason``.
+    A file that cannot be read raises ``FileNotFoundError``, ``PermissionError`` and so
+    on, which name the path too. All of these are ``OSError``. The message names the
+    file and the reason, which are also ``path`` and ``reason``.
 
     >>> raise BrokenImage("cat.jpg", "the file is empty")
     Traceback (most recent call last):
@@ -31,30 +35,40 @@ class BrokenImage(MpiterError, OSError):
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} cannot be decoded: {reason}.")
-        self.path, self.reason = path, reason
+        self.path = path
+        self.reason = reason
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path, self.reason)
 
 
 class Decoding:
-    """Decodes files to one mode: by simplejpeg where that gives Pillow's pixels, else by Pillow."""
+    """Decodes files to one mode: by simplejpeg where that gives Pillow's pixels, else
+    by Pillow.
+    """
 
     def __init__(self, decoder: str, mode: str) -> None:
         check_is_one("mode", mode, ("RGB", "RGBA", "L", "I;16"))
         check_is_one("decoder", decoder, ("auto", "pillow", "simplejpeg"))
         if importlib.util.find_spec("PIL") is None:
-            raise OptionError("pictures need Pillow, which is not installed: pip install Pillow.")
+            raise OptionError(
+                "pictures need Pillow, which is not installed: pip install Pillow."
+            )
         self._mode = mode
         self.has_simplejpeg = False
         if decoder != "pillow":
-            with contextlib.suppress(ImportError):  # not installed, or without the library that it needs
+            # Not installed, or without the library that it needs.
+            with contextlib.suppress(ImportError):
                 self.has_simplejpeg = bool(importlib.import_module("simplejpeg"))
         if decoder == "simplejpeg" and not self.has_simplejpeg:
-            raise OptionError("decoder='simplejpeg' cannot be imported; pip install 'mpiter[images]'.")
+            raise OptionError(
+                "decoder='simplejpeg' cannot be imported; pip install 'mpiter[images]'."
+            )
 
     def open(self, data: bytes, path: str) -> Any:
-        """Return the picture, as an array or, if Pillow has decoded it, as Pillow's image."""
+        """Return the picture, as an array or, if Pillow has decoded it, as Pillow's
+        image.
+        """
         data = bytes(memoryview(data))  # which may be a database's buffer
         if not data:
             raise BrokenImage(path, "the file is empty")
@@ -64,16 +78,23 @@ class Decoding:
                 import simplejpeg
 
                 space = "RGB" if self._mode == "RGB" else "GRAY"
-                with contextlib.suppress(ValueError, RuntimeError, OSError):  # Pillow tries it below
+                # Pillow tries it below.
+                with contextlib.suppress(ValueError, RuntimeError, OSError):
                     # libjpeg-turbo's slow, exact mode, which is Pillow's
-                    return simplejpeg.decode_jpeg(data, space, fastdct=False, fastupsample=False)
+                    return simplejpeg.decode_jpeg(
+                        data, space, fastdct=False, fastupsample=False
+                    )
             return _in_mode(image, self._mode)
         except MemoryError:
             raise
         except Exception as error:
-            name, reason = type(error).__name__, f"{type(error).__name__}: {error}".rstrip(".")
+            name = type(error).__name__
+            reason = f"{type(error).__name__}: {error}".rstrip(".")
             if name == "UnidentifiedImageError":
-                reason = f"Pillow can't identify it (damaged, or no picture); it begins with {data[:8]!r}"
+                reason = (
+                    "Pillow can't identify it (damaged, or no picture); it begins "
+                    f"with {data[:8]!r}"
+                )
             elif name.startswith("DecompressionBomb"):
                 reason += "; PIL.Image.MAX_IMAGE_PIXELS may be raised"
             raise BrokenImage(path, reason) from error
@@ -81,7 +102,9 @@ class Decoding:
 
 @functools.cache
 def _formats() -> list[str]:
-    """Return Pillow's formats, JPEG first, without PostScript, which would run Ghostscript on any file."""
+    """Return Pillow's formats, JPEG first, without PostScript, which would run
+    Ghostscript on any file.
+    """
     from PIL import Image
 
     Image.init()
@@ -92,30 +115,50 @@ def _opened(data: bytes) -> Any:
     """Return Pillow's image of a file, with its pixels not decoded yet."""
     from PIL import Image
 
-    image, most = Image.open(io.BytesIO(data), formats=_formats()), Image.MAX_IMAGE_PIXELS
-    if most is not None and image.width * image.height > most:  # Pillow itself would only warn
-        raise Image.DecompressionBombError(f"it has {image.width:,} × {image.height:,} pixels")
+    image = Image.open(io.BytesIO(data), formats=_formats())
+    most = Image.MAX_IMAGE_PIXELS
+    # Pillow itself would only warn.
+    if most is not None and image.width * image.height > most:
+        raise Image.DecompressionBombError(
+            f"it has {image.width:,} × {image.height:,} pixels"
+        )
     return image
 
 
 def _is_ordinary(image: Any, mode: str) -> bool:
-    """True for JPEG that all decoders decode alike: grey as "L" or "RGB", and colour stored as YCbCr as "RGB"."""
+    """True for JPEG that all decoders decode alike: grey as "L" or "RGB", and colour
+    stored as YCbCr as "RGB".
+    """
     if image.format not in ("JPEG", "MPO") or image.mode not in ("L", "RGB"):
         return False
-    is_ycc = image.info.get("adobe_transform", 1) == 1 and bytes(each[0] for each in image.layer) != b"RGB"
-    return mode in ("L", "RGB") if image.mode == "L" else mode == "RGB" and is_ycc
+    is_ycc = (
+        image.info.get("adobe_transform", 1) == 1
+        and bytes(each[0] for each in image.layer) != b"RGB"
+    )
+    if image.mode == "L":
+        return mode in ("L", "RGB")
+    return mode == "RGB" and is_ycc
 
 
 def _in_mode(image: Any, mode: str) -> Any:
-    """Convert ``image`` as Pillow does, except that 16-bit grey keeps its upper byte, as 16-bit colour does."""
+    """Convert ``image`` as Pillow does, except that 16-bit grey keeps its upper byte,
+    as 16-bit colour does.
+    """
     from PIL import Image
 
-    if image.mode.startswith("I"):  # I;16 of any byte order, or I, as which Pillow opens 16-bit PGM
+    # I;16 of any byte order, or I, as which Pillow opens 16-bit PGM.
+    if image.mode.startswith("I"):
         wide = np.asarray(image).clip(0, 0xFFFF).astype(np.uint16)
-        image = Image.fromarray(wide if mode == "I;16" else (wide >> 8).astype(np.uint8))
+        image = Image.fromarray(
+            wide if mode == "I;16" else (wide >> 8).astype(np.uint8)
+        )
     elif image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # as Pillow recommends
     if mode == "I;16" and image.mode != mode:
-        return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)  # 255, white, becomes 65535
+        # 255, white, becomes 65535.
+        return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
     image.load()
-    return image if image.mode == mode else image.convert(mode)  # convert would copy, which takes as long as resizing
+    # convert would copy, which takes as long as resizing
+    if image.mode == mode:
+        return image
+    return image.convert(mode)

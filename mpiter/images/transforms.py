@@ -1,7 +1,9 @@
-"""Transforms of pictures (uint8 arrays of height, width, channels), and adapters for those of other packages.
+"""Transforms of pictures (uint8 arrays of height, width, channels), and adapters for
+those of other packages.
 
-They draw from ``mpiter.get_rng()``, so a sample's draws depend on its place in the order, not on the worker.  Pillow
-resizes.  Albumentations' and torchvision's transforms are recognized by their modules' names.
+They draw from ``mpiter.get_rng()``, so a sample's draws depend on its place in the
+order, not on the worker.  Pillow resizes.  Albumentations' and torchvision's transforms
+are recognized by their modules' names.
 """
 
 from __future__ import annotations
@@ -21,13 +23,17 @@ from ..worker.seeding import get_rng
 
 Size = int | tuple[int, int]  # height and width
 Pair = tuple[float, float]
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, the usual ones
+# ImageNet's, the usual ones.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
-_TRIES = 10  # to draw a part that lies within the picture, as in torchvision
+# To draw a part that lies within the picture, as in torchvision.
+_TRIES = 10
 
 
 class Resize:
-    """Resizes to ``(height, width)``; a single number is the length of the shorter side.
+    """Resizes to ``(height, width)``; a single number is the length of the shorter
+    side.
 
     >>> import numpy as np
     >>> Resize(8)(np.zeros((16, 32, 3), np.uint8)).shape
@@ -36,7 +42,11 @@ class Resize:
 
     def __init__(self, size: Size, filter: Filter = "bilinear") -> None:
         check_is_one("filter", filter, get_args(Filter))
-        self.size: Any = _size(size) if isinstance(size, Iterable) else _size(size)[0]
+        self.size: Any
+        if isinstance(size, Iterable):
+            self.size = _size(size)
+        else:
+            self.size = _size(size)[0]
         self._filter = filter
 
     def __call__(self, image: Any) -> Any:
@@ -48,7 +58,8 @@ class Resize:
 
 
 class RandomResizedCrop:
-    """Cuts out a random part, with a share of the area in ``scale`` and width / height in ``ratio``, and resizes it.
+    """Cuts out a random part, with a share of the area in ``scale`` and width / height
+    in ``ratio``, and resizes it.
 
     Parts have the same distribution as torchvision's.
 
@@ -58,17 +69,29 @@ class RandomResizedCrop:
     """
 
     def __init__(
-        self, size: Size, scale: Pair = (0.08, 1.0), ratio: Pair = (3 / 4, 4 / 3), filter: Filter = "bilinear"
+        self,
+        size: Size,
+        scale: Pair = (0.08, 1.0),
+        ratio: Pair = (3 / 4, 4 / 3),
+        filter: Filter = "bilinear",
     ) -> None:
         check_is_one("filter", filter, get_args(Filter))
         _check_range("scale", scale)
         _check_range("ratio", ratio)
         if not (scale[0] <= 1 and scale[1] > 0 and ratio[0] > 0):
-            raise OptionError(f"scale={scale} must be shares of the area, from 0 to 1, and ratio={ratio} be above 0.")
-        self.size, self.scale, self.ratio, self._filter = _size(size), scale, ratio, filter
+            raise OptionError(
+                f"scale={scale} must be shares of the area, from 0 to 1, and "
+                f"ratio={ratio} be above 0."
+            )
+        self.size = _size(size)
+        self.scale = scale
+        self.ratio = ratio
+        self._filter = filter
 
     def __call__(self, image: Any) -> Any:
-        return _resized(_cut(image, *self.part(*size_of(image))), self.size, self._filter)
+        return _resized(
+            _cut(image, *self.part(*size_of(image))), self.size, self._filter
+        )
 
     def part(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Draw a part of a picture; return its top, left, height and width."""
@@ -76,36 +99,56 @@ class RandomResizedCrop:
         for _ in range(_TRIES):
             area = height * width * rng.uniform(*self.scale)
             ratio = math.exp(rng.uniform(low, high))
-            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            w = round(math.sqrt(area * ratio))
+            h = round(math.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
-                return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
-        h = min(height, max(1, round(width / self.ratio[0])))  # the middle, as near to the ratio as possible
+                return (
+                    int(rng.integers(height - h + 1)),
+                    int(rng.integers(width - w + 1)),
+                    h,
+                    w,
+                )
+        # The middle, as near to the ratio as possible.
+        h = min(height, max(1, round(width / self.ratio[0])))
         w = min(width, max(1, round(height * self.ratio[1])))
         return (height - h) // 2, (width - w) // 2, h, w
 
 
 class Crop:
-    """Cuts out a part of ``size``, random or central, after adding a black border of ``padding`` pixels on all sides.
+    """Cuts out a part of ``size``, random or central, after adding a black border of
+    ``padding`` pixels on all sides.
 
     >>> Crop(8, "random", padding=2).size
     (8, 8)
     """
 
-    def __init__(self, size: Size, at: Literal["center", "random"] = "center", padding: int = 0) -> None:
+    def __init__(
+        self, size: Size, at: Literal["center", "random"] = "center", padding: int = 0
+    ) -> None:
         check_is_one("at", at, ("center", "random"))
         whole("padding", padding, least=0)
-        self.size, self.at, self.padding = _size(size), at, padding
+        self.size = _size(size)
+        self.at = at
+        self.padding = padding
 
     def __call__(self, image: Any) -> Any:
         around = (self.padding, self.padding)
-        image = np.pad(plain(image), (around, around, (0, 0))) if self.padding else plain(image)
+        if self.padding:
+            image = np.pad(plain(image), (around, around, (0, 0)))
+        else:
+            image = plain(image)
         (height, width), (h, w) = size_of(image), self.size
         if h > height or w > width:
-            raise ValueError(f"Crop({self.size}) of a picture of {height, width}: it is too small; put Resize before.")
-        top, left = (height - h) // 2, (width - w) // 2
+            raise ValueError(
+                f"Crop({self.size}) of a picture of {height, width}: it is too small; "
+                "put Resize before."
+            )
+        top = (height - h) // 2
+        left = (width - w) // 2
         if self.at == "random":
             rng = get_rng()
-            top, left = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
+            top = int(rng.integers(height - h + 1))
+            left = int(rng.integers(width - w + 1))
         return _cut(image, top, left, h, w)
 
 
@@ -119,46 +162,66 @@ class Flip:
 
     def __init__(self, p: float = 0.5) -> None:
         if not isinstance(p, Real) or not 0 <= p <= 1:
-            raise OptionError(f"p={p!r:.60} must be a probability, a number from 0 to 1.")
+            raise OptionError(
+                f"p={p!r:.60} must be a probability, a number from 0 to 1."
+            )
         self.p: float = p
 
     def __call__(self, image: Any) -> Any:
         image = plain(image)
         if get_rng().random() >= self.p:
             return image
-        return image.take(np.arange(image.shape[1] - 1, -1, -1), axis=1)  # faster than copying a reversed view
+        # Faster than copying a reversed view.
+        return image.take(np.arange(image.shape[1] - 1, -1, -1), axis=1)
 
 
 class Normalize:
     """Computes ``(pixel / 255 - mean) / std`` of each channel, as float32.
 
-    Without it pixels stay uint8, a quarter of the bytes, and the device may compute the same.
+    Without it pixels stay uint8, a quarter of the bytes, and the device may compute the
+    same.
 
     >>> import numpy as np
     >>> Normalize(mean=(0.5,), std=(0.5,))(np.full((1, 1, 1), 255, np.uint8)).item()
     1.0
     """
 
-    def __init__(self, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> None:
-        means, stds = (np.asarray(given, np.float64).reshape(-1, 1, 1) for given in (mean, std))
+    def __init__(
+        self, mean: Sequence[float] = MEAN, std: Sequence[float] = STD
+    ) -> None:
+        means, stds = (
+            np.asarray(given, np.float64).reshape(-1, 1, 1) for given in (mean, std)
+        )
         if means.size != stds.size or not (stds > 0).all():
-            raise OptionError("Normalize: mean and std need equal lengths, and each std must be above 0.")
-        self._scale, self._shift = (1 / (255 * stds)).astype(np.float32), (-means / stds).astype(np.float32)
+            raise OptionError(
+                "Normalize: mean and std need equal lengths, and each std must be "
+                "above 0."
+            )
+        self._scale, self._shift = (
+            (1 / (255 * stds)).astype(np.float32),
+            (-means / stds).astype(np.float32),
+        )
 
     def __call__(self, image: Any) -> Any:
-        pixels, wanted = plain(image), self._scale.size
+        pixels = plain(image)
+        wanted = self._scale.size
         if pixels.dtype != np.uint8 or pixels.shape[2] != wanted:
             raise TypeError(
-                f"Normalize takes uint8 of {wanted} channels, not {pixels.dtype} of {pixels.shape[2]}: put it behind "
-                f"the transforms of pixels, before those that make floats, with a mean and a std for each channel."
+                f"Normalize takes uint8 of {wanted} channels, not {pixels.dtype} of "
+                f"{pixels.shape[2]}: put it behind the transforms of pixels, before "
+                "those that make floats, with a mean and a std for each channel."
             )
-        out = np.multiply(pixels.transpose(2, 0, 1), self._scale, dtype=np.float32, order="C")  # as "CHW" wants it
+        # As "CHW" wants it.
+        out = np.multiply(
+            pixels.transpose(2, 0, 1), self._scale, dtype=np.float32, order="C"
+        )
         out += self._shift
         return out.transpose(1, 2, 0)
 
 
 class Compose:
-    """Applies transforms one after the other, Albumentations' and torchvision's included.
+    """Applies transforms one after the other, Albumentations' and torchvision's
+    included.
 
     >>> import numpy as np
     >>> from mpiter.images import Flip, Resize
@@ -168,7 +231,10 @@ class Compose:
 
     def __init__(self, transforms: Iterable[Any], *apart: Never) -> None:
         if apart or not isinstance(transforms, Iterable):
-            raise OptionError("Compose takes the transforms in one list: Compose([Resize(256), Flip()]).")
+            raise OptionError(
+                "Compose takes the transforms in one list: Compose([Resize(256), "
+                "Flip()])."
+            )
         self._steps = list(map(adapted, transforms))
 
     def __call__(self, image: Any) -> Any:
@@ -179,20 +245,27 @@ class Compose:
 
 def adapted(transform: Any) -> Callable[[Any], Any]:
     """Return ``transform`` as a function that takes arrays and Pillow's images."""
-    if isinstance(transform, (Resize, RandomResizedCrop, Crop, Flip, Normalize, Compose)):
+    if isinstance(
+        transform, (Resize, RandomResizedCrop, Crop, Flip, Normalize, Compose)
+    ):
         return transform
     if isinstance(transform, type) or not callable(transform):
-        raise OptionError(f"transform={transform!r:.60} is no function; pass one of a picture, or a Compose.")
+        raise OptionError(
+            f"transform={transform!r:.60} is no function; pass one of a picture, or a "
+            "Compose."
+        )
     return partial(_applied, transform, type(transform).__module__.partition(".")[0])
 
 
 def _applied(transform: Any, library: str, image: Any) -> Any:
     """Apply a function of an array, or a transform of torchvision or Albumentations."""
-    if library == "torchvision":  # takes Pillow's images or tensors, and draws from torch's generator
+    # Takes Pillow's images or tensors, and draws from torch's generator.
+    if library == "torchvision":
         return transform(as_pillows(image) if isinstance(image, np.ndarray) else image)
     if library != "albumentations":
         return transform(plain(image))
-    if hasattr(transform, "set_random_state"):  # older versions draw from the global generators
+    # Older versions draw from the global generators.
+    if hasattr(transform, "set_random_state"):
         rng = get_rng()
         transform.set_random_state(rng, random.Random(int(rng.integers(1 << 62))))
     return transform(image=plain(image))["image"]
@@ -200,22 +273,39 @@ def _applied(transform: Any, library: str, image: Any) -> Any:
 
 def _size(size: Any) -> tuple[int, int]:
     """Return ``size``, which may be one number, as height and width."""
-    both = tuple(size) if isinstance(size, Iterable) else (size, size)
-    if len(both) != 2 or not all(isinstance(side, (int, np.integer)) and side > 0 for side in both):
-        raise OptionError(f"size={size!r:.80} must be a whole number of pixels, or two: (height, width).")
+    if isinstance(size, Iterable):
+        both = tuple(size)
+    else:
+        both = (size, size)
+    if len(both) != 2 or not all(
+        isinstance(side, (int, np.integer)) and side > 0 for side in both
+    ):
+        raise OptionError(
+            f"size={size!r:.80} must be a whole number of pixels, or two: (height, "
+            "width)."
+        )
     return int(both[0]), int(both[1])
 
 
 def _check_range(name: str, given: Any) -> None:
-    is_pair = isinstance(given, Sequence) and len(given) == 2 and all(isinstance(end, Real) for end in given)
+    is_pair = (
+        isinstance(given, Sequence)
+        and len(given) == 2
+        and all(isinstance(end, Real) for end in given)
+    )
     if not (is_pair and 0 <= given[0] <= given[1]):
-        raise OptionError(f"{name}={given!r:.60} must be two numbers, the lower first, such as (0.5, 1.0).")
+        raise OptionError(
+            f"{name}={given!r:.60} must be two numbers, the lower first, such as (0.5, "
+            "1.0)."
+        )
 
 
 def check_is_one(option: str, value: str, of: Iterable[str]) -> None:
     """Refuse a ``value`` that isn't among those of the option."""
     if value not in of:
-        raise OptionError(f"{option}={value!r} is unknown; use one of {', '.join(map(repr, of))}.")
+        raise OptionError(
+            f"{option}={value!r} is unknown; use one of {', '.join(map(repr, of))}."
+        )
 
 
 def is_pillows(image: Any) -> bool:
@@ -228,8 +318,13 @@ def size_of(image: Any) -> tuple[int, int]:
         return image.height, image.width
     if getattr(image, "ndim", 0) != 3:
         shape = getattr(image, "shape", None)
-        what = type(image).__name__ if shape is None else f"{type(image).__name__} of shape {tuple(shape)}"
-        raise TypeError(f"transforms take arrays of height, width, channels, not {what}.")
+        if shape is None:
+            what = type(image).__name__
+        else:
+            what = f"{type(image).__name__} of shape {tuple(shape)}"
+        raise TypeError(
+            f"transforms take arrays of height, width, channels, not {what}."
+        )
     height, width, _ = image.shape
     return height, width
 
@@ -238,7 +333,9 @@ def plain(image: Any) -> Any:
     """Return ``image``, an array or Pillow's, as an array of height, width, channels."""
     if is_pillows(image):
         image = np.array(image)
-        return image[:, :, None] if image.ndim == 2 else image
+        if image.ndim == 2:
+            return image[:, :, None]
+        return image
     size_of(image)
     return image
 
@@ -261,15 +358,20 @@ def _resized(image: Any, size: tuple[int, int], filter: Filter) -> Any:
 
 
 def as_pillows(image: Any) -> Any:
-    """Return ``image`` as Pillow's, which has no form for some dtypes and numbers of channels: a TypeError says so."""
+    """Return ``image`` as Pillow's, which has no form for some dtypes and numbers of
+    channels: a TypeError says so.
+    """
     if is_pillows(image):
         return image
     from PIL import Image
 
     try:
-        return Image.fromarray(np.ascontiguousarray(image[:, :, 0] if image.shape[2] == 1 else image))
+        return Image.fromarray(
+            np.ascontiguousarray(image[:, :, 0] if image.shape[2] == 1 else image)
+        )
     except TypeError as error:
         raise TypeError(
-            f"{error} ({image.dtype} of {image.shape[2]} channels): put what needs Pillow's pictures, such as Resize, "
-            f"before what makes floats, such as Normalize."
+            f"{error} ({image.dtype} of {image.shape[2]} channels): put what needs "
+            "Pillow's pictures, such as Resize, before what makes floats, such as "
+            "Normalize."
         ) from error

@@ -1,8 +1,10 @@
-"""The base class of all iterators: Chainer's interface, over a pump (which delivers batches from a position on).
+"""The base class of all iterators: Chainer's interface, over a pump (which delivers
+batches from a position on).
 
-Attributes and ``state_dict()`` describe what has been handed out, never what is prefetched.  Attributes may be assigned
-to: an order sampler takes effect with the next epoch, while another dataset, batch size or ``repeat`` needs new
-workers, which begin with the next batch.
+Attributes and ``state_dict()`` describe what has been handed out, never what is
+prefetched.  Attributes may be assigned to: an order sampler takes effect with the next
+epoch, while another dataset, batch size or ``repeat`` needs new workers, which begin
+with the next batch.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from ..engine.alone import pump_for
 from ..engine.options import Options, flag, function, whole
 from ..errors import IteratorClosed, OptionError, warn
 from ..order.cursor import Cursor, Pace, batches_of
-from ..order.order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
+from ..order.order import (
+    Given,
+    Listed,
+    Order,
+    Sampled,
+    SamplerOfTheMoment,
+    Sequential,
+    Shuffled,
+)
 from ..order.state import load, save
 from ..samples.batch import Batch
 from ..samples.tree import Contents
@@ -35,7 +45,8 @@ if TYPE_CHECKING:
 class Sampling:
     """The options that determine the epochs and their order."""
 
-    wrap: bool = False  # batches run on into the next epoch
+    # Batches run on into the next epoch.
+    wrap: bool = False
     epochs: int | None = 1
     drop_last: bool = False
     shuffle: bool | None = None
@@ -47,49 +58,73 @@ class Sampling:
         flag("drop_last", self.drop_last)
         function("order_sampler", self.order_sampler)
         if self.shuffle is not None and self.order_sampler is not None:
-            raise OptionError("shuffle and order_sampler exclude each other; leave shuffle at None to use the sampler.")
+            raise OptionError(
+                "shuffle and order_sampler exclude each other; leave shuffle at None "
+                "to use the sampler."
+            )
 
     def check(self, options: Options) -> None:
         """Refuse a dataset that can't be iterated over with these options."""
         try:
             length = len(options.dataset)
-        except TypeError as error:  # an array without a dimension, too
-            if offered(options.dataset, "__len__") is not None and not hasattr(options.dataset, "shape"):
-                raise OptionError(f"len(dataset) of {type(options.dataset).__name__} fails: {error}.") from error
+        except TypeError as error:
+            # An array without a dimension, too.
+            if offered(options.dataset, "__len__") is not None and not hasattr(
+                options.dataset, "shape"
+            ):
+                raise OptionError(
+                    f"len(dataset) of {type(options.dataset).__name__} fails: {error}."
+                ) from error
             raise OptionError(
-                f"a dataset needs len(dataset), which {type(options.dataset).__name__} has not; pass a list, an array "
-                f"or an object with __len__ and __getitem__."
+                f"a dataset needs len(dataset), which {type(options.dataset).__name__} "
+                "has not; pass a list, an array or an object with __len__ and "
+                "__getitem__."
             ) from error
         if self.wrap and length == 0 and self.order_sampler is None:
-            raise OptionError("the dataset is empty, so it cannot be repeated; pass repeat=False or fill it.")
+            raise OptionError(
+                "the dataset is empty, so it cannot be repeated; pass repeat=False or "
+                "fill it."
+            )
         if options.shard is not None and self.order_sampler is not None:
             raise OptionError(
-                "shard and order_sampler exclude each other: each rank would ask a sampler of its own, and these need "
-                "not agree.  Leave order_sampler out: shuffle and seed= make one order for all ranks."
+                "shard and order_sampler exclude each other: each rank would ask a "
+                "sampler of its own, and these need not agree.  Leave order_sampler "
+                "out: shuffle and seed= make one order for all ranks."
             )
         if self.drop_last:
             options.check_drop_last()
         drops = bool(self.drop_last)
-        if self.order_sampler is None and not batches_of(length, options.batch_size, drops, options.share()):
+        if self.order_sampler is None and not batches_of(
+            length, options.batch_size, drops, options.share()
+        ):
             why = "the dataset is empty"
             if length:
-                why = f"drop_last leaves out all {length} samples, since batch_size={options.batch_size}"
+                why = (
+                    f"drop_last leaves out all {length} samples, since "
+                    f"batch_size={options.batch_size}"
+                )
             warn(f"there is no batch in an epoch: {why}.")
 
     @property
     def shuffles(self) -> bool:
-        return self.order_sampler is None and (self.shuffle is None or bool(self.shuffle))
+        return self.order_sampler is None and (
+            self.shuffle is None or bool(self.shuffle)
+        )
 
 
 class DatasetIterator(Generic[Data_co]):
-    """An iterator over batches: a position in the epochs, and a pump that delivers the batches from there on."""
+    """An iterator over batches: a position in the epochs, and a pump that delivers the
+    batches from there on.
+    """
 
     class TimeoutWarning(RuntimeWarning):
         """No batch has come for longer than ``dataset_timeout`` seconds."""
 
     _revives = False  # may be used again after close()
-    _lists_hold_samples = False  # a list or a tuple of arrays is a dataset of these, not of their rows
-    _passes = 1  # over the epochs, with the present one
+    # A list or a tuple of arrays is a dataset of these, not of their rows.
+    _lists_hold_samples = False
+    # Over the epochs, with the present one.
+    _passes = 1
 
     def __init__(self, options: Options, sampling: Sampling) -> None:
         sampling.check(options)
@@ -101,10 +136,15 @@ class DatasetIterator(Generic[Data_co]):
     def _begin(self, options: Options) -> None:
         options.prepare()
         self._pump = pump_for(options, self._way_to_open(options), _late)
-        self._pump.seed = seed_for(draws=self._sampling.shuffles) if options.seed is None else options.seed
+        if options.seed is None:
+            self._pump.seed = seed_for(draws=self._sampling.shuffles)
+        else:
+            self._pump.seed = options.seed
 
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
-        """Return the function that turns a batch's contents into the object that is handed out."""
+        """Return the function that turns a batch's contents into the object that is
+        handed out.
+        """
         return Batch
 
     def __iter__(self) -> Self:
@@ -115,15 +155,26 @@ class DatasetIterator(Generic[Data_co]):
         return describing.in_a_line(self, type(self).__name__, self._facts)
 
     def _facts(self) -> describing.Facts:
-        options, here, pace = self._pump.options, self._cursor, self._pace
-        facts = [describing.source(options.dataset, f"batches of {options.batch_size}", options)]
-        share, length = options.share(), len(here.order)
+        options = self._pump.options
+        here = self._cursor
+        pace = self._pace
+        facts = [
+            describing.source(
+                options.dataset, f"batches of {options.batch_size}", options
+            )
+        ]
+        share = options.share()
+        length = len(here.order)
         if pace.wrap:  # no batch ends with the epoch
             facts.append(f"epoch {here.epoch}, sample {here.position:,} of {length:,}")
         else:
             batch = -(-here.position // share.step(pace.batch_size))
             facts.append(
-                describing.place(here.epoch, batch, batches_of(length, pace.batch_size, pace.drop_last, share))
+                describing.place(
+                    here.epoch,
+                    batch,
+                    batches_of(length, pace.batch_size, pace.drop_last, share),
+                )
             )
         return facts + ["closed"] * (self._pump.is_closed and not self._revives)
 
@@ -144,7 +195,9 @@ class DatasetIterator(Generic[Data_co]):
             raise
 
     def next(self: Iterator[B]) -> B:
-        """Return the next batch, as ``next(it)`` does; Chainer's programs call this method."""
+        """Return the next batch, as ``next(it)`` does; Chainer's programs call this
+        method.
+        """
         return self.__next__()
 
     @property
@@ -153,25 +206,44 @@ class DatasetIterator(Generic[Data_co]):
 
     @property
     def _pace(self) -> Pace:
-        """What cuts batches, in Python's own types, whatever ``np.int64(32)`` or ``repeat=1`` the user passed."""
+        """What cuts batches, in Python's own types, whatever ``np.int64(32)`` or
+        ``repeat=1`` the user passed.
+        """
         sampling = self._sampling
-        epochs = None if sampling.epochs is None else int(sampling.epochs) * self._passes
-        return Pace(self.batch_size, bool(sampling.wrap), epochs, bool(sampling.drop_last))
+        if sampling.epochs is None:
+            epochs = None
+        else:
+            epochs = int(sampling.epochs) * self._passes
+        return Pace(
+            self.batch_size, bool(sampling.wrap), epochs, bool(sampling.drop_last)
+        )
 
     def _go(self, cursor: Cursor, seed: int | None = None) -> None:
-        """Continue from ``cursor``, a position between two batches, and drop the batches in flight."""
+        """Continue from ``cursor``, a position between two batches, and drop the
+        batches in flight.
+        """
         self._pump.go(cursor, self._pace, seed)
 
     def _go_by(self, order: Order) -> None:
-        """Continue in another order, from the same position or, if that order is shorter, from its last sample."""
+        """Continue in another order, from the same position or, if that order is
+        shorter, from its last sample.
+        """
         here = self._cursor
-        self._go(here._replace(order=order, position=min(here.position, max(len(order) - 1, 0))))
+        self._go(
+            here._replace(
+                order=order, position=min(here.position, max(len(order) - 1, 0))
+            )
+        )
 
     def _order_of(self, epoch: int, indices: Any = None) -> Order:
-        """Return the order of an epoch; pass its ``indices`` if they don't follow from the seed."""
+        """Return the order of an epoch; pass its ``indices`` if they don't follow from
+        the seed.
+        """
         if self._sampler.sampler is not None:
             now = self._cursor.order
-            return now.instead(indices) if isinstance(now, Sampled) else Sampled(indices, self._sampler)
+            if isinstance(now, Sampled):
+                return now.instead(indices)
+            return Sampled(indices, self._sampler)
         length = len(self.dataset)
         if not self._sampling.shuffles:
             return Sequential(length)
@@ -189,7 +261,10 @@ class DatasetIterator(Generic[Data_co]):
         """Start again from the first epoch."""
         self._refuse_if_closed("be reset")
         now = self._cursor.order
-        order = now.over_again(len(self.dataset)) if isinstance(now, Sampled) else self._first_order()
+        if isinstance(now, Sampled):
+            order = now.over_again(len(self.dataset))
+        else:
+            order = self._first_order()
         self._go(Cursor(0, 0, False, order))
 
     @property
@@ -209,12 +284,16 @@ class DatasetIterator(Generic[Data_co]):
 
     @property
     def epoch_detail(self) -> float:
-        """The number of epochs as a float, including the finished part of the current one."""
+        """The number of epochs as a float, including the finished part of the current
+        one.
+        """
         return self._cursor.epoch_detail
 
     @property
     def previous_epoch_detail(self) -> float | None:
-        """The value of ``epoch_detail`` before the last batch; None before the first batch."""
+        """The value of ``epoch_detail`` before the last batch; None before the first
+        batch.
+        """
         detail = self._cursor.previous_epoch_detail
         return None if detail < 0 else detail
 
@@ -225,7 +304,9 @@ class DatasetIterator(Generic[Data_co]):
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """The process ids of the present workers, which change when workers are replaced."""
+        """The process ids of the present workers, which change when workers are
+        replaced.
+        """
         return self._pump.worker_pids
 
     def stats(self) -> Stats:
@@ -254,7 +335,9 @@ class DatasetIterator(Generic[Data_co]):
 
     @property
     def batch_size(self) -> int:
-        """The number of samples in a batch; a new value takes effect with the next batch."""
+        """The number of samples in a batch; a new value takes effect with the next
+        batch.
+        """
         return self._pump.options.batch_size
 
     @batch_size.setter
@@ -268,7 +351,9 @@ class DatasetIterator(Generic[Data_co]):
 
     @property
     def passes(self) -> int:
-        """The number of passes before the present one: of ``for`` loops that have gone through all ``epochs``."""
+        """The number of passes before the present one: of ``for`` loops that have gone
+        through all ``epochs``.
+        """
         return self._passes - 1
 
     @property
@@ -282,23 +367,34 @@ class DatasetIterator(Generic[Data_co]):
 
     @property
     def order_sampler(self) -> Any:
-        """Called for each epoch's order.  A new one takes effect with the next epoch; None (in sequence) at once."""
+        """Called for each epoch's order.  A new one takes effect with the next epoch;
+        None (in sequence) at once.
+        """
         return self._sampler.sampler
 
     @order_sampler.setter
     def order_sampler(self, sampler: Any) -> None:
-        sampling = replace(self._sampling, shuffle=False if sampler is None else None, order_sampler=sampler)
+        sampling = replace(
+            self._sampling,
+            shuffle=False if sampler is None else None,
+            order_sampler=sampler,
+        )
         sampling.check(self._pump.options)
         self._sampler.sampler = sampler
         order = self._cursor.order
         if sampler is None:
             self._sampling, order = sampling, Sequential(len(self.dataset))
         elif not isinstance(order, Sampled):
-            order = Sampled(np.arange(len(order)) if order.array() is None else order.array(), self._sampler)
+            order = Sampled(
+                np.arange(len(order)) if order.array() is None else order.array(),
+                self._sampler,
+            )
         self._go_by(order)
 
     def close(self) -> None:
-        """End the workers and free all resources; batches that were handed out stay valid."""
+        """End the workers and free all resources; batches that were handed out stay
+        valid.
+        """
         self._pump.close()
 
     def finalize(self) -> None:
@@ -316,24 +412,38 @@ class DatasetIterator(Generic[Data_co]):
             raise IteratorClosed(f"a closed iterator cannot {what}; make a new one.")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last batch handed out, as values that JSON can hold."""
+        """Return the position after the last batch handed out, as values that JSON can
+        hold.
+        """
         return save(self._cursor, self.seed, self._agreed())
 
     def load_state_dict(self, state: Any) -> None:
-        """Continue from where ``state`` was saved, with whatever number of workers it was saved."""
+        """Continue from where ``state`` was saved, with whatever number of workers it
+        was saved.
+        """
         self._refuse_if_closed("load a state")
         self._pump.options.warn_of_disorder()
         self._go(*load(state, self._agreed(), self._cursor.order))
 
     def _agreed(self) -> dict[str, Any]:
-        """Return what a state must agree with; the batch size isn't in it, since a position counts samples."""
+        """Return what a state must agree with; the batch size isn't in it, since a
+        position counts samples.
+        """
         pace = self._pace
-        return {"dataset_length": len(self.dataset), "wrap": pace.wrap, "drop_last": pace.drop_last}
+        return {
+            "dataset_length": len(self.dataset),
+            "wrap": pace.wrap,
+            "drop_last": pace.drop_last,
+        }
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle or copy the iterator: the copy is at the same position and has its own workers."""
+        """Pickle or copy the iterator: the copy is at the same position and has its own
+        workers.
+        """
         here: Any = self._cursor
-        here = here._replace(order=here.order.array() if isinstance(here.order, Listed) else None)
+        here = here._replace(
+            order=here.order.array() if isinstance(here.order, Listed) else None
+        )
         pump = replace(self._pump.options, seed=self.seed), here
         return {**self.__dict__, "_sampler": self._sampler.sampler, "_pump": pump}
 
@@ -346,4 +456,6 @@ class DatasetIterator(Generic[Data_co]):
 
 
 def _late(limit: float, waited: float, doings: str) -> Warning:
-    return DatasetIterator.TimeoutWarning(f"no batch for {waited:.0f} s (dataset_timeout={limit:g}); {doings}.")
+    return DatasetIterator.TimeoutWarning(
+        f"no batch for {waited:.0f} s (dataset_timeout={limit:g}); {doings}."
+    )

@@ -1,4 +1,6 @@
-"""The three iterators with Chainer's names, which differ only in what runs the fetches; and ``batches()``."""
+"""The three iterators with Chainer's names, which differ only in what runs the fetches;
+and ``batches()``.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,26 @@ from .iterator import DatasetIterator, Sampling
 
 
 def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Sampling:
-    return Sampling(repeat, None if repeat else 1, shuffle=shuffle, order_sampler=order_sampler)
+    return Sampling(
+        repeat, None if repeat else 1, shuffle=shuffle, order_sampler=order_sampler
+    )
 
 
 def _need_workers(name: str, number: Any) -> None:
     if number == 0:
-        raise OptionError(f"{name}=0 leaves no worker; use SerialIterator, which needs none.")
+        raise OptionError(
+            f"{name}=0 leaves no worker; use SerialIterator, which needs none."
+        )
 
 
 @takes(Rare)
 class MultiprocessIterator(DatasetIterator[Data_co]):
-    """Batches fetched ahead by worker processes: Chainer's arguments in Chainer's order, and those of ``batches()``.
+    """Batches fetched ahead by worker processes: Chainer's arguments in Chainer's
+    order, and those of ``batches()``.
 
-    ``repeat=True`` continues with the next epoch, without end; False stops after one, with a short last batch.
-    ``shared_mem`` is ignored, since slots are sized by what the samples need.  ``batches()`` explains all others but
-    the rare ones.
+    ``repeat=True`` continues with the next epoch, without end; False stops after one,
+    with a short last batch. ``shared_mem`` is ignored, since slots are sized by what
+    the samples need.  ``batches()`` explains all others but the rare ones.
 
     Args:
         options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
@@ -69,11 +76,21 @@ class MultiprocessIterator(DatasetIterator[Data_co]):
         self.shuffle = shuffle
         self.dataset_timeout = dataset_timeout
         self.maxtasksperchild = maxtasksperchild
-        ahead: dict[str, Any] = {"n_workers": n_processes, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
-        work: dict[str, Any] = {"max_samples": maxtasksperchild, "worker_init": worker_init, "backend": backend}
+        ahead: dict[str, Any] = {
+            "n_workers": n_processes,
+            "n_prefetch": n_prefetch,
+            "dataset_timeout": dataset_timeout,
+        }
+        work: dict[str, Any] = {
+            "max_samples": maxtasksperchild,
+            "worker_init": worker_init,
+            "backend": backend,
+        }
         order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
         order["lists_hold_samples"] = self._lists_hold_samples
-        made = Options(dataset, batch_size, door=ITERATORS, **order, **ahead, **work, **options)
+        made = Options(
+            dataset, batch_size, door=ITERATORS, **order, **ahead, **work, **options
+        )
         self.n_processes = made.workers
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
@@ -82,8 +99,9 @@ class MultiprocessIterator(DatasetIterator[Data_co]):
 class MultithreadIterator(DatasetIterator[Data_co]):
     """Batches fetched ahead by threads: for datasets that wait or release the GIL.
 
-    The arguments are those of ``MultiprocessIterator``, with ``n_threads`` for ``n_processes``.  A dataset that uses a
-    sample's memory again, even for a later batch, must return copies.
+    The arguments are those of ``MultiprocessIterator``, with ``n_threads`` for
+    ``n_processes``.  A dataset that uses a sample's memory again, even for a later
+    batch, must return copies.
 
     Args:
         options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
@@ -116,8 +134,16 @@ class MultithreadIterator(DatasetIterator[Data_co]):
         _need_workers("n_threads", n_threads)
         self.n_threads = n_threads
         self.shuffle = shuffle
-        ahead: dict[str, Any] = {"n_workers": n_threads, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
-        work: dict[str, Any] = {"worker_init": worker_init, "backend": "thread", "workers_name": "n_threads"}
+        ahead: dict[str, Any] = {
+            "n_workers": n_threads,
+            "n_prefetch": n_prefetch,
+            "dataset_timeout": dataset_timeout,
+        }
+        work: dict[str, Any] = {
+            "worker_init": worker_init,
+            "backend": "thread",
+            "workers_name": "n_threads",
+        }
         order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
         order["lists_hold_samples"] = self._lists_hold_samples
         made = Options(dataset, batch_size, **order, **ahead, **work, **options)
@@ -156,17 +182,26 @@ class SerialIterator(DatasetIterator[Data_co]):
         self.shuffle = shuffle
         order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
         order["lists_hold_samples"] = self._lists_hold_samples
-        made = Options(dataset, batch_size, n_workers=0, worker_init=worker_init, **order, **options)
+        made = Options(
+            dataset,
+            batch_size,
+            n_workers=0,
+            worker_init=worker_init,
+            **order,
+            **options,
+        )
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
 
 class Batches(Stacks[Data_co, Ragged_co], DatasetIterator[Data_co]):
     """An iterator of stacked batches; ``batches()`` makes it."""
 
-    _stays = False  # at the end of a pass, when the next ``for`` begins
+    # At the end of a pass, when the next ``for`` begins.
+    _stays = False
 
     if not TYPE_CHECKING:
-        __class_getitem__ = classmethod(GenericAlias)  # for fewer types, too: Python knows no defaults
+        # For fewer types, too: Python knows no defaults.
+        __class_getitem__ = classmethod(GenericAlias)
 
     @property
     def ragged(self) -> str:
@@ -177,9 +212,12 @@ class Batches(Stacks[Data_co, Ragged_co], DatasetIterator[Data_co]):
         return Columns(settle_as(options.ragged))
 
     def __iter__(self) -> Self:
-        """Continue this pass over the epochs, or begin the next pass if this one is at its end."""
+        """Continue this pass over the epochs, or begin the next pass if this one is at
+        its end.
+        """
         self._began = self.epoch, self.current_position
-        stays, self._stays = self._stays, False
+        stays = self._stays
+        self._stays = False
         if self._pace.end_at(self._cursor) and not stays:
             self._passes += 1
             super()._go(self._cursor)
@@ -191,25 +229,33 @@ class Batches(Stacks[Data_co, Ragged_co], DatasetIterator[Data_co]):
         return self._sampling.epochs is not None
 
     def stay_at_end(self) -> None:
-        """Have the next ``for`` find no batches, if the state that was loaded is of the end of a pass.
+        """Have the next ``for`` find no batches, if the state that was loaded is of the
+        end of a pass.
 
         This is for a program that goes on with what follows the pass's loop.
         """
         self._stays = True
 
     def _go(self, cursor: Cursor, seed: int | None = None) -> None:
-        if self._sampling.epochs:  # the pass that ends with the place, if it has got there
-            self._passes = max(1, -(-(cursor.epoch + (cursor.position > 0)) // self._sampling.epochs))
+        # The pass that ends with the place, if it has got there.
+        if self._sampling.epochs:
+            self._passes = max(
+                1, -(-(cursor.epoch + (cursor.position > 0)) // self._sampling.epochs)
+            )
         self._began = cursor.epoch, cursor.position
         super()._go(cursor, seed)
 
     def __len__(self) -> int:
-        """The number of batches in a pass; after a resume, of those that are left of it."""
+        """The number of batches in a pass; after a resume, of those that are left of
+        it.
+        """
         sampling, (epoch, position) = self._sampling, self._began
         if sampling.epochs is None:
             raise TypeError("endless batches have no length; pass epochs=.")
         share = self._pump.options.share()
-        in_epoch = batches_of(len(self._cursor.order), self.batch_size, bool(sampling.drop_last), share)
+        in_epoch = batches_of(
+            len(self._cursor.order), self.batch_size, bool(sampling.drop_last), share
+        )
         if self._pace.end_at(self._cursor):
             return in_epoch * sampling.epochs  # the next one
         left = in_epoch * (self._passes * sampling.epochs - epoch)
@@ -232,7 +278,9 @@ class Columns:
     def of_rows(self, samples: list[Any]) -> Any:
         """Return the columns of samples that this process has fetched itself."""
         found = self._stacks.columns(samples)
-        return collate(samples, self._settle, self._stacks) if found is None else found
+        if found is None:
+            return collate(samples, self._settle, self._stacks)
+        return found
 
 
 @takes(Rare)
@@ -251,37 +299,46 @@ def batches(
     maxtasksperchild: int | None = None,
     worker_init: Any = None,
     backend: Any = "process",
-    ragged: Ragged = "raise",  # type: ignore[assignment]  # its own default
+    # Its own default
+    ragged: Ragged = "raise",  # type: ignore[assignment]
     on_error: OnError = "raise",
     shard: Sharding = None,
     **options: Unpack[Rare],
 ) -> Batches[Data, Ragged]:
     """Iterate over ``dataset`` in stacked batches.
 
-    Each ``for`` loop over the result goes through ``epochs`` epochs, and the next ``for`` through the following ones.
-    After a ``for`` that was left early, the next one continues where it stopped.  ``reset()`` starts again from the
-    first epoch.
+    Each ``for`` loop over the result goes through ``epochs`` epochs, and the next
+    ``for`` through the following ones. After a ``for`` that was left early, the next
+    one continues where it stopped.  ``reset()`` starts again from the first epoch.
 
     Args:
-        dataset: anything with ``len`` and ``[]``: a list, an array, a tuple or dict of arrays, an object of yours.
+        dataset: anything with ``len`` and ``[]``: a list, an array, a tuple or dict of
+            arrays, an object of yours.
         batch_size: samples in a batch.
-        n_processes: worker processes.  None: one for each core that this process may use; 0: ``next()`` itself fetches.
-        shuffle: shuffle each epoch anew; None means True unless there is an ``order_sampler``.
-        seed: seed of the order and of the samples' randomness.  None draws one from NumPy's global generator, once.
+        n_processes: worker processes.  None: one for each core that this process may
+            use; 0: ``next()`` itself fetches.
+        shuffle: shuffle each epoch anew; None means True unless there is an
+            ``order_sampler``.
+        seed: seed of the order and of the samples' randomness.  None draws one from
+            NumPy's global generator, once.
         epochs: the number of epochs that one ``for`` goes through; None for no end.
         drop_last: leave out the last batch of an epoch if it is short.
         n_prefetch: finished batches that may wait for the consumer.
-        order_sampler: called as ``order_sampler(order, position)`` before each epoch; returns the next order.
-        dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for no limit.
-        maxtasksperchild: samples that a worker fetches before it is replaced by a fresh one.
+        order_sampler: called as ``order_sampler(order, position)`` before each epoch;
+            returns the next order.
+        dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is
+            given; None for no limit.
+        maxtasksperchild: samples that a worker fetches before it is replaced by a fresh
+            one.
         worker_init: called once in each worker with its ``WorkerInfo``.
-        backend: what runs the workers: "process", "thread", "ray", "mpi", or an object such as
-            ``mpiter.Process("spawn")``.
-        ragged: what is done with samples that differ in shape, or are None in places: "raise" an error, "list" them,
-            or "pad" them with zeros at the end.
-        on_error: "raise" raises the dataset's error in place of the batch, "skip" leaves the sample out;
-            ``Skip(most=100)`` leaves out at most 100 samples.
-        shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
+        backend: what runs the workers: "process", "thread", "ray", "mpi", or an object
+            such as ``mpiter.Process("spawn")``.
+        ragged: what is done with samples that differ in shape, or are None in places:
+            "raise" an error, "list" them, or "pad" them with zeros at the end.
+        on_error: "raise" raises the dataset's error in place of the batch, "skip"
+            leaves the sample out; ``Skip(most=100)`` leaves out at most 100 samples.
+        shard: this process's part, where several train together: "auto", ``(rank,
+            size)`` or ``mpiter.Shard``.
         options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
 
     >>> import numpy as np
@@ -291,8 +348,18 @@ def batches(
     (2, 2) [0 1]
     (2, 2) [2 3]
     """
-    ahead: dict[str, Any] = {"n_workers": n_processes, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
-    work: dict[str, Any] = {"max_samples": maxtasksperchild, "worker_init": worker_init, "backend": backend}
+    ahead: dict[str, Any] = {
+        "n_workers": n_processes,
+        "n_prefetch": n_prefetch,
+        "dataset_timeout": dataset_timeout,
+    }
+    work: dict[str, Any] = {
+        "max_samples": maxtasksperchild,
+        "worker_init": worker_init,
+        "backend": backend,
+    }
     order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
-    made = Options(dataset, batch_size, ragged=ragged, **order, **ahead, **work, **options)
+    made = Options(
+        dataset, batch_size, ragged=ragged, **order, **ahead, **work, **options
+    )
     return Batches(made, Sampling(False, epochs, drop_last, shuffle, order_sampler))

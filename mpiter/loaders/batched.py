@@ -1,8 +1,10 @@
-"""Whole batches as rows: one worker fetches all the samples of a batch and collates them there.
+"""Whole batches as rows: one worker fetches all the samples of a batch and collates
+them there.
 
-Guarantees that each sample fetched by ``[]`` has randomness of its own, that ``__getitems__`` is called once for a
-batch if the dataset has it, and that the user's code sees its own dataset, not this one.  If failing samples are
-skipped and ``__getitems__`` raises, it is called for each key alone, to find those that fail.
+Guarantees that each sample fetched by ``[]`` has randomness of its own, that
+``__getitems__`` is called once for a batch if the dataset has it, and that the user's
+code sees its own dataset, not this one.  If failing samples are skipped and
+``__getitems__`` raises, it is called for each key alone, to find those that fail.
 """
 
 from __future__ import annotations
@@ -18,13 +20,26 @@ from ..worker.here import AllLeftOut, NotOfASample, here, leave_out, let_pass
 
 
 class Batched(Wrapping):
-    """A dataset of batches: ``batched[keys]`` fetches the samples of ``keys`` from ``dataset`` and collates them.
+    """A dataset of batches: ``batched[keys]`` fetches the samples of ``keys`` from
+    ``dataset`` and collates them.
 
-    ``skips``: failing samples are left out.  ``stacks``: ``collate`` needs like samples.  ``alone``: it gets only one.
+    ``skips``: failing samples are left out.  ``stacks``: ``collate`` needs like
+    samples.  ``alone``: it gets only one.
     """
 
-    def __init__(self, dataset: Any, collate: Callable[[Any], Any], skips: bool, stacks: bool, alone: bool) -> None:
-        self.dataset, self._collate, self._skips, self._stacks, self._alone = dataset, collate, skips, stacks, alone
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Callable[[Any], Any],
+        skips: bool,
+        stacks: bool,
+        alone: bool,
+    ) -> None:
+        self.dataset = dataset
+        self._collate = collate
+        self._skips = skips
+        self._stacks = stacks
+        self._alone = alone
         self._reads_many = not alone and bool(getattr(dataset, "__getitems__", None))
 
     def __getitem__(self, keys: Sequence[Any]) -> Any:
@@ -39,16 +54,24 @@ class Batched(Wrapping):
             let_pass(error)
             raise NotOfASample from error
 
-    def _rows_of(self, error: BaseException, samples: Any, keys: Sequence[Any]) -> Sequence[int]:
-        """Return the places in ``keys`` of the samples that an error of ``collate`` is about; none if unknown."""
+    def _rows_of(
+        self, error: BaseException, samples: Any, keys: Sequence[Any]
+    ) -> Sequence[int]:
+        """Return the places in ``keys`` of the samples that an error of ``collate`` is
+        about; none if unknown.
+        """
         if len(keys) == 1:
             return (0,)
         if isinstance(error, UnevenSamples) and error.rows:
             return error.rows
-        return differing(samples) if self._stacks else ()
+        if self._stacks:
+            return differing(samples)
+        return ()
 
     def _fetched(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """Return the samples and their keys; without those that failed, if failing samples are skipped."""
+        """Return the samples and their keys; without those that failed, if failing
+        samples are skipped.
+        """
         reads_many = self._reads_many
         if reads_many:
             try:
@@ -57,11 +80,14 @@ class Batched(Wrapping):
                 if not self._skips:
                     raise
                 let_pass(error)
-        found, bad = list[Any](), set[int]()
-        dataset, frame = self.dataset, here.now
+        found = list[Any]()
+        bad = set[int]()
+        dataset = self.dataset
+        frame = here.now
         for at, key in enumerate(keys):
             try:
-                # This loop runs for each sample, so it calls nothing where nothing is to be seeded.
+                # This loop runs for each sample, so it calls nothing where nothing is
+                # to be seeded.
                 if frame.seeds:
                     seeding.step_to(at)
                 else:
@@ -69,7 +95,10 @@ class Batched(Wrapping):
                 found.append(self._together([key]) if reads_many else dataset[key])
             except BaseException as error:
                 if isinstance(error, Exception) and not self._alone:
-                    error.add_note(f"mpiter: dataset[{key!r:.60}], number {at} of the samples of this batch")
+                    error.add_note(
+                        f"mpiter: dataset[{key!r:.60}], number {at} of the samples of "
+                        "this batch"
+                    )
                 if not self._skips:
                     raise
                 leave_out(error, key, at)
@@ -79,7 +108,8 @@ class Batched(Wrapping):
             if not keys:
                 raise AllLeftOut
         if reads_many:
-            if not all(isinstance(some, (list, tuple)) for some in found):  # only the dataset can join them
+            # Only the dataset can join them.
+            if not all(isinstance(some, (list, tuple)) for some in found):
                 seeding.step_to(0)
                 return self._together(keys), keys
             found = [sample for some in found for sample in some]
@@ -88,9 +118,12 @@ class Batched(Wrapping):
     def _together(self, keys: Sequence[Any]) -> Any:
         seeding.begin_anew()
         samples = self.dataset.__getitems__(list(keys))
-        if type(samples) is list:  # the usual case; asking whether it is an iterator takes a while
+        # The usual case; asking whether it is an iterator takes a while.
+        if type(samples) is list:
             return samples
-        return list(samples) if isinstance(samples, Iterator) else samples
+        if isinstance(samples, Iterator):
+            return list(samples)
+        return samples
 
 
 def unchanged(sample: Any) -> Any:

@@ -1,9 +1,11 @@
-"""The batches of a loader's epoch, from any place on: slices of an order, or the keys that a sampler gives.
+"""The batches of a loader's epoch, from any place on: slices of an order, or the keys
+that a sampler gives.
 
-A sampler is opaque: it may draw from a generator that it holds, from the loader's, or from the global ones.  So
-``Drawn`` iterates over it in the user's own thread, and no further ahead than batches may be in flight.  Guarantees
-that a sampler is asked for each batch once, however often the loop starts again; that its error is raised in place of
-the batch; and that a checksum shows whether it has given the same keys as before.
+A sampler is opaque: it may draw from a generator that it holds, from the loader's, or
+from the global ones.  So ``Drawn`` iterates over it in the user's own thread, and no
+further ahead than batches may be in flight.  Guarantees that a sampler is asked for
+each batch once, however often the loop starts again; that its error is raised in place
+of the batch; and that a checksum shows whether it has given the same keys as before.
 """
 
 from __future__ import annotations
@@ -32,27 +34,37 @@ from .shards import check_told
 
 _MANY = 1 << 12  # keys that are skipped at once
 _OF_LISTS: type[Iterator[Any]] = type(iter([]))
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in a repr; it differs between processes
+# In a repr; it differs between processes.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class Place(NamedTuple):
     """The place where an epoch begins or goes on.
 
-    ``position`` and ``drawn`` count samples, those of all ranks together; with a batch sampler or a stream, batches.
+    ``position`` and ``drawn`` count samples, those of all ranks together; with a batch
+    sampler or a stream, batches.
     """
 
     epoch: int = 0
-    position: int = 0  # handed out before; a short last batch that is dropped counts as handed out
-    generators: dict[str, Any] | None = None  # states of the sampler's random generators; None: as they are now
-    drawn: int = 0  # how much of ``position`` the sampler or the stream has given; all below describes that part:
+    # Handed out before; a short last batch that is dropped counts as handed out.
+    position: int = 0
+    # States of the sampler's random generators; None: as they are now.
+    generators: dict[str, Any] | None = None
+    # How much of ``position`` the sampler or the stream has given; all below describes
+    # that part:
+    drawn: int = 0
     checksum: int = 0  # of the sampler's keys
     samples: int = 0  # the number of its keys
-    stream: dict[str, Any] | None = None  # how far each shard of a stream has been read
-    keeps_seed: bool = False  # the epoch has the seed of the one before it; none is drawn when it begins
+    # How far each shard of a stream has been read.
+    stream: dict[str, Any] | None = None
+    # The epoch has the seed of the one before it; none is drawn when it begins.
+    keeps_seed: bool = False
 
 
 def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
-    """Return a state; ``agreed`` are the options that a loader which loads it must agree with."""
+    """Return a state; ``agreed`` are the options that a loader which loads it must
+    agree with.
+    """
     return {
         **begun(agreed, seed),
         "epoch": place.epoch,
@@ -66,11 +78,17 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
-    """Return the place and the seed in ``state``; raise a StateError that says what is wrong with it."""
+    """Return the place and the seed in ``state``; raise a StateError that says what is
+    wrong with it.
+    """
     seed = check(state, agreed, "loader")
     place = Place(
         epoch=number_of(state, "epoch"),
-        position=(position := number_of(state, "position", high=agreed.get("dataset_length", LARGEST))),
+        position=(
+            position := number_of(
+                state, "position", high=agreed.get("dataset_length", LARGEST)
+            )
+        ),
         generators=typed(state, "generators", dict),
         drawn=number_of(state, "drawn", high=position),
         checksum=number_of(state, "checksum"),
@@ -82,36 +100,55 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
 
 
 def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
-    """Return how far each shard of a stream has been read according to ``state``, once that is checked."""
+    """Return how far each shard of a stream has been read according to ``state``, once
+    that is checked.
+    """
     stream: dict[str, Any] = typed(state, "stream", dict)
-    is_own, shards = typed(stream, "is_own", bool), typed(stream, "shards", list)
+    is_own = typed(stream, "is_own", bool)
+    shards = typed(stream, "shards", list)
     if not shards:
         raise StateError("the state is of a stream without any shard.")
     number_of(stream, "turn", high=len(shards) - 1 if is_own else LARGEST)
     for shard in shards:
         own = number_of(shard, "batches")
-        batches = own if is_own else number_of(state, "drawn")
+        if is_own:
+            batches = own
+        else:
+            batches = number_of(state, "drawn")
         typed(shard, "has_ended", bool)
         if mark := typed(shard, "mark", list):
             is_one = [*map(type, mark)] == [int, int, bool, str]
-            if not is_one or not 0 <= mark[0] <= batches or not 0 <= mark[1] <= batches * batch_size:
-                raise StateError(f"the state's mark in a stream is none within its {batches} batches.")
+            if (
+                not is_one
+                or not 0 <= mark[0] <= batches
+                or not 0 <= mark[1] <= batches * batch_size
+            ):
+                raise StateError(
+                    f"the state's mark in a stream is none within its {batches} "
+                    "batches."
+                )
             check_told(mark[3])
     return stream
 
 
 @dataclass(frozen=True, slots=True)
 class InOne(Pace):
-    """Cuts batches from an order, each planned as one row, since a single worker makes it."""
+    """Cuts batches from an order, each planned as one row, since a single worker makes
+    it.
+    """
 
-    ahead = Plans.ahead  # each batch needs a plan of its own
+    # Each batch needs a plan of its own.
+    ahead = Plans.ahead
 
     def whole(self, cursor: Cursor) -> Whole | None:
         found = Pace.whole(self, cursor)
         if found is None:
             return None
         keys, count, position, after = found
-        listed = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
+        if isinstance(keys, np.ndarray):
+            listed = keys.tolist()
+        else:
+            listed = list(keys)
         return [listed], count, position, after
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
@@ -120,48 +157,89 @@ class InOne(Pace):
             return None
         first, *more = plan.stretches
         keys = np.concatenate([stretch.indices for stretch in (first, *more)]).tolist()
-        return plan._replace(rows=1, stretches=(first._replace(indices=(keys,)),), samples=len(keys))
+        return plan._replace(
+            rows=1, stretches=(first._replace(indices=(keys,)),), samples=len(keys)
+        )
 
 
 class _Lot(NamedTuple):
-    """The keys that a sampler gave for one batch, or its error, and the place before them."""
+    """The keys that a sampler gave for one batch, or its error, and the place before
+    them.
+    """
 
     before: Place
     keys: list[Any] | Exception
 
 
 class Drawn(Plans):
-    """Plans batches of ``batch_size`` of a sampler's keys; without a ``batch_size``, of each list that it gives."""
+    """Plans batches of ``batch_size`` of a sampler's keys; without a ``batch_size``, of
+    each list that it gives.
+    """
 
-    def __init__(self, sampler: Any, place: Place, batch_size: int | None, drop_last: bool, in_one: bool) -> None:
-        self._sampler, self._size, self._drop_last, self._in_one = sampler, batch_size, drop_last, in_one
+    def __init__(
+        self,
+        sampler: Any,
+        place: Place,
+        batch_size: int | None,
+        drop_last: bool,
+        in_one: bool,
+    ) -> None:
+        self._sampler = sampler
+        self._size = batch_size
+        self._drop_last = drop_last
+        self._in_one = in_one
         self._keys: Iterator[Any] | None = None
-        self._last = Place(place.epoch)  # the place up to which keys are drawn
-        self._given: tuple[Place | None, Any] = None, ()  # what the sampler gave at a place
+        # The place up to which keys are drawn.
+        self._last = Place(place.epoch)
+        # What the sampler gave at a place.
+        self._given: tuple[Place | None, Any] = None, ()
         self._lots: dict[int, _Lot] = {}  # by position
         self._has_ended = False
 
     def begin(self) -> Iterator[Any]:
-        """Call the sampler's ``iter()`` now instead of with the first key, and return an iterator over its keys."""
+        """Call the sampler's ``iter()`` now instead of with the first key, and return
+        an iterator over its keys.
+        """
         found = iter(self._sampler)
-        # Some samplers are their own iterators and begin anew whenever ``iter()`` is called, which ``islice`` does for
-        # every batch.  So it is given an iterator that only calls ``next()``; Python's own, and generators, need none.
+        # Some samplers are their own iterators and begin anew whenever ``iter()`` is
+        # called, which ``islice`` does for every batch.  So it is given an iterator
+        # that only calls ``next()``; Python's own, and generators, need none.
         is_pythons = type(found).__module__ == "builtins"
-        self._keys = found if is_pythons else map(next, repeat(found))
+        if is_pythons:
+            self._keys = found
+        else:
+            self._keys = map(next, repeat(found))
         return self._keys
 
     def go_to(self, place: Place, generators: dict[str, Any]) -> None:
-        """Skip the keys before ``place``; raise a StateError if they aren't those given when it was saved."""
+        """Skip the keys before ``place``; raise a StateError if they aren't those given
+        when it was saved.
+        """
         self._pass_by(place.drawn)
-        saved, mine = (place.generators or {}).get("share"), generators.get("share")
-        if place.drawn and isinstance(saved, list) and len(saved) == 2 and mine and saved != mine:
+        saved = (place.generators or {}).get("share")
+        mine = generators.get("share")
+        if (
+            place.drawn
+            and isinstance(saved, list)
+            and len(saved) == 2
+            and mine
+            and saved != mine
+        ):
             if saved[1:] != mine[1:]:
-                raise StateError(f"the state was saved by one of {saved[-1]} processes, this is one of {mine[-1]}.")
+                raise StateError(
+                    f"the state was saved by one of {saved[-1]} processes, this is one "
+                    f"of {mine[-1]}."
+                )
             # otherwise another rank saved it, which was as far in its own share
-        elif place.drawn and (self._last.drawn, self._last.checksum) != (place.drawn, place.checksum):
+        elif place.drawn and (self._last.drawn, self._last.checksum) != (
+            place.drawn,
+            place.checksum,
+        ):
             raise StateError(
-                "the sampler gives other batches than before the state was saved.  Give it a generator of its own to "
-                "draw from (an attribute: torch.Generator, numpy Generator or RandomState), or restore what it needs."
+                "the sampler gives other batches than before the state was saved.  "
+                "Give it a generator of its own to draw from (an attribute: "
+                "torch.Generator, numpy Generator or RandomState), or restore what it "
+                "needs."
             )
         self._pass_by(place.position)
 
@@ -175,9 +253,12 @@ class Drawn(Plans):
                 self._go_behind(keys)
 
     def draw(self, here: int, batches: int) -> None:
-        """Draw until the ``batches`` batches from position ``here`` on are known; forget those before ``here``."""
+        """Draw until the ``batches`` batches from position ``here`` on are known;
+        forget those before ``here``.
+        """
         lots = self._lots
-        if self._last.position in lots:  # Ctrl-C has come before the place was noted
+        # Ctrl-C has come before the place was noted.
+        if self._last.position in lots:
             self._go_behind(lots[self._last.position].keys)
         for position in [*lots]:
             if position < here:
@@ -190,19 +271,25 @@ class Drawn(Plans):
                 self._go_behind(keys)
                 self._go_round_generator()
 
-    def _ask(self, count: int | None, whole: bool = False) -> list[Any] | Exception | None:
-        """Return the sampler's next ``count`` keys, or the next list of keys that it gives; the same until
-        ``_go_behind``, since Ctrl-C may come between the two.
+    def _ask(
+        self, count: int | None, whole: bool = False
+    ) -> list[Any] | Exception | None:
+        """Return the sampler's next ``count`` keys, or the next list of keys that it
+        gives; the same until ``_go_behind``, since Ctrl-C may come between the two.
 
-        If the sampler raises an exception, return that; at its end, or with ``whole`` if too few keys are left, None.
+        If the sampler raises an exception, return that; at its end, or with ``whole``
+        if too few keys are left, None.
         """
         given: list[Any] | Exception
         if self._given[0] is self._last:
             given = self._given[1]
         else:
             try:
-                some = islice(self._keys or self.begin(), 1 if self._size is None else count)
-                given = [*some]  # not by a call, after which Ctrl-C might lose them
+                some = islice(
+                    self._keys or self.begin(), 1 if self._size is None else count
+                )
+                # Not by a call, after which Ctrl-C might lose them.
+                given = [*some]
             except Exception as error:
                 given = error
             self._given = self._last, given
@@ -211,12 +298,16 @@ class Drawn(Plans):
         if not given or (self._size and whole and len(given) < self._size):
             self._has_ended = True
             return None
-        return list(given[0]) if self._size is None else given
+        if self._size is None:
+            return list(given[0])
+        return given
 
     def _go_round_generator(self) -> None:
-        """Take further keys from the list that a generator passes on by ``yield from``, as torch's RandomSampler does.
+        """Take further keys from the list that a generator passes on by ``yield from``,
+        as torch's RandomSampler does.
 
-        To ask the generator takes three times as long; when the list has come to its end, it goes on.
+        To ask the generator takes three times as long; when the list has come to its
+        end, it goes on.
         """
         keys = self._keys
         passed_on = getattr(keys, "gi_yieldfrom", None)  # only a generator has it
@@ -229,18 +320,29 @@ class Drawn(Plans):
             self._has_ended = True
             return
         last = self._last
-        position, samples = last.position + (1 if self._size is None else len(keys)), last.samples + len(keys)
+        position = last.position + (1 if self._size is None else len(keys))
+        samples = last.samples + len(keys)
         checksum = zlib.crc32(_told(keys), last.checksum)
         self._last = Place(last.epoch, position, None, position, checksum, samples)
 
     def forget_error(self, error: Exception) -> None:
-        """Forget the sampler's error, once it has been raised to the user: the epoch ends there."""
+        """Forget the sampler's error, once it has been raised to the user: the epoch
+        ends there.
+        """
         self._given = None, ()
-        self._lots = {position: lot for position, lot in self._lots.items() if lot.keys is not error}
+        self._lots = {
+            position: lot
+            for position, lot in self._lots.items()
+            if lot.keys is not error
+        }
 
     def place(self, position: int) -> Place:
-        """Return the ``Place`` to save, from which the sampler can continue with the batch at ``position``."""
-        return self._lots[position].before if position in self._lots else self._last
+        """Return the ``Place`` to save, from which the sampler can continue with the
+        batch at ``position``.
+        """
+        if position in self._lots:
+            return self._lots[position].before
+        return self._last
 
     def knows(self, cursor: Cursor) -> bool:
         return self._has_ended or cursor.position in self._lots
@@ -251,10 +353,23 @@ class Drawn(Plans):
         before, keys = self._lots[cursor.position]
         if isinstance(keys, Exception):
             raise keys
-        count, samples = len(keys), (keys,) if self._in_one else _compact(keys)
-        after = cursor._replace(position=cursor.position + (1 if self._size is None else count))
+        count = len(keys)
+        if self._in_one:
+            samples = (keys,)
+        else:
+            samples = _compact(keys)
+        after = cursor._replace(
+            position=cursor.position + (1 if self._size is None else count)
+        )
         stretch = Stretch(0, cursor.epoch, before.samples, samples)
-        return Plan(number, len(samples), (stretch,), cursor, after, count if self._in_one else None)
+        return Plan(
+            number,
+            len(samples),
+            (stretch,),
+            cursor,
+            after,
+            count if self._in_one else None,
+        )
 
     def whole(self, cursor: Cursor) -> Whole | None:
         lot = self._lots.get(cursor.position)
@@ -263,16 +378,22 @@ class Drawn(Plans):
         count = len(lot.keys)
         stop = cursor.position + (1 if self._size is None else count)
         after = make_cursor((stop, *cursor[1:]))
-        rows = [lot.keys] if self._in_one else lot.keys
+        if self._in_one:
+            rows = [lot.keys]
+        else:
+            rows = lot.keys
         return rows, count, lot.before.samples, after
 
 
 def _told(keys: list[Any]) -> bytes | array.array[int]:
-    """Return what a checksum of keys is computed from: of whole numbers their bytes, which takes a quarter as long."""
+    """Return what a checksum of keys is computed from: of whole numbers their bytes,
+    which takes a quarter as long.
+    """
     try:
         return array.array("q", keys)
     except (TypeError, OverflowError):
-        # Each key for itself: the checksum must not depend on which keys were drawn together.
+        # Each key for itself: the checksum must not depend on which keys were drawn
+        # together.
         return b"".join(map(_told_of_one, keys))
 
 
@@ -291,50 +412,78 @@ def _compact(keys: list[Any]) -> Indices | tuple[Any, ...]:
 
 
 class Generators:
-    """The random generators that ``holders`` are or hold, and the global ones named in ``global_ones``."""
+    """The random generators that ``holders`` are or hold, and the global ones named in
+    ``global_ones``.
+    """
 
-    def __init__(self, holders: Sequence[Any] = (), global_ones: Sequence[str] = ()) -> None:
+    def __init__(
+        self, holders: Sequence[Any] = (), global_ones: Sequence[str] = ()
+    ) -> None:
         self._held = list(_held_by(holders))
-        self._told = [one for one in holders if hasattr(one, "set_epoch") and type(getattr(one, "epoch", None)) is int]
+        self._told = [
+            one
+            for one in holders
+            if hasattr(one, "set_epoch") and type(getattr(one, "epoch", None)) is int
+        ]
         self._share = next(filter(None, map(_share_of, holders)), None)
-        self._globals = {name: known for name, known in global_generators().items() if name in global_ones}
+        self._globals = {
+            name: known
+            for name, known in global_generators().items()
+            if name in global_ones
+        }
 
     def save(self) -> dict[str, Any]:
-        """Return the states of all these generators as JSON-able values, with the samplers' epochs and rank."""
+        """Return the states of all these generators as JSON-able values, with the
+        samplers' epochs and rank.
+        """
         found = {
             "held": [encoded(state_of(generator)) for generator in self._held],
             "told": [one.epoch for one in self._told],
             "share": self._share,
         }
-        return self.globals_now() | {name: state for name, state in found.items() if state}
+        return self.globals_now() | {
+            name: state for name, state in found.items() if state
+        }
 
     def restore(self, saved: dict[str, Any], within_epoch: bool = False) -> None:
-        """Restore the states, or raise a StateError; ``within_epoch``: call the samplers' ``set_epoch()`` too."""
+        """Restore the states, or raise a StateError; ``within_epoch``: call the
+        samplers' ``set_epoch()`` too.
+        """
         now = self.save()
         try:
             self._set(saved, within_epoch)
-        except Exception as error:  # generators raise any type for a wrong state
+        except Exception as error:
+            # Generators raise any type for a wrong state.
             self._set(now, True)
-            raise StateError(f"the state's random generators don't fit: {type(error).__name__}: {error}.") from error
+            raise StateError(
+                f"the state's random generators don't fit: {type(error).__name__}: "
+                f"{error}."
+            ) from error
 
     def _set(self, states: dict[str, Any], tells: bool) -> None:
         held = states.get("held", [])
         if len(held) != len(self._held):
             raise ValueError(
-                f"they were {len(held)} in the sampler that was saved, and are {len(self._held)} in this (one that "
-                f"makes its generator in iter() has it once iter() was called)"
+                f"they were {len(held)} in the sampler that was saved, and are "
+                f"{len(self._held)} in this (one that makes its generator in iter() "
+                "has it once iter() was called)"
             )
         for generator, state in zip(self._held, held, strict=True):
             give_back(generator, decoded(state))
         self.put_back(states)
         if tells and "told" in states:
-            for one, epoch in zip(self._told, map(operator.index, states["told"]), strict=True):
+            for one, epoch in zip(
+                self._told, map(operator.index, states["told"]), strict=True
+            ):
                 if abs(epoch) > LARGEST:
                     raise ValueError(f"epoch {epoch} is beyond {LARGEST}")
                 one.set_epoch(epoch)
 
     def globals_now(self) -> dict[str, Any]:
-        return {name: encoded(state_of(generator)) for name, generator in self._globals.items()}
+        return {
+            name: encoded(state_of(generator))
+            for name, generator in self._globals.items()
+        }
 
     def put_back(self, states: dict[str, Any]) -> None:
         for name, generator in self._globals.items():
@@ -343,14 +492,17 @@ class Generators:
 
     @contextlib.contextmanager
     def aside(self, states: dict[str, Any]) -> Iterator[None]:
-        """Swap the global generators' states for ``states``, a sampler's, while a ``with`` block runs."""
+        """Swap the global generators' states for ``states``, a sampler's, while a
+        ``with`` block runs.
+        """
         others = self.globals_now()
         self.put_back(states)
         try:
             yield
         finally:
             now = self.globals_now()
-            # a state that the sampler has brought to the caller's own, which was restored, is shared from here on
+            # a state that the sampler has brought to the caller's own, which was
+            # restored, is shared from here on
             kept = {name: now[name] for name in states if now[name] != others[name]}
             self.put_back({name: others[name] for name in states})
             states.clear()
@@ -358,17 +510,34 @@ class Generators:
 
 
 def _held_by(holders: Sequence[Any]) -> Iterator[Any]:
-    """Return the random generators among ``holders`` and their attributes, without duplicates."""
+    """Return the random generators among ``holders`` and their attributes, without
+    duplicates.
+    """
     torch = torch_with("Generator")
-    kinds = (np.random.Generator, np.random.RandomState, random.Random, *([torch.Generator] if torch else ()))
-    values = [value for holder in holders for value in (holder, *getattr(holder, "__dict__", {}).values())]
-    return iter({id(value): value for value in values if isinstance(value, kinds)}.values())
+    kinds = (
+        np.random.Generator,
+        np.random.RandomState,
+        random.Random,
+        *([torch.Generator] if torch else ()),
+    )
+    values = [
+        value
+        for holder in holders
+        for value in (holder, *getattr(holder, "__dict__", {}).values())
+    ]
+    return iter(
+        {id(value): value for value in values if isinstance(value, kinds)}.values()
+    )
 
 
 def _share_of(holder: Any) -> list[int] | None:
-    """Return a sampler's rank and number of ranks, by torch's or Accelerate's attribute names; None without them."""
+    """Return a sampler's rank and number of ranks, by torch's or Accelerate's attribute
+    names; None without them.
+    """
     for names in (("rank", "num_replicas"), ("process_index", "num_processes")):
-        found = [value for name in names if type(value := getattr(holder, name, None)) is int]
+        found = [
+            value for name in names if type(value := getattr(holder, name, None)) is int
+        ]
         if len(found) == len(names):
             return found
     return None
@@ -380,5 +549,8 @@ def samplers_in(sampler: Any) -> list[Any]:
     while sampler is not None and not any(sampler is one for one in found):
         found.append(sampler)
         inner = getattr(sampler, "batch_sampler", None)
-        sampler = getattr(sampler, "sampler", None) if inner is None else inner
+        if inner is None:
+            sampler = getattr(sampler, "sampler", None)
+        else:
+            sampler = inner
     return found

@@ -32,11 +32,23 @@ if TYPE_CHECKING:
     class StackedEpoch(Stacks[Data, Ragged], Epoch[Any]):
         """An epoch whose batches the dataset's type tells."""
 
-_FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
+
+_FIXED = {
+    "batch_sampler",
+    "batch_size",
+    "collate_fn",
+    "dataset",
+    "drop_last",
+    "num_workers",
+    "sampler",
+    "shuffle",
+}
 
 
 def by_id(function: Callable[[int], Any], info: WorkerInfo) -> None:
-    """Call ``function``, a ``worker_init_fn`` in torch's manner, with the worker's number only."""
+    """Call ``function``, a ``worker_init_fn`` in torch's manner, with the worker's
+    number only.
+    """
     function(info.id)
 
 
@@ -53,33 +65,42 @@ class OnlyOne:
 
 @takes(OfLoaders)
 class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]):
-    """Gives batches of NumPy arrays from a dataset, an epoch for each ``iter()``; has torch's ``DataLoader`` arguments.
+    """Gives batches of NumPy arrays from a dataset, an epoch for each ``iter()``; has
+    torch's ``DataLoader`` arguments.
 
     Args:
-        dataset: anything with ``[]`` and, unless there is a sampler, ``len``; a tuple or dict of arrays; an iterable.
-        batch_size: samples in a batch; None for no batching: each ``dataset[key]`` comes by itself.
+        dataset: anything with ``[]`` and, unless there is a sampler, ``len``; a tuple
+            or dict of arrays; an iterable.
+        batch_size: samples in a batch; None for no batching: each ``dataset[key]``
+            comes by itself.
         shuffle: a new random order in each epoch.
         sampler: an iterable of keys for ``dataset[key]``.
         batch_sampler: an iterable of lists of keys, one for each batch.
         num_workers: worker processes; 0 fetches in the caller's own thread.
-        collate_fn: makes a batch from a list of samples, in a worker; None stacks arrays and numbers.
+        collate_fn: makes a batch from a list of samples, in a worker; None stacks
+            arrays and numbers.
         drop_last: leave out the last batch if it is short.
         timeout: seconds that a batch may take; 0 for no limit.
         worker_init_fn: called in each worker with its number.
-        multiprocessing_context: how processes start: "fork", "forkserver", "spawn" or a context; None is forkserver.
+        multiprocessing_context: how processes start: "fork", "forkserver", "spawn" or a
+            context; None is forkserver.
         generator: a NumPy ``Generator`` or ``RandomState`` that the seed is drawn from.
-        prefetch_factor: the most batches in flight for each worker; None for as many as the workers need.
-        ragged: what to do with samples that differ in shape, or have None in places: "raise", make a "list", or "pad"
-            with zeros at the end.
-        seed: seed of the order and of the samples' randomness.  None draws one from ``generator``, or from NumPy's
-            global generator, once.
-        on_error: "raise" raises the dataset's error in place of the batch, "skip" leaves the sample out;
-            ``Skip(most=100)`` leaves out at most 100 samples.
-        shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
-        options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes.
+        prefetch_factor: the most batches in flight for each worker; None for as many as
+            the workers need.
+        ragged: what to do with samples that differ in shape, or have None in places:
+            "raise", make a "list", or "pad" with zeros at the end.
+        seed: seed of the order and of the samples' randomness.  None draws one from
+            ``generator``, or from NumPy's global generator, once.
+        on_error: "raise" raises the dataset's error in place of the batch, "skip"
+            leaves the sample out; ``Skip(most=100)`` leaves out at most 100 samples.
+        shard: this process's part, where several train together: "auto", ``(rank,
+            size)`` or ``mpiter.Shard``.
+        options: the rare options, which ``mpiter.engine.arguments.OfLoaders``
+            describes.
 
-    Attributes that an iterable dataset sets while a worker reads a copy of it are lost after the epoch, unless you pass
-    ``persistent_workers=True``; with ``num_workers=0`` your own object is read, and keeps them.
+    Attributes that an iterable dataset sets while a worker reads a copy of it are lost
+    after the epoch, unless you pass ``persistent_workers=True``; with ``num_workers=0``
+    your own object is read, and keeps them.
 
     >>> import numpy as np
     >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)
@@ -92,7 +113,8 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
     def __init__(
         self,
         dataset: Data_co,
-        batch_size: Size_co = 1,  # type: ignore[assignment]  # its own default
+        # Its own default
+        batch_size: Size_co = 1,  # type: ignore[assignment]
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
@@ -105,7 +127,8 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         multiprocessing_context: Any = None,
         generator: Any = None,
         prefetch_factor: int | None = None,
-        ragged: Ragged_co = "raise",  # type: ignore[assignment]  # its own default
+        # Its own default
+        ragged: Ragged_co = "raise",  # type: ignore[assignment]
         seed: int | None = None,
         on_error: OnError = "raise",
         shard: Sharding = None,
@@ -117,71 +140,131 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         function("collate_fn", collate_fn)
         function("worker_init_fn", worker_init_fn)
         if sampler is not None and shuffle:
-            raise OptionError("sampler and shuffle=True exclude each other; shuffle in the sampler.")
-        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
-            raise OptionError("batch_sampler excludes batch_size, shuffle, sampler and drop_last; it says all of it.")
+            raise OptionError(
+                "sampler and shuffle=True exclude each other; shuffle in the sampler."
+            )
+        if batch_sampler is not None and (
+            batch_size != 1 or shuffle or sampler is not None or drop_last
+        ):
+            raise OptionError(
+                "batch_sampler excludes batch_size, shuffle, sampler and drop_last; "
+                "it says all of it."
+            )
         if batch_size is None and drop_last:
-            raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
+            raise OptionError(
+                "batch_size=None makes no batches, so there is none for drop_last to "
+                "leave out."
+            )
         flag("shuffle", shuffle)
         flag("drop_last", drop_last)
         whole("batch_size", batch_size, least=1, optional=True)
         whole("seed", seed, optional=True)
-        is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
+        is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(
+            dataset
+        )
         if is_stream and (shuffle or is_drawn):
-            raise OptionError("an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense.")
+            raise OptionError(
+                "an iterable dataset has no keys: shuffle, sampler and batch_sampler "
+                "make no sense."
+            )
         if shard is not None:
             check_sharing(dataset, is_stream, sampler, batch_sampler, generator)
             seed = seed or 0
         self.dataset = as_dataset(dataset)
         self.batch_size = None if batch_sampler is not None else batch_size
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
-        self.sampler, self.batch_sampler, self.collate_fn = sampler, batch_sampler, collate_fn
-        self.num_workers, self.timeout, self.generator, self.ragged = num_workers, timeout, generator, ragged
-        self.multiprocessing_context, self._shuffles = multiprocessing_context, self.shuffle
-        self.prefetch_factor, self.persistent_workers = prefetch_factor, options.get("persistent_workers")
-        self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.collate_fn = collate_fn
+        self.num_workers = num_workers
+        self.timeout = timeout
+        self.generator = generator
+        self.ragged = ragged
+        self.multiprocessing_context = multiprocessing_context
+        self._shuffles = self.shuffle
+        self.prefetch_factor, self.persistent_workers = (
+            prefetch_factor,
+            options.get("persistent_workers"),
+        )
+        if seed is None:
+            self._seed = seed_from(generator, draws=self.shuffle)
+        else:
+            self._seed = int(seed)
         alone = batch_sampler is None and batch_size is None
-        collates = collate_fn or (unchanged if alone else functools.partial(collate, settle=settle_as(ragged)))
-        self._sampled, self._goes_through_all = sampler if batch_sampler is None else batch_sampler, not is_drawn
-        self._cut = int(self.batch_size or 1) if batch_sampler is None else None, self.drop_last
-        self._in_one = is_stream or self._is_one_workers(collates=collate_fn is not None)
-        self._opens = OnlyOne() if self._in_one else Columns(settle_as(ragged))
-        skips, stacks = on_error != "raise", not alone and collate_fn is None
+        collates = collate_fn or (
+            unchanged if alone else functools.partial(collate, settle=settle_as(ragged))
+        )
+        self._sampled = sampler if batch_sampler is None else batch_sampler
+        self._goes_through_all = not is_drawn
+        self._cut = (
+            int(self.batch_size or 1) if batch_sampler is None else None,
+            self.drop_last,
+        )
+        self._in_one = is_stream or self._is_one_workers(
+            collates=collate_fn is not None
+        )
+        if self._in_one:
+            self._opens = OnlyOne()
+        else:
+            self._opens = Columns(settle_as(ragged))
+        skips = on_error != "raise"
+        stacks = not alone and collate_fn is None
         served = self._served(is_stream, collates, stacks, skips)
-        worker_init = functools.partial(by_id, worker_init_fn) if worker_init_fn is not None and num_workers else None
-        self._begin(served, num_workers, worker_init, {"on_error": on_error, "shard": shard, **options})
+        if worker_init_fn is not None and num_workers:
+            worker_init = functools.partial(by_id, worker_init_fn)
+        else:
+            worker_init = None
+        self._begin(
+            served,
+            num_workers,
+            worker_init,
+            {"on_error": on_error, "shard": shard, **options},
+        )
 
     if TYPE_CHECKING:
 
         @overload
-        def __iter__(self: DataLoader[ByDataset, Data, Ragged, int]) -> StackedEpoch[Data, Ragged]: ...
+        def __iter__(
+            self: DataLoader[ByDataset, Data, Ragged, int],
+        ) -> StackedEpoch[Data, Ragged]: ...
         @overload
         def __iter__(self: DataLoader[ByDataset, Any, Any, Any]) -> Epoch[Any]: ...
         @overload
         def __iter__(self: DataLoader[B, Any, Any, Any]) -> Epoch[B]: ...
         def __iter__(self) -> Any: ...
     else:
-        __class_getitem__ = classmethod(GenericAlias)  # for fewer types, too: Python knows no defaults
+        # For fewer types, too: Python knows no defaults.
+        __class_getitem__ = classmethod(GenericAlias)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and "_next" in self.__dict__:
-            raise OptionError(f"{name} is fixed once the loader is made; make a new one.")
+            raise OptionError(
+                f"{name} is fixed once the loader is made; make a new one."
+            )
         super().__setattr__(name, value)
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch; after a resume, of those that are left."""
+        """Return the number of batches in an epoch; after a resume, of those that are
+        left.
+        """
         return self._length_of(self._under_way)
 
 
 def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:
-    """Raise an OptionError for arguments that contradict ``shard=``; ``given`` are samplers and a generator."""
+    """Raise an OptionError for arguments that contradict ``shard=``; ``given`` are
+    samplers and a generator.
+    """
     if is_stream:
         kind = type(dataset).__name__
-        raise OptionError(f"shard needs a dataset with [] and len(); have {kind} yield this rank's part.")
+        raise OptionError(
+            f"shard needs a dataset with [] and len(); have {kind} yield this rank's "
+            "part."
+        )
     if any(draws is not None for draws in given):
         raise OptionError(
-            "shard goes without sampler, batch_sampler and generator, since each rank's would draw by itself; "
-            "shuffle=True and seed= make one order for all ranks."
+            "shard goes without sampler, batch_sampler and generator, since each "
+            "rank's would draw by itself; shuffle=True and seed= make one order for "
+            "all ranks."
         )
 
 
@@ -192,10 +275,15 @@ def is_torchs_stream(dataset: Any) -> bool:
 
 
 def seed_from(generator: Any, draws: bool) -> int:
-    """Return a seed determined by the user's ``generator``, or by NumPy's global one if that is None."""
+    """Return a seed determined by the user's ``generator``, or by NumPy's global one if
+    that is None.
+    """
     if generator is None:
         return seed_for(draws)
     draw = getattr(generator, "integers", None) or getattr(generator, "randint", None)
     if draw is None:
-        raise OptionError(f"generator={generator!r:.60} is no NumPy Generator or RandomState; pass one, or seed=.")
+        raise OptionError(
+            f"generator={generator!r:.60} is no NumPy Generator or RandomState; pass "
+            "one, or seed=."
+        )
     return int(draw(0, 1 << 63, dtype=np.int64))

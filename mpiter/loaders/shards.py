@@ -1,11 +1,14 @@
-"""A worker's part of a stream (an iterable dataset), its *shard*: batches by number, read one after the other.
+"""A worker's part of a stream (an iterable dataset), its *shard*: batches by number,
+read one after the other.
 
-Streams have no keys, so a row is a batch, requested by its number; a worker that is asked for a number out of order,
-since it replaces a dead worker, begins again and reads up to that batch.
+Streams have no keys, so a row is a batch, requested by its number; a worker that is
+asked for a number out of order, since it replaces a dead worker, begins again and reads
+up to that batch.
 
-A stream that calls ``get_worker_info`` before its first element, or whose ``worker_init_fn`` does, shards itself: its
-batches are its worker's own.  Any other stream is sharded here: every worker reads all of it and keeps each n-th batch,
-so that the batches are the same for any number of workers.
+A stream that calls ``get_worker_info`` before its first element, or whose
+``worker_init_fn`` does, shards itself: its batches are its worker's own.  Any other
+stream is sharded here: every worker reads all of it and keeps each n-th batch, so that
+the batches are the same for any number of workers.
 """
 
 from __future__ import annotations
@@ -25,34 +28,45 @@ from ..samples.jsonable import decoded, encoded
 from ..worker import seeding
 from ..worker.here import here, was_asked
 
-_OWN_SHARD = 1 << 40  # where a stream shards itself, random numbers of different workers are this many positions apart
-_END = object()  # in place of an element: there is none left
+# Where a stream shards itself, random numbers of different workers are this many
+# positions apart.
+_OWN_SHARD = 1 << 40
+# In place of an element: there is none left.
+_END = object()
 _LATE = (
-    "the stream asked get_worker_info() after its first element, when it was taken for one that doesn't shard itself.  "
-    "If it does, it is sharded twice and elements are lost: have it ask earlier, or say shards_itself = True in its "
-    "class (False if it doesn't)."
+    "the stream asked get_worker_info() after its first element, when it was taken "
+    "for one that doesn't shard itself.  If it does, it is sharded twice and elements "
+    "are lost: have it ask earlier, or say shards_itself = True in its class (False "
+    "if it doesn't)."
 )
 _ANEW = (
-    "a worker was replaced, and what its stream had noted of itself since the first epoch "
-    "ended with the worker: the new worker reads this epoch from the stream as it was sent.  "
-    "Have a stream that counts its epochs be told the epoch by set_epoch() before iter(), and "
-    "leave persistent_workers unset."
+    "a worker was replaced, and what its stream had noted of itself since the first "
+    "epoch ended with the worker: the new worker reads this epoch from the stream as "
+    "it was sent.  Have a stream that counts its epochs be told the epoch by "
+    "set_epoch() before iter(), and leave persistent_workers unset."
 )
 
 
 class Mark(NamedTuple):
-    """A position from which a stream can resume directly, without reading what came before."""
+    """A position from which a stream can resume directly, without reading what came
+    before.
+    """
 
-    batches: int  # that the shard had read; if the library shards, ``elements`` is what counts
-    elements: int  # that had been read, or had failed
+    # That the shard had read; if the library shards, ``elements`` is what counts.
+    batches: int
+    # That had been read, or had failed.
+    elements: int
     is_end: bool  # no elements are left
-    told: str  # the states of the stream and of its iterator as JSON text; null for one without state_dict()
+    # The states of the stream and of its iterator as JSON text; null for one without
+    # state_dict()
+    told: str
 
 
 class Wanted(NamedTuple):
     """The key of a batch of a shard."""
 
-    run: int  # the pump's run, so that reading begins again with each run
+    # The pump's run, so that reading begins again with each run.
+    run: int
     number: int
 
     def __repr__(self) -> str:
@@ -60,28 +74,45 @@ class Wanted(NamedTuple):
 
 
 class Streamed(Wrapping):
-    """A dataset of the batches of a stream, or of one shard of it; its keys are ``Wanted``."""
+    """A dataset of the batches of a stream, or of one shard of it; its keys are
+    ``Wanted``.
+    """
 
-    repeatable = False  # a batch can't be fetched twice, as workers do otherwise after one that drew random numbers
+    # A batch can't be fetched twice, as workers do otherwise after one that drew random
+    # numbers.
+    repeatable = False
     seeds_itself = True  # for the elements of each batch
-    shard, shards, is_callers, stays = 0, 1, False, False
+    shard = 0
+    shards = 1
+    is_callers = False
+    stays = False
 
     def __init__(
         self,
         stream: Any,
-        batch_size: int | None,  # None: no batches
+        # None: no batches
+        batch_size: int | None,
         drop_last: bool,
         collate: Callable[[Any], Any],
-        shards_itself: bool | None = None,  # None: if it calls get_worker_info()
+        # None: if it calls get_worker_info()
+        shards_itself: bool | None = None,
     ) -> None:
-        self.dataset, self.batch_size, self.drop_last, self._collate = stream, batch_size, drop_last, collate
+        self.dataset = stream
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self._collate = collate
         self._shards_itself = shards_itself
-        self.marks: dict[int, tuple[Mark, bool]] = {}  # by run: where it resumes, and whether the stream shards itself
+        # By run: where it resumes, and whether the stream shards itself.
+        self.marks: dict[int, tuple[Mark, bool]] = {}
         self._reading: _Reading | None = None
-        self._kept: Any = None  # with ``stays``, the copy that has been read since this worker began
-        self._sharded_before: bool | None = None  # whether worker_init called get_worker_info(); None: not known yet
+        # With ``stays``, the copy that has been read since this worker began.
+        self._kept: Any = None
+        # Whether worker_init called get_worker_info(); None: not known yet.
+        self._sharded_before: bool | None = None
 
-    def of_shard(self, shard: int, shards: int, is_callers: bool, stays: bool) -> Streamed:
+    def of_shard(
+        self, shard: int, shards: int, is_callers: bool, stays: bool
+    ) -> Streamed:
         """Return a shard.
 
         ``is_callers``: it reads the user's own object, which then knows its place.
@@ -89,28 +120,42 @@ class Streamed(Wrapping):
         one, which keeps what it notes of itself.
         """
         one = copy.copy(self)
-        one.shard, one.shards, one.is_callers, one.stays = shard, shards, is_callers, stays
+        one.shard = shard
+        one.shards = shards
+        one.is_callers = is_callers
+        one.stays = stays
         return one
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_reading": None, "_kept": None, "_sharded_before": None}
+        return self.__dict__ | {
+            "_reading": None,
+            "_kept": None,
+            "_sharded_before": None,
+        }
 
     def __getitem__(self, key: Wanted) -> tuple[Any, ...]:
-        """Return a batch, whether the stream shards itself, the number of elements read for it, and the fields of
-        a ``Mark`` if the stream has a state.  The end of the stream is a batch of no elements; if the same object is
-        read in the next epoch, what it tells of itself follows in place of a mark.
+        """Return a batch, whether the stream shards itself, the number of elements read
+        for it, and the fields of a ``Mark`` if the stream has a state.  The end of the
+        stream is a batch of no elements; if the same object is read in the next epoch,
+        what it tells of itself follows in place of a mark.
         """
         if self._sharded_before is None:
             self._sharded_before = was_asked()
         info = here.now.worker
-        if info is not None and (info.id, info.num_workers) != (self.shard, self.shards):
+        if info is not None and (info.id, info.num_workers) != (
+            self.shard,
+            self.shards,
+        ):
             here.now.worker = replace(info, id=self.shard, num_workers=self.shards)
         reading = self._reading
         if reading is None or reading.run != key.run or reading.batches > key.number:
             reading = self._reading = self._begun(key.run)
         batch = reading.take_number(key.number)
         if batch is None:
-            told = reading.told() if self.is_callers or self.stays else None
+            if self.is_callers or self.stays:
+                told = reading.told()
+            else:
+                told = None
             return None, reading.is_own, 0, *(() if told is None else (told,))
         collated = self._collate(batch if self.batch_size else batch[0])
         return collated, reading.is_own, len(batch), *(reading.mark() or ())
@@ -119,7 +164,9 @@ class Streamed(Wrapping):
         mark, was_own = self.marks.get(run, (Mark(0, 0, False, "[null, null]"), None))
         is_own = self._sharded_before or was_own
         stream = self._stream(run)
-        says = getattr(stream, "shards_itself", self._shards_itself if is_own is None else is_own)
+        says = getattr(
+            stream, "shards_itself", self._shards_itself if is_own is None else is_own
+        )
         return _Reading(self, stream, says, run, mark)
 
     def _stream(self, run: int) -> Any:
@@ -130,8 +177,8 @@ class Streamed(Wrapping):
             return _fresh(self.dataset)
         if self._kept is None:
             self._kept = _fresh(self.dataset)
-            # Runs are counted from 1 on: the worker that read the epochs before is gone,
-            # and its copy with it.
+            # Runs are counted from 1 on: the worker that read the epochs before is
+            # gone, and its copy with it.
             if run > 1 and run not in self.marks:
                 here.now.notices.append(_ANEW)
         return self._kept
@@ -140,13 +187,19 @@ class Streamed(Wrapping):
 class _Reading:
     """One pass over a stream, from a ``Mark`` on, which gives the batches of one shard."""
 
-    def __init__(self, of: Streamed, stream: Any, says: bool | None, run: int, mark: Mark) -> None:
-        self._size, self._drop_last = of.batch_size or 1, of.drop_last
+    def __init__(
+        self, of: Streamed, stream: Any, says: bool | None, run: int, mark: Mark
+    ) -> None:
+        self._size = of.batch_size or 1
+        self._drop_last = of.drop_last
         self._shard, self._shards = shard, shards = of.shard, of.shards
         self.run, self.batches, self._elements, self._is_at_end = run, *mark[:3]
-        self._ends_early = False  # it ended before the batch that was to be read up to
-        was_asked()  # forget calls of get_worker_info() in an earlier epoch
-        seeding.go_to(shard * _OWN_SHARD)  # the randomness of the first element
+        # It ended before the batch that was to be read up to.
+        self._ends_early = False
+        # Forget calls of get_worker_info() in an earlier epoch.
+        was_asked()
+        # The randomness of the first element.
+        seeding.go_to(shard * _OWN_SHARD)
         self._rest: Iterator[Any] = iter(())
         # The stream and its iterator; None in place of one that can't tell its place.
         self._tellers: list[Any] = []
@@ -156,45 +209,66 @@ class _Reading:
             self._rest = map(next, repeat(iterator))
             its_own = iterator is stream
             self._tellers = [None if its_own else _teller(stream), _teller(iterator)]
-        self._has_first = says is None  # the first element is read now, to see who shards; its error is raised later
+        # The first element is read now, to see who shards; its error is raised later.
+        self._has_first = says is None
         if self._has_first:
             try:
                 first = iter(list(islice(self._rest, 1)))
             except Exception as error:
                 first = _raising(error)
             self._rest = chain(first, self._rest)
-        self.is_own = was_asked() if says is None else bool(says)
-        self._may_ask_late = self._has_first and not self.is_own and shard == 1  # a single shard loses no elements
-        if not self.is_own:  # the batches of this shard that begin before the mark
-            self.batches = len(range(shard * self._size, self._elements, shards * self._size))
+        if says is None:
+            self.is_own = was_asked()
+        else:
+            self.is_own = bool(says)
+        # A single shard loses no elements.
+        self._may_ask_late = self._has_first and not self.is_own and shard == 1
+        # The batches of this shard that begin before the mark.
+        if not self.is_own:
+            self.batches = len(
+                range(shard * self._size, self._elements, shards * self._size)
+            )
 
     def take_number(self, number: int) -> list[Any] | None:
-        """Read up to the shard's batch ``number`` and return its elements; None at the end of the stream."""
+        """Read up to the shard's batch ``number`` and return its elements; None at the
+        end of the stream.
+        """
         while self.batches < number and not self._ends_early:
-            with contextlib.suppress(Exception):  # it was raised when this batch was first read
+            # It was raised when this batch was first read.
+            with contextlib.suppress(Exception):
                 self._take()
                 self._ends_early = self._is_at_end and self.batches < number
             if self._ends_early:
                 raise StateError(
-                    f"the stream ends after {self.batches - 1} batches of its shard, before the place that it is to go "
-                    f"on from, after {number}: it is another one than before, or can be read only once."
+                    f"the stream ends after {self.batches - 1} batches of its shard, "
+                    f"before the place that it is to go on from, after {number}: it is "
+                    "another one than before, or can be read only once."
                 )
-        return None if self._ends_early else self._take()
+        if self._ends_early:
+            return None
+        return self._take()
 
     def _take(self) -> list[Any] | None:
         batch: list[Any] = []
-        was_asked()  # forget calls of get_worker_info() elsewhere, such as in a collate_fn
+        # Forget calls of get_worker_info() elsewhere, such as in a collate_fn.
+        was_asked()
         try:
             if not self.is_own:
                 self._skip_to((self.batches * self._shards + self._shard) * self._size)
-            offset = self._shard * _OWN_SHARD if self.is_own else 0
-            is_seeded = self._has_first and not self._elements  # and the first element is read
+            if self.is_own:
+                offset = self._shard * _OWN_SHARD
+            else:
+                offset = 0
+            # And the first element is read.
+            is_seeded = self._has_first and not self._elements
             seeding.go_to(offset + self._elements, seeds=not is_seeded)
             frame = here.now
             before = frame.beyond - self._elements
-            for _ in range(0 if self._is_at_end else self._size):  # some iterators go on after their StopIteration
+            # Some iterators go on after their StopIteration.
+            for _ in range(0 if self._is_at_end else self._size):
                 frame.beyond = before + self._elements
-                self._elements += 1  # an element that raises is counted too, by all shards alike
+                # An element that raises is counted too, by all shards alike.
+                self._elements += 1
                 element = next(self._rest, _END)
                 if element is _END:
                     self._is_at_end = True
@@ -206,10 +280,14 @@ class _Reading:
             if self._may_ask_late and was_asked():
                 self._may_ask_late = False
                 here.now.notices.append(_LATE)
-        return None if not batch or (len(batch) < self._size and self._drop_last) else batch
+        if not batch or (len(batch) < self._size and self._drop_last):
+            return None
+        return batch
 
     def _skip_to(self, element: int) -> None:
-        """Read the elements before number ``element``, which belong to other shards, as do their errors."""
+        """Read the elements before number ``element``, which belong to other shards, as
+        do their errors.
+        """
         if self._elements < element:
             seeding.go_to(self._elements)
         while self._elements < element and not self._is_at_end:
@@ -221,9 +299,13 @@ class _Reading:
                 self._elements += 1
 
     def mark(self) -> Mark | None:
-        """Return the stream's present position; None if it has no state, or one that can't be saved."""
+        """Return the stream's present position; None if it has no state, or one that
+        can't be saved.
+        """
         told = self.told()
-        return None if told is None else Mark(self.batches, self._elements, self._is_at_end, told)
+        if told is None:
+            return None
+        return Mark(self.batches, self._elements, self._is_at_end, told)
 
     def told(self) -> str | None:
         """Return what the stream and its iterator tell; None if it can't be saved."""
@@ -232,7 +314,12 @@ class _Reading:
         if all(one is None for one in self._tellers):
             return None
         try:
-            return json.dumps([None if one is None else encoded(one.state_dict()) for one in self._tellers])
+            return json.dumps(
+                [
+                    None if one is None else encoded(one.state_dict())
+                    for one in self._tellers
+                ]
+            )
         except StateError:
             return None
 
@@ -243,15 +330,20 @@ def _raising(error: Exception) -> Iterator[Any]:
 
 
 def _fresh(stream: Any) -> Any:
-    """Return a copy of the stream, so that attributes which it sets while being read don't change the original."""
+    """Return a copy of the stream, so that attributes which it sets while being read
+    don't change the original.
+    """
     try:
         return copy.copy(stream)
-    except Exception:  # such as a generator, which can be read only once anyway
+    except Exception:
+        # Such as a generator, which can be read only once anyway.
         return stream
 
 
 def check_told(text: str) -> None:
-    """Raise a StateError if ``text`` can't be a ``Mark``'s states of a stream and its iterator."""
+    """Raise a StateError if ``text`` can't be a ``Mark``'s states of a stream and its
+    iterator.
+    """
     try:
         told = json.loads(text)
     except ValueError:
@@ -260,16 +352,18 @@ def check_told(text: str) -> None:
         raise StateError("the state tells no place of a stream.")
 
 
-# In torchdata's protocol the iterable, its iterator, or both have ``state_dict`` and ``load_state_dict``.  So first the
-# iterable's state is loaded, then ``iter()`` is called once, then the iterator's own state is loaded; an iterable that
-# is its own iterator is treated as an iterator.
+# In torchdata's protocol the iterable, its iterator, or both have ``state_dict`` and
+# ``load_state_dict``.  So first the iterable's state is loaded, then ``iter()`` is
+# called once, then the iterator's own state is loaded; an iterable that is its own
+# iterator is treated as an iterator.
 
 
 def _went_to(stream: Any, mark: Mark) -> Any:
     """Return an iterator of ``stream`` from ``mark`` on; None if nothing is left there."""
     of_stream, of_iterator = json.loads(mark.told)
     _load(stream, of_stream)
-    is_its_own = of_stream is None and of_iterator is not None  # or only its iterator tells
+    # Or only its iterator tells.
+    is_its_own = of_stream is None and of_iterator is not None
     if mark.is_end:
         # The next epoch may read the same object, so that is brought to its end, too.
         if is_its_own and (iterator := iter(stream)) is stream:
@@ -279,8 +373,9 @@ def _went_to(stream: Any, mark: Mark) -> Any:
     if mark.elements:
         _load(iterator, of_iterator)
     elif is_its_own and iterator is stream:
-        # An epoch begins with what the stream told at the end of the one before, and the
-        # stream is then asked to begin anew.  Any other iterator ended with that epoch.
+        # An epoch begins with what the stream told at the end of the one before, and
+        # the stream is then asked to begin anew.  Any other iterator ended with that
+        # epoch.
         _load(iterator, of_iterator)
         iterator = iter(stream)
     return iterator
@@ -290,12 +385,19 @@ def _load(teller: Any, told: Any) -> None:
     if told is None:
         return
     if _teller(teller) is None:
-        raise StateError(f"the state is for a load_state_dict(), which {type(teller).__qualname__} doesn't have.")
+        raise StateError(
+            f"the state is for a load_state_dict(), which {type(teller).__qualname__} "
+            "doesn't have."
+        )
     try:
         teller.load_state_dict(decoded(told))
-    except Exception as error:  # classes raise any type for a wrong state
-        whose, why = type(teller).__qualname__, f"{type(error).__name__}: {error}"
-        raise StateError(f"load_state_dict() of {whose} refuses its part of the state: {why}.") from error
+    except Exception as error:
+        # Classes raise any type for a wrong state.
+        whose = type(teller).__qualname__
+        why = f"{type(error).__name__}: {error}"
+        raise StateError(
+            f"load_state_dict() of {whose} refuses its part of the state: {why}."
+        ) from error
 
 
 def _teller(one: Any) -> Any:
@@ -303,7 +405,9 @@ def _teller(one: Any) -> Any:
     names = ("state_dict", "load_state_dict")
     if not all(callable(getattr(one, name, None)) for name in names):
         return None
-    return None if arguments_of_state(one) or _has_shuffle_buffer(one) else one
+    if arguments_of_state(one) or _has_shuffle_buffer(one):
+        return None
+    return one
 
 
 def arguments_of_state(stream: Any) -> str:
@@ -314,10 +418,15 @@ def arguments_of_state(stream: Any) -> str:
     """
     try:
         parameters = inspect.signature(stream.state_dict).parameters.values()
-    except (AttributeError, TypeError, ValueError):  # none, or without a signature
+    except (AttributeError, TypeError, ValueError):
+        # None, or without a signature.
         return ""
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = (one.name for one in parameters if one.default is one.empty and one.kind not in optional)
+    needed = (
+        one.name
+        for one in parameters
+        if one.default is one.empty and one.kind not in optional
+    )
     return ", ".join(needed)
 
 

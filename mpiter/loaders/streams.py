@@ -1,8 +1,10 @@
-"""Epochs of iterable datasets: a worker for each shard (a worker's part of the stream), batches taken in turn.
+"""Epochs of iterable datasets: a worker for each shard (a worker's part of the stream),
+batches taken in turn.
 
-Each shard has its own pump with one worker, since an iterator can't move to another process.  Shards that have ended
-are passed over, so the order doesn't depend on timing.  A stream without a state is resumed by reading up to the place;
-one that shards itself, only with the same number of workers.
+Each shard has its own pump with one worker, since an iterator can't move to another
+process.  Shards that have ended are passed over, so the order doesn't depend on
+timing.  A stream without a state is resumed by reading up to the place; one that shards
+itself, only with the same number of workers.
 """
 
 from __future__ import annotations
@@ -34,16 +36,26 @@ class _Numbers(Plans):
         self._run = run
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan:
-        stretch = Stretch(0, cursor.epoch, cursor.position, (Wanted(self._run, cursor.position),))
-        return Plan(number, 1, (stretch,), cursor, cursor._replace(position=cursor.position + 1))
+        stretch = Stretch(
+            0, cursor.epoch, cursor.position, (Wanted(self._run, cursor.position),)
+        )
+        return Plan(
+            number, 1, (stretch,), cursor, cursor._replace(position=cursor.position + 1)
+        )
 
 
 def _init_shard(
-    worker_init: Callable[[WorkerInfo], Any], shard: int, shards: int, seeds: bool, info: WorkerInfo
+    worker_init: Callable[[WorkerInfo], Any],
+    shard: int,
+    shards: int,
+    seeds: bool,
+    info: WorkerInfo,
 ) -> None:
-    """Call ``worker_init`` with the shard's number, since each shard's pump has a single worker, number 0.
+    """Call ``worker_init`` with the shard's number, since each shard's pump has a
+    single worker, number 0.
 
-    With ``seeds``, the global generators are this worker's, and begin as those of worker number ``shard``.
+    With ``seeds``, the global generators are this worker's, and begin as those of
+    worker number ``shard``.
     """
     if seeds:
         seeding.begin_with(info.seed, shard)
@@ -57,61 +69,99 @@ class _Shard:
 
     batches: int = 0
     has_ended: bool = False
-    mark: list[Any] = field(default_factory=list)  # the fields of its last ``Mark``; empty if there is none
+    # The fields of its last ``Mark``; empty if there is none.
+    mark: list[Any] = field(default_factory=list)
 
 
 class Streaming:
-    """Keeps how far the ``count`` shards of a stream have been read, in an epoch that begins at ``place``.
+    """Keeps how far the ``count`` shards of a stream have been read, in an epoch that
+    begins at ``place``.
 
-    ``length``: the number of elements that the user was told; None if it wasn't asked for.
-    ``before``: where the epoch before has left the streams, if the same objects go on.
+    ``length``: the number of elements that the user was told; None if it wasn't asked
+    for. ``before``: where the epoch before has left the streams, if the same objects go
+    on.
     """
 
     def __init__(
-        self, place: Place, count: int, length: int | None = None, before: dict[str, Any] | None = None
+        self,
+        place: Place,
+        count: int,
+        length: int | None = None,
+        before: dict[str, Any] | None = None,
     ) -> None:
-        self._epoch, self.read = place.epoch, place.drawn  # ``read``: batches of all shards
+        # ``read``: batches of all shards.
+        self._epoch = place.epoch
+        self.read = place.drawn
         self._length = length
-        self._elements = 0  # that have come since the epoch began here
-        saved: dict[str, Any] = place.stream or before or {"is_own": False, "shards": [], "turn": 0}
-        self.are_there = place.stream is None  # the streams needn't be brought to their marks
+        # That have come since the epoch began here.
+        self._elements = 0
+        saved: dict[str, Any] = (
+            place.stream or before or {"is_own": False, "shards": [], "turn": 0}
+        )
+        # The streams needn't be brought to their marks.
+        self.are_there = place.stream is None
         self.is_own: bool = saved["is_own"]  # the stream shards itself
         self.turn = saved["turn"]  # the shard whose batch is next
-        self.shards = [_Shard(shard["batches"], shard["has_ended"], shard["mark"]) for shard in saved["shards"]]
-        self.told: list[str | None] = [None] * count  # at the shards' ends; None: not there yet, or no state
-        if not self.is_own:  # each shard reads the whole stream, so one mark is enough for all
-            mark = self.shards[0].mark if self.shards else []
-            self.shards = [_Shard(len(range(at, self.read, count)), mark=mark) for at in range(count)]
+        self.shards = [
+            _Shard(shard["batches"], shard["has_ended"], shard["mark"])
+            for shard in saved["shards"]
+        ]
+        # At the shards' ends; None: not there yet, or no state.
+        self.told: list[str | None] = [None] * count
+        # Each shard reads the whole stream, so one mark is enough for all.
+        if not self.is_own:
+            if self.shards:
+                mark = self.shards[0].mark
+            else:
+                mark = []
+            self.shards = [
+                _Shard(len(range(at, self.read, count)), mark=mark)
+                for at in range(count)
+            ]
             self.turn = self.read % count
         elif len(self.shards) != count:
             raise StateError(
-                f"the state is of {len(self.shards)} workers, each with a shard of its own making; this loader has "
-                f"{count}.  Use as many, or have the library shard: a stream that doesn't ask get_worker_info()."
+                f"the state is of {len(self.shards)} workers, each with a shard of its "
+                f"own making; this loader has {count}.  Use as many, or have the "
+                "library shard: a stream that doesn't ask get_worker_info()."
             )
 
     def came(self, elements: int, dataset: Any) -> None:
-        """Count the elements of a batch that has come; warn if they are more than the user was told."""
+        """Count the elements of a batch that has come; warn if they are more than the
+        user was told.
+        """
         self._elements += elements
         if self._length is None or self._elements <= self._length:
             return
         text = (
-            f"Length of IterableDataset {dataset} was reported to be {self._length} (when accessing len(dataloader)), "
-            f"but {self._elements} samples have been fetched. "
+            f"Length of IterableDataset {dataset} was reported to be {self._length} "
+            f"(when accessing len(dataloader)), but {self._elements} samples have been "
+            "fetched. "
         )
         if len(self.shards) > 1:
             text += (
-                "For multiprocessing data-loading, this could be caused by not properly configuring the "
-                "IterableDataset replica at each worker: have its __iter__ give the part that get_worker_info() says, "
-                "or say shards_itself = False in its class, and each worker gets its part."
+                "For multiprocessing data-loading, this could be caused by not "
+                "properly configuring the IterableDataset replica at each worker: "
+                "have its __iter__ give the part that get_worker_info() says, or say "
+                "shards_itself = False in its class, and each worker gets its part."
             )
         warn(text, UserWarning)
 
     def place(self, position: int) -> Place:
         """Return the place to save: after the batches that the shards have read."""
         shards = self.shards
-        if not self.is_own:  # each shard reads the whole stream: save the mark of the one that has read most
-            shards = [max(shards, key=lambda shard: shard.mark[1] if shard.mark else -1)]
-        return Place(self._epoch, self.read, drawn=self.read, stream=self._saved(self.turn, shards))
+        # Each shard reads the whole stream: save the mark of the one that has read
+        # most.
+        if not self.is_own:
+            shards = [
+                max(shards, key=lambda shard: shard.mark[1] if shard.mark else -1)
+            ]
+        return Place(
+            self._epoch,
+            self.read,
+            drawn=self.read,
+            stream=self._saved(self.turn, shards),
+        )
 
     def after(self) -> dict[str, Any] | None:
         """Return where the next epoch begins, if the same streams go on and have told."""
@@ -132,27 +182,33 @@ def warn_of_state(stream: Any) -> None:
         name = type(stream).__name__
         warn(
             f"{name}.state_dict() can't be called without {asked}, so a loader's state "
-            f"doesn't include it: on resuming, the stream is read again up to its place, "
-            f"which is right only if its order is the same then.  Otherwise save what "
-            f"{name}.state_dict(…) returns, give it to load_state_dict() of the new "
-            f"stream, and don't load this state."
+            "doesn't include it: on resuming, the stream is read again up to its "
+            "place, which is right only if its order is the same then.  Otherwise "
+            f"save what {name}.state_dict(…) returns, give it to load_state_dict() of "
+            "the new stream, and don't load this state."
         )
 
 
 class ShardPumps:
-    """Joins the pumps of all shards, with the interface of a single pump; its cursor counts batches."""
+    """Joins the pumps of all shards, with the interface of a single pump; its cursor
+    counts batches.
+    """
 
     cursor: Cursor
     skipped = 0
     _plans: Streaming
 
     def __init__(self, recipe: Options, late: Late, stays: bool) -> None:
-        count, self._runs = recipe.workers, 0
+        count = recipe.workers
+        self._runs = 0
         self._stays = stays
         self._dataset = users(recipe.dataset)
-        init, seeds = recipe.worker_init, not recipe.backend.in_process
+        init = recipe.worker_init
+        seeds = not recipe.backend.in_process
         kind = {"is_callers": not recipe.n_workers, "stays": stays}
-        self._shards = [recipe.dataset.of_shard(at, count, **kind) for at in range(count)]
+        self._shards = [
+            recipe.dataset.of_shard(at, count, **kind) for at in range(count)
+        ]
         self.pumps = [
             pump_for(
                 replace(
@@ -161,7 +217,9 @@ class ShardPumps:
                     worker_init=init and partial(_init_shard, init, at, count, seeds),
                     n_workers=1 if recipe.n_workers else 0,
                     n_prefetch=max(1, recipe.n_prefetch // count),
-                    run_ahead=None if recipe.run_ahead is None else recipe.run_ahead // count,
+                    run_ahead=None
+                    if recipe.run_ahead is None
+                    else recipe.run_ahead // count,
                 ),
                 samples_of,
                 late,
@@ -172,18 +230,28 @@ class ShardPumps:
 
     def go(self, cursor: Cursor, plans: Streaming, seed: int) -> None:
         """Make each shard's pump fetch from where ``plans`` say that the shard is."""
-        self.cursor, self._plans = cursor, plans
+        self.cursor = cursor
+        self._plans = plans
         if plans.read and not any(shard.mark for shard in plans.shards):
-            warn(f"the stream has no state that can be saved, so its first {plans.read} batches are read again.")
+            warn(
+                f"the stream has no state that can be saved, so its first {plans.read} "
+                "batches are read again."
+            )
         self._runs += 1
-        for pump, streamed, shard in zip(self.pumps, self._shards, plans.shards, strict=True):
+        for pump, streamed, shard in zip(
+            self.pumps, self._shards, plans.shards, strict=True
+        ):
             if shard.mark and not plans.are_there:
                 # A shard that had ended is asked once more, for what its stream tells
                 # there: the next epoch needs it.
                 shard.has_ended &= not self._stays
                 streamed.marks = {self._runs: (Mark(*shard.mark), plans.is_own)}
                 pump.refresh()
-            pump.go(Cursor(shard.batches, cursor.epoch, False, Sequential(0)), _Numbers(self._runs), seed)
+            pump.go(
+                Cursor(shard.batches, cursor.epoch, False, Sequential(0)),
+                _Numbers(self._runs),
+                seed,
+            )
 
     def start(self) -> None:
         for pump in self.pumps:
@@ -197,7 +265,8 @@ class ShardPumps:
 
     def _next(self, plans: Streaming) -> Any:
         while not all(shard.has_ended for shard in plans.shards):
-            shard, pump = plans.shards[plans.turn], self.pumps[plans.turn]
+            shard = plans.shards[plans.turn]
+            pump = self.pumps[plans.turn]
             if not shard.has_ended:
                 batch, plans.is_own, elements, *told = self._take(plans, shard, pump)
                 if not shard.has_ended:
@@ -210,7 +279,9 @@ class ShardPumps:
         raise StopIteration
 
     def _take(self, plans: Streaming, shard: _Shard, pump: Any) -> Any:
-        """Return a shard's next item, made by ``Streamed``; unless it is the end, the next shard's turn follows."""
+        """Return a shard's next item, made by ``Streamed``; unless it is the end, the
+        next shard's turn follows.
+        """
         try:
             parcel = pump.next()[0]
             shard.has_ended = not parcel[2]
@@ -239,5 +310,7 @@ class ShardPumps:
 
 
 def _elements_of(opened: Any) -> int | None:
-    """Return the number of elements in ``opened``, what a shard has given; None if that is the end of the shard."""
+    """Return the number of elements in ``opened``, what a shard has given; None if that
+    is the end of the shard.
+    """
     return opened[0][2] or None

@@ -1,12 +1,16 @@
-"""Chainer's iterator state machine: from one *cursor*, a position between two batches, to the next.
+"""Chainer's iterator state machine: from one *cursor*, a position between two batches,
+to the next.
 
-A *plan* describes one coming batch as *stretches*, contiguous ranges of positions, each within one epoch.  The epoch
-arithmetic is exactly Chainer's: with ``wrap=True`` (its ``repeat=True``) a batch runs on into the next epoch, several
-times if it is larger than the dataset.  The order sampler is asked once per epoch boundary, as by Chainer.
+A *plan* describes one coming batch as *stretches*, contiguous ranges of positions, each
+within one epoch.  The epoch arithmetic is exactly Chainer's: with ``wrap=True`` (its
+``repeat=True``) a batch runs on into the next epoch, several times if it is larger than
+the dataset.  The order sampler is asked once per epoch boundary, as by Chainer.
 
-Ranks go through one order together, without communicating.  A *step* is the batches of all ranks together: one range
-of the order, cut into a batch for each.  A position counts the samples handed out to all ranks together, so another
-number of ranks can go on from it.  The last step of an epoch is filled up with samples from the epoch's beginning.
+Ranks go through one order together, without communicating.  A *step* is the batches of
+all ranks together: one range of the order, cut into a batch for each.  A position
+counts the samples handed out to all ranks together, so another number of ranks can go
+on from it.  The last step of an epoch is filled up with samples from the epoch's
+beginning.
 """
 
 from __future__ import annotations
@@ -23,7 +27,8 @@ import numpy as np
 from ..errors import OptionError
 from .order import NO_INDICES, Indices, Listed, Order, Sampled
 
-_AT_ONCE = 1 << 11  # keys, at the most, of the batches that are planned in one call
+# Keys, at the most, of the batches that are planned in one call.
+_AT_ONCE = 1 << 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +37,18 @@ class Share:
 
     rank: int = 0
     size: int = 1
-    exact: bool = False  # an epoch's last step is not filled up: some ranks get fewer samples than others, or none
+    # An epoch's last step is not filled up: some ranks get fewer samples than others,
+    # or none.
+    exact: bool = False
 
     def step(self, batch_size: int) -> int:
         """Return the number of samples that all ranks together take in one step."""
         return batch_size * self.size
 
     def rows(self, batch_size: int, left: int) -> tuple[int, int]:
-        """Return where this rank's part of the next step begins and ends; the epoch's first samples fill it up."""
+        """Return where this rank's part of the next step begins and ends; the epoch's
+        first samples fill it up.
+        """
         if left >= self.step(batch_size):
             return self.rank * batch_size, (self.rank + 1) * batch_size
         if self.exact:
@@ -50,7 +59,9 @@ class Share:
         return self.rank * each, (self.rank + 1) * each
 
     def has_more(self, batch_size: int, left: int, drop_last: bool) -> bool:
-        """True if this rank gets another batch when ``left`` samples are left of the epoch."""
+        """True if this rank gets another batch when ``left`` samples are left of the
+        epoch.
+        """
         first, stop = self.rows(batch_size, left)
         return first < stop and not (drop_last and left < self.step(batch_size))
 
@@ -58,7 +69,9 @@ class Share:
 WHOLE = Share()
 
 
-def batches_of(length: int, batch_size: int, drop_last: bool, share: Share = WHOLE) -> int:
+def batches_of(
+    length: int, batch_size: int, drop_last: bool, share: Share = WHOLE
+) -> int:
     """Return the number of batches that a rank gets of ``length`` samples."""
     full, left = divmod(length, share.step(batch_size))
     return full + share.has_more(batch_size, left, drop_last)
@@ -67,27 +80,35 @@ def batches_of(length: int, batch_size: int, drop_last: bool, share: Share = WHO
 class Cursor(NamedTuple):
     """A position between two batches: what the user has been handed so far."""
 
-    position: int  # samples of this epoch already handed out
+    # Samples of this epoch already handed out.
+    position: int
     epoch: int
-    is_new_epoch: bool  # the last batch crossed an epoch boundary
+    # The last batch crossed an epoch boundary.
+    is_new_epoch: bool
     order: Order
-    previous_epoch_detail: float = -1.0  # -1 stands for "no batch yet", as in Chainer's snapshots
+    # -1 stands for "no batch yet", as in Chainer's snapshots.
+    previous_epoch_detail: float = -1.0
 
     @property
     def epoch_detail(self) -> float:
         return self.epoch + self.position / max(1, len(self.order))
 
 
-make_cursor: Callable[[tuple[Any, ...]], Cursor] = partial(tuple.__new__, Cursor)  # takes half the time of Cursor()
+# Takes half the time of Cursor()
+make_cursor: Callable[[tuple[Any, ...]], Cursor] = partial(tuple.__new__, Cursor)
 
 
 class Stretch(NamedTuple):
-    """A contiguous range of an epoch's order: the ``indices`` at ``position``, ``position + 1``, … of ``epoch``."""
+    """A contiguous range of an epoch's order: the ``indices`` at ``position``,
+    ``position + 1``, … of ``epoch``.
+    """
 
-    row: int  # of the batch, where it begins
+    # Of the batch, where it begins.
+    row: int
     epoch: int
     position: int
-    indices: Indices | tuple[Any, ...]  # a tuple of keys if a sampler has given other objects than ints
+    # A tuple of keys if a sampler has given other objects than ints.
+    indices: Indices | tuple[Any, ...]
 
 
 class Plan(NamedTuple):
@@ -98,35 +119,50 @@ class Plan(NamedTuple):
     stretches: Iterable[Stretch]
     before: Cursor
     after: Cursor
-    samples: int | None = None  # their number, if a row is not a single sample
-    fills: int = 0  # the number of its last samples that come a second time, to fill up a step of all ranks
+    # Their number, if a row is not a single sample.
+    samples: int | None = None
+    # The number of its last samples that come a second time, to fill up a step of all
+    # ranks.
+    fills: int = 0
 
 
-# A whole batch within an epoch, which needs no plan: its rows' keys, the number of its samples, the position of the
-# first, and the cursor after it.  A plain tuple, since a batch of columns takes 3 µs in all.
+# A whole batch within an epoch, which needs no plan: its rows' keys, the number of its
+# samples, the position of the first, and the cursor after it.  A plain tuple, since a
+# batch of columns takes 3 µs in all.
 Whole = tuple[Sequence[Any] | Indices, int, int, Cursor]
 
 
 class Plans:
     """Plans the batches that come after a cursor; derived classes say how."""
 
-    epochs: int | None = None  # in all; None: no limit, or the one epoch of a loader
+    # In all; None: no limit, or the one epoch of a loader.
+    epochs: int | None = None
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
-        """Return the plan of the batch after ``cursor``, with this ``number``; None at the end."""
+        """Return the plan of the batch after ``cursor``, with this ``number``; None at
+        the end.
+        """
         raise NotImplementedError
 
     def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
-        """Return the next plans, numbered from ``number`` on: several if that is cheaper; none at the end."""
+        """Return the next plans, numbered from ``number`` on: several if that is
+        cheaper; none at the end.
+        """
         plan = self.step(cursor, number)
-        return [] if plan is None else [plan]
+        if plan is None:
+            return []
+        return [plan]
 
     def knows(self, cursor: Cursor) -> bool:
-        """True if ``step(cursor)`` needn't wait: it is known which keys come at ``cursor``, or that none come."""
+        """True if ``step(cursor)`` needn't wait: it is known which keys come at
+        ``cursor``, or that none come.
+        """
         return True
 
     def whole(self, cursor: Cursor) -> Whole | None:
-        """Return the next batch if it is a whole one within the epoch; None if it must be planned first."""
+        """Return the next batch if it is a whole one within the epoch; None if it must
+        be planned first.
+        """
         return None
 
     def end_at(self, cursor: Cursor) -> bool:
@@ -138,13 +174,17 @@ class Plans:
         raise NotImplementedError
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """Return the samples from number ``start`` to ``stop`` after ``cursor``, as far as they are known by now."""
+        """Return the samples from number ``start`` to ``stop`` after ``cursor``, as far
+        as they are known by now.
+        """
         return NO_INDICES
 
 
 @dataclass(frozen=True, slots=True)
 class Pace(Plans):
-    """Cuts batches of ``batch_size`` from the orders of the epochs, or one rank's share of them."""
+    """Cuts batches of ``batch_size`` from the orders of the epochs, or one rank's share
+    of them.
+    """
 
     batch_size: int
     wrap: bool = True
@@ -153,22 +193,36 @@ class Pace(Plans):
     share: Share = WHOLE
 
     def end_at(self, cursor: Cursor) -> bool:
-        return self.epochs is not None and (cursor.epoch >= self.epochs or len(cursor.order) == 0)
+        return self.epochs is not None and (
+            cursor.epoch >= self.epochs or len(cursor.order) == 0
+        )
 
     def shared(self, share: Share) -> Pace:
         return replace(self, share=share)
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """Return the samples found by planning on with a copy of the order, whose cache would change otherwise."""
-        is_asked_for = isinstance(cursor.order, Sampled)  # later epochs are unknown: the sampler mustn't be asked here
-        order = Listed(cursor.order.array()) if is_asked_for else copy.copy(cursor.order)
-        place, seen, found = cursor._replace(order=order), 0, [NO_INDICES]
+        """Return the samples found by planning on with a copy of the order, whose cache
+        would change otherwise.
+        """
+        # Later epochs are unknown: the sampler mustn't be asked here.
+        is_asked_for = isinstance(cursor.order, Sampled)
+        if is_asked_for:
+            order = Listed(cursor.order.array())
+        else:
+            order = copy.copy(cursor.order)
+        place = cursor._replace(order=order)
+        seen = 0
+        found = [NO_INDICES]
         while seen < stop and len(order) and (plan := self.step(place)) is not None:
             place = plan.after
             for stretch in plan.stretches:
                 if is_asked_for and stretch.epoch > cursor.epoch:
                     return np.concatenate(found)
-                found.append(np.asarray(stretch.indices)[max(0, start - seen) : max(0, stop - seen)])
+                found.append(
+                    np.asarray(stretch.indices)[
+                        max(0, start - seen) : max(0, stop - seen)
+                    ]
+                )
                 seen += len(stretch.indices)
         return np.concatenate(found)
 
@@ -177,20 +231,37 @@ class Pace(Plans):
         if self.epochs is not None and epoch >= self.epochs:
             return None
         stop = position + (each := self.batch_size) * self.share.size
-        if stop + (1 if self.wrap else stop - position) <= (length := len(order)):  # a full batch, not an epoch's last
+        # A full batch, not an epoch's last.
+        if stop + (1 if self.wrap else stop - position) <= (length := len(order)):
             first = position + self.share.rank * each
             stretch = Stretch(0, epoch, first, order.take(first, first + each))
-            return Plan(number, each, (stretch,), cursor, Cursor(stop, epoch, False, order, epoch + position / length))
-        return self._wrapped(cursor, number) if self.wrap else self._bounded(cursor, number)
+            return Plan(
+                number,
+                each,
+                (stretch,),
+                cursor,
+                Cursor(stop, epoch, False, order, epoch + position / length),
+            )
+        if self.wrap:
+            return self._wrapped(cursor, number)
+        return self._bounded(cursor, number)
 
     def whole(self, cursor: Cursor) -> Whole | None:
         position, epoch, _, order, _ = cursor
         size = self.batch_size
         stop = position + size
         length = len(order)
-        # The last batch of an epoch, and one that a short one may follow, end the epoch: these are planned.
-        is_last = stop >= length if self.wrap else stop + size > length
-        if is_last or self.share is not WHOLE or (self.epochs is not None and epoch >= self.epochs):
+        # The last batch of an epoch, and one that a short one may follow, end the
+        # epoch: these are planned.
+        if self.wrap:
+            is_last = stop >= length
+        else:
+            is_last = stop + size > length
+        if (
+            is_last
+            or self.share is not WHOLE
+            or (self.epochs is not None and epoch >= self.epochs)
+        ):
             return None
         after = make_cursor((stop, epoch, False, order, epoch + position / length))
         return order.keys(position, stop), size, position, after
@@ -198,54 +269,93 @@ class Pace(Plans):
     def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
         """Return the plans of several full batches within the epoch at once."""
         position, epoch, _, order, _ = cursor
-        length, each, step = len(order), self.batch_size, self.batch_size * self.share.size
+        length = len(order)
+        each = self.batch_size
+        step = self.batch_size * self.share.size
         most = (length - (1 if self.wrap else step) - position) // step
-        if self.share is not WHOLE or most < 2 or (self.epochs is not None and epoch >= self.epochs):
+        if (
+            self.share is not WHOLE
+            or most < 2
+            or (self.epochs is not None and epoch >= self.epochs)
+        ):
             return Plans.ahead(self, cursor, number)
         most = min(most, max(1, _AT_ONCE // each))
-        keys, plans = order.take(position, position + most * each), list[Plan]()
+        keys = order.take(position, position + most * each)
+        plans = list[Plan]()
         for begin in range(0, most * each, each):
-            after = make_cursor((position + each, epoch, False, order, epoch + position / length))
+            after = make_cursor(
+                (position + each, epoch, False, order, epoch + position / length)
+            )
             stretch = Stretch(0, epoch, position, keys[begin : begin + each])
             plans.append(Plan(number, each, (stretch,), cursor, after))
-            cursor, number, position = after, number + 1, position + each
+            cursor = after
+            number = number + 1
+            position = position + each
         return plans
 
     def _wrapped(self, cursor: Cursor, number: int) -> Plan:
-        stop, length = cursor.position + self.share.step(self.batch_size), len(cursor.order)
+        stop = cursor.position + self.share.step(self.batch_size)
+        length = len(cursor.order)
         first, end = self.share.rows(self.batch_size, stop - cursor.position)
         if length == 0:
-            raise OptionError("Epoch size must be positive for an iterator that repeats: the dataset is empty.")
+            raise OptionError(
+                "Epoch size must be positive for an iterator that repeats: the "
+                "dataset is empty."
+            )
         epochs, position = divmod(stop, length)
         order = cursor.order.following(cursor.position).later(epochs - 1)
-        after = Cursor(position, cursor.epoch + epochs, True, order, cursor.epoch_detail)
-        ours = _Stretches(cursor, cursor.position + first, cursor.position + end, runs_on=True)
+        after = Cursor(
+            position, cursor.epoch + epochs, True, order, cursor.epoch_detail
+        )
+        ours = _Stretches(
+            cursor, cursor.position + first, cursor.position + end, runs_on=True
+        )
         return Plan(number, self.batch_size, ours, cursor, after)
 
     def _bounded(self, cursor: Cursor, number: int) -> Plan | None:
-        length, each, share = len(cursor.order), self.batch_size, self.share
+        length = len(cursor.order)
+        each = self.batch_size
+        share = self.share
         left = length - cursor.position
         if not share.has_more(each, left, self.drop_last):
-            return self.step(_next_epoch(cursor), number) if share.has_more(each, length, self.drop_last) else None
+            if share.has_more(each, length, self.drop_last):
+                return self.step(_next_epoch(cursor), number)
+            return None
         first, end = share.rows(each, left)
         stop = cursor.position + min(left, share.step(each))
         over = not share.has_more(each, length - stop, self.drop_last)
-        after = _next_epoch(cursor) if over else cursor._replace(position=stop, is_new_epoch=False)
+        if over:
+            after = _next_epoch(cursor)
+        else:
+            after = cursor._replace(position=stop, is_new_epoch=False)
         after = after._replace(previous_epoch_detail=cursor.epoch_detail)
-        ours = _Stretches(cursor, cursor.position + first, cursor.position + end, runs_on=False)
-        return Plan(number, end - first, ours, cursor, after, fills=max(0, end - max(first, left)))
+        ours = _Stretches(
+            cursor, cursor.position + first, cursor.position + end, runs_on=False
+        )
+        return Plan(
+            number,
+            end - first,
+            ours,
+            cursor,
+            after,
+            fills=max(0, end - max(first, left)),
+        )
 
 
 def _next_epoch(cursor: Cursor) -> Cursor:
     order = cursor.order.following(cursor.position)
-    return cursor._replace(position=0, epoch=cursor.epoch + 1, is_new_epoch=True, order=order)
+    return cursor._replace(
+        position=0, epoch=cursor.epoch + 1, is_new_epoch=True, order=order
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretches:
-    """The stretches from one position to another, found one at a time: there may be millions.
+    """The stretches from one position to another, found one at a time: there may be
+    millions.
 
-    Beyond the epoch's end come the next epochs, or, to fill up its last step, its own first samples once more.
+    Beyond the epoch's end come the next epochs, or, to fill up its last step, its own
+    first samples once more.
     """
 
     cursor: Cursor
@@ -257,11 +367,18 @@ class _Stretches:
         _, epoch, _, order, _ = cursor = self.cursor
         passed, at = divmod(self.start, len(order))
         if passed and self.runs_on:
-            epoch, order = epoch + passed, order.following(cursor.position).later(passed - 1)
-        rows, row = self.stop - self.start, 0
+            epoch = epoch + passed
+            order = order.following(cursor.position).later(passed - 1)
+        rows = self.stop - self.start
+        row = 0
         while row < rows:
-            yield (stretch := Stretch(row, epoch, at, order.take(at, min(len(order), at + rows - row))))
-            row, at = row + len(stretch.indices), 0
+            yield (
+                stretch := Stretch(
+                    row, epoch, at, order.take(at, min(len(order), at + rows - row))
+                )
+            )
+            row = row + len(stretch.indices)
+            at = 0
             if self.runs_on and row < rows:
                 order = order.following(cursor.position if epoch == cursor.epoch else 0)
                 epoch += 1
@@ -270,27 +387,33 @@ class _Stretches:
 class Horizon:
     """Plans the batches of a run, one after the other, as the prefetch loop needs them.
 
-    Guarantees that each plan is made once, in order; that an order sampler's error comes after the batches that were
-    planned before it; and that with samplers, which have state of their own and may be replaced between epochs,
-    planning never crosses more than one epoch boundary ahead of the consumer.
+    Guarantees that each plan is made once, in order; that an order sampler's error
+    comes after the batches that were planned before it; and that with samplers, which
+    have state of their own and may be replaced between epochs, planning never crosses
+    more than one epoch boundary ahead of the consumer.
     """
 
     _plans: Plans
-    _planned_to: Cursor | None  # None: nothing is left to plan
-    _next_number = 0  # of batches, never used twice
+    # None: nothing is left to plan.
+    _planned_to: Cursor | None
+    # Of batches, never used twice.
+    _next_number = 0
 
     def __init__(self) -> None:
         self.end()
 
     def begin(self, cursor: Cursor, plans: Plans) -> None:
         self.end()
-        self._plans, self._planned_to = plans, cursor
+        self._plans = plans
+        self._planned_to = cursor
 
     def end(self) -> None:
         self._planned_to = None
-        self._ahead: deque[Plan] = deque()  # planned, but not yet taken by the loop
+        # Planned, but not yet taken by the loop.
+        self._ahead: deque[Plan] = deque()
         self._dead_end: Exception | None = None  # why planning could not go on
-        self.rows = 1  # rows of the largest batch planned so far
+        # Rows of the largest batch planned so far.
+        self.rows = 1
 
     @property
     def is_reached(self) -> bool:
@@ -298,22 +421,38 @@ class Horizon:
         return self._planned_to is None and not self._ahead
 
     def peek(self) -> Plan | None:
-        """Return the next plan, the same until ``take()``; None if there is none, or none is known yet."""
-        if not self._ahead and (to := self._planned_to) is not None and self._plans.knows(to):
+        """Return the next plan, the same until ``take()``; None if there is none, or
+        none is known yet.
+        """
+        if (
+            not self._ahead
+            and (to := self._planned_to) is not None
+            and self._plans.knows(to)
+        ):
             self._step(to)
-        return self._ahead[0] if self._ahead else None
+        if self._ahead:
+            return self._ahead[0]
+        return None
 
     def take(self) -> None:
         self._ahead.popleft()
 
     def take_dead_end(self) -> Exception | None:
-        """Return the error that ended planning, if any, and forget it, since its traceback may hold the iterator."""
-        why, self._dead_end = self._dead_end, None
+        """Return the error that ended planning, if any, and forget it, since its
+        traceback may hold the iterator.
+        """
+        why = self._dead_end
+        self._dead_end = None
         return why
 
     def is_beyond(self, epoch: int) -> bool:
-        """True if planning must wait because the next batch is too far ahead of a consumer in ``epoch``."""
-        to = self._ahead[0].before if self._ahead else self._planned_to
+        """True if planning must wait because the next batch is too far ahead of a
+        consumer in ``epoch``.
+        """
+        if self._ahead:
+            to = self._ahead[0].before
+        else:
+            to = self._planned_to
         return to is not None and isinstance(to.order, Sampled) and to.epoch > epoch + 1
 
     def _step(self, cursor: Cursor) -> None:
@@ -321,9 +460,16 @@ class Horizon:
         try:
             plans = self._plans.ahead(cursor, self._next_number)
         except Exception as error:  # raised by the order sampler
-            ends = isinstance(error, StopIteration)  # raised by next(), it would end the caller's loop
-            self._dead_end = RuntimeError("the order_sampler raised StopIteration") if ends else error
+            # Raised by next(), it would end the caller's loop.
+            ends = isinstance(error, StopIteration)
+            if ends:
+                self._dead_end = RuntimeError("the order_sampler raised StopIteration")
+            else:
+                self._dead_end = error
         self._ahead.extend(plans)
         self._next_number += len(plans)
-        self._planned_to = plans[-1].after if plans else None
+        if plans:
+            self._planned_to = plans[-1].after
+        else:
+            self._planned_to = None
         self.rows = max([self.rows, *(plan.rows for plan in plans)])

@@ -1,11 +1,15 @@
-"""The order in which the samples of an epoch are visited: pure functions of (seed, epoch, position).
+"""The order in which the samples of an epoch are visited: pure functions of (seed,
+epoch, position).
 
-``take(a, b)`` of the library's own orders depends only on a few numbers.  The shuffle visits each index exactly once,
-and needs no memory that grows with the length: 10**12 samples cost what 10**3 cost.  Lengths are below 2**62.
+``take(a, b)`` of the library's own orders depends only on a few numbers.  The shuffle
+visits each index exactly once, and needs no memory that grows with the length: 10**12
+samples cost what 10**3 cost.  Lengths are below 2**62.
 
-Positions are written as (left, right) digits of a rectangle just larger than the epoch; each round adds to one digit a
-keyed hash of the other, which can be undone, so the whole is one-to-one.  Positions that are mapped outside of the
-epoch are mapped again.  A short epoch is instead sorted by a keyed hash of its indices, which is exactly uniform.
+Positions are written as (left, right) digits of a rectangle just larger than the epoch;
+each round adds to one digit a keyed hash of the other, which can be undone, so the
+whole is one-to-one.  Positions that are mapped outside of the epoch are mapped again.
+A short epoch is instead sorted by a keyed hash of its indices, which is exactly
+uniform.
 """
 
 from __future__ import annotations
@@ -21,14 +25,21 @@ from ..errors import OptionError
 
 Indices = NDArray[np.int64]
 
-_ROUNDS = 8  # the uniformity tests pass from 6 on; the rest is margin and costs 2 ns a sample each
-_SHORT = 4096  # epochs up to here are sorted: rounds mix a small rectangle slowly, and 3 × 3 never evenly
+# The uniformity tests pass from 6 on; the rest is margin and costs 2 ns a sample each.
+_ROUNDS = 8
+# Epochs up to here are sorted: rounds mix a small rectangle slowly, and 3 × 3 never
+# evenly.
+_SHORT = 4096
 _INDEX_BITS = np.uint64(_SHORT - 1)
-_BLOCK = 1 << 14  # positions evaluated at once, so that numpy's per-call cost vanishes
+# Positions evaluated at once, so that numpy's per-call cost vanishes.
+_BLOCK = 1 << 14
 NO_INDICES: Indices = np.empty(0, np.int64)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_S30 = np.uint64(30)
+_S27 = np.uint64(27)
+_S31 = np.uint64(31)
 
 
 def mix(x: Any) -> Any:
@@ -38,8 +49,12 @@ def mix(x: Any) -> Any:
     return x ^ (x >> _S31)
 
 
-def shuffled(positions: Indices, length: int, round_keys: NDArray[np.uint64]) -> Indices:
-    """Return the index at each of ``positions`` in the shuffle of an epoch of ``length`` samples."""
+def shuffled(
+    positions: Indices, length: int, round_keys: NDArray[np.uint64]
+) -> Indices:
+    """Return the index at each of ``positions`` in the shuffle of an epoch of
+    ``length`` samples.
+    """
     if length <= _SHORT:
         return _sorted_by_lots(length, round_keys)[positions]
     height = isqrt(length - 1) + 1
@@ -53,9 +68,12 @@ def shuffled(positions: Indices, length: int, round_keys: NDArray[np.uint64]) ->
 def _sorted_by_lots(length: int, round_keys: NDArray[np.uint64]) -> Indices:
     """Return the indices of a short epoch in the order of their keyed hashes."""
     indices = np.arange(length, dtype=np.uint64)
-    lots: NDArray[np.uint64] = mix(mix(indices * _GOLDEN + round_keys[0]) + round_keys[1])
-    # Each lot has its index in the lowest bits.  NumPy sorts such words in a third of the time of an argsort, and the
-    # 52 bits above decide as 64 would: two of 4,096 are the same once in a billion epochs.
+    lots: NDArray[np.uint64] = mix(
+        mix(indices * _GOLDEN + round_keys[0]) + round_keys[1]
+    )
+    # Each lot has its index in the lowest bits.  NumPy sorts such words in a third of
+    # the time of an argsort, and the 52 bits above decide as 64 would: two of 4,096 are
+    # the same once in a billion epochs.
     lots &= ~_INDEX_BITS
     lots |= indices
     lots.sort()
@@ -63,10 +81,16 @@ def _sorted_by_lots(length: int, round_keys: NDArray[np.uint64]) -> Indices:
     return lots.view(np.int64)
 
 
-def _scramble(at: Indices, height: int, width: int, round_keys: NDArray[np.uint64]) -> Indices:
-    """Apply all rounds to the positions ``at``, in digits of 32 bits, which NumPy multiplies twice as fast as 64."""
-    quotient, keys = at // width, round_keys.astype(np.uint32)
-    left, right = quotient.astype(np.uint32), (at - quotient * width).astype(np.uint32)
+def _scramble(
+    at: Indices, height: int, width: int, round_keys: NDArray[np.uint64]
+) -> Indices:
+    """Apply all rounds to the positions ``at``, in digits of 32 bits, which NumPy
+    multiplies twice as fast as 64.
+    """
+    quotient = at // width
+    keys = round_keys.astype(np.uint32)
+    left = quotient.astype(np.uint32)
+    right = (at - quotient * width).astype(np.uint32)
     for even, odd in zip(keys[::2], keys[1::2], strict=True):
         left = _added(left, _words(right, even), np.uint32(height))
         right = _added(right, _words(left, odd), np.uint32(width))
@@ -88,11 +112,16 @@ def _words(digits: NDArray[np.uint32], key: np.uint32) -> NDArray[np.uint32]:
     return x
 
 
-def _added(digits: NDArray[np.uint32], words: NDArray[np.uint32], limit: np.uint32) -> NDArray[np.uint32]:
-    """Return ``(digits + words) % limit``, with ``//``, which NumPy computes in a third of the time of ``%``."""
+def _added(
+    digits: NDArray[np.uint32], words: NDArray[np.uint32], limit: np.uint32
+) -> NDArray[np.uint32]:
+    """Return ``(digits + words) % limit``, with ``//``, which NumPy computes in a third
+    of the time of ``%``.
+    """
     words -= words // limit * limit
     words += digits
-    least: NDArray[np.uint32] = np.minimum(words, words - limit)  # a negative difference wraps to a large number
+    # A negative difference wraps to a large number.
+    least: NDArray[np.uint32] = np.minimum(words, words - limit)
     return least
 
 
@@ -103,11 +132,15 @@ class Order:
         raise NotImplementedError
 
     def take(self, start: int, stop: int) -> Indices:
-        """Return the indices at positions ``start`` to ``stop``; fewer at the epoch's end."""
+        """Return the indices at positions ``start`` to ``stop``; fewer at the epoch's
+        end.
+        """
         raise NotImplementedError
 
     def keys(self, start: int, stop: int) -> range | Indices:
-        """Return what ``take`` does, as a range where the indices follow one another: a slice reads faster."""
+        """Return what ``take`` does, as a range where the indices follow one another: a
+        slice reads faster.
+        """
         return self.take(start, stop)
 
     def later(self, epochs: int) -> Order:
@@ -119,7 +152,9 @@ class Order:
         raise NotImplementedError
 
     def following(self, position: int) -> Order:
-        """Return the next epoch's order; an order sampler gets ``position``, the cursor's when it is called."""
+        """Return the next epoch's order; an order sampler gets ``position``, the
+        cursor's when it is called.
+        """
         return self.later(1)
 
 
@@ -142,52 +177,82 @@ class Sequential(Order):
         return self
 
     def array(self) -> None:
-        return None  # which stands for 0, 1, 2, … in Chainer
+        # Which stands for 0, 1, 2, … in Chainer.
+        return None
 
 
 class Shuffled(Order):
-    """The library's own shuffle: a new permutation in each epoch, never held in memory as a whole."""
+    """The library's own shuffle: a new permutation in each epoch, never held in memory
+    as a whole.
+    """
 
     def __init__(self, length: int, seed: int, epoch: int = 0) -> None:
-        self._length, self.seed, self._epoch = length, seed, epoch
-        words = np.random.SeedSequence([word & (1 << 128) - 1 for word in (seed, epoch, 0x0D3)])
+        self._length = length
+        self.seed = seed
+        self._epoch = epoch
+        words = np.random.SeedSequence(
+            [word & (1 << 128) - 1 for word in (seed, epoch, 0x0D3)]
+        )
         self._keys: NDArray[np.uint64] = words.generate_state(_ROUNDS, np.uint64)  # type: ignore[assignment]
-        self._first, self._found = 0, NO_INDICES  # the indices that have been evaluated, and the first one's position
+        # The indices that have been evaluated, and the first one's position.
+        self._first = 0
+        self._found = NO_INDICES
 
     def __len__(self) -> int:
         return self._length
 
     def take(self, start: int, stop: int) -> Indices:
-        """Return the indices at these positions; where batches follow one another, later ones are found in advance."""
-        stop, end = min(stop, self._length), self._first + len(self._found)
+        """Return the indices at these positions; where batches follow one another,
+        later ones are found in advance.
+        """
+        stop = min(stop, self._length)
+        end = self._first + len(self._found)
         if not self._first <= start <= stop <= end:
             if self._length <= _SHORT:
-                self._first, until = 0, self._length
-            else:  # exactly these if a rank has jumped over the parts of many others
+                self._first = 0
+                until = self._length
+            else:
+                # Exactly these if a rank has jumped over the parts of many others.
                 is_near = start - end < _BLOCK // 4
-                self._first, until = start, max(stop, min(start + _BLOCK, self._length)) if is_near else stop
-            self._found = shuffled(np.arange(self._first, until, dtype=np.int64), self._length, self._keys)
+                self._first, until = (
+                    start,
+                    max(stop, min(start + _BLOCK, self._length)) if is_near else stop,
+                )
+            self._found = shuffled(
+                np.arange(self._first, until, dtype=np.int64), self._length, self._keys
+            )
         return self._found[start - self._first : max(start, stop) - self._first]
 
     def later(self, epochs: int) -> Shuffled:
-        return Shuffled(self._length, self.seed, self._epoch + epochs) if epochs else self
+        if epochs:
+            return Shuffled(self._length, self.seed, self._epoch + epochs)
+        return self
 
     def array(self) -> Indices:
         return self.take(0, self._length)
 
 
 class Listed(Order):
-    """An order held in memory as an array: a private copy, since samplers may shuffle theirs in place."""
+    """An order held in memory as an array: a private copy, since samplers may shuffle
+    theirs in place.
+    """
 
     def __init__(self, array: Any) -> None:
         found = np.array(array)
         if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
             raise OptionError(
-                f"order_sampler returned {found.dtype} values of shape {found.shape}; return a 1-D array of integer "
-                f"indices."
+                f"order_sampler returned {found.dtype} values of shape {found.shape}; "
+                "return a 1-D array of integer indices."
             )
-        if found.size and found.dtype.kind == "u" and int(found.max()) > np.iinfo(np.int64).max:
-            raise OptionError(f"order_sampler returned index {found.max()}, which is beyond any dataset.")
+        if (
+            found.size
+            and found.dtype.kind == "u"
+            and int(found.max()) > np.iinfo(np.int64).max
+        ):
+            raise OptionError(
+                f"order_sampler returned index {found.max()}, which is beyond any "
+                "dataset."
+            )
         self._array: Indices = found.astype(np.int64)
 
     def __len__(self) -> int:
@@ -204,14 +269,18 @@ class Listed(Order):
 
 
 class Given(Listed):
-    """One epoch's order, read from a state or snapshot; the epochs after it have the library's own shuffle."""
+    """One epoch's order, read from a state or snapshot; the epochs after it have the
+    library's own shuffle.
+    """
 
     def __init__(self, array: Any, following: Shuffled) -> None:
         super().__init__(array)
         self._following = following
 
     def later(self, epochs: int) -> Order:
-        return self._following.later(epochs - 1) if epochs else self
+        if epochs:
+            return self._following.later(epochs - 1)
+        return self
 
 
 class SamplerOfTheMoment:
@@ -223,19 +292,26 @@ class SamplerOfTheMoment:
 
 
 class _Later:
-    """The order of the epoch after a ``Sampled`` one, once the sampler has been called for it."""
+    """The order of the epoch after a ``Sampled`` one, once the sampler has been called
+    for it.
+    """
 
-    question: tuple[Any, Any, int] = (None, None, 0)  # the sampler, and the order and position that it was called with
+    # The sampler, and the order and position that it was called with.
+    question: tuple[Any, Any, int] = (None, None, 0)
     answer: Sampled | None = None
 
 
 class Sampled(Listed):
-    """An order that a Chainer ``order_sampler`` returned, linked to the one that it returned after that.
+    """An order that a Chainer ``order_sampler`` returned, linked to the one that it
+    returned after that.
 
-    The sampler is called ahead of the user.  Its orders are kept, so that going back or starting over gives the same.
+    The sampler is called ahead of the user.  Its orders are kept, so that going back or
+    starting over gives the same.
     """
 
-    def __init__(self, array: Any, sampling: SamplerOfTheMoment, later: _Later | None = None) -> None:
+    def __init__(
+        self, array: Any, sampling: SamplerOfTheMoment, later: _Later | None = None
+    ) -> None:
         super().__init__(array)
         self._sampling, self._later = sampling, later or _Later()
 
@@ -243,17 +319,21 @@ class Sampled(Listed):
         found = self._ask(self._array, position)
         if len(found) != len(self):
             raise OptionError(
-                f"The size of order does not match the size of the previous order: the order_sampler returned "
-                f"{len(found)} indices after {len(self)}; return as many at each call."
+                "The size of order does not match the size of the previous order: the "
+                f"order_sampler returned {len(found)} indices after {len(self)}; "
+                "return as many at each call."
             )
         return found
 
     def _ask(self, order: Any, position: int) -> Sampled:
-        later, sampling = self._later, self._sampling
+        later = self._later
+        sampling = self._sampling
         with sampling.asked:
             if later.answer is None or later.question[0] is not sampling.sampler:
                 later.question = sampling.sampler, order, position
-                later.answer = Sampled(sampling.sampler(order.copy(), position), sampling)
+                later.answer = Sampled(
+                    sampling.sampler(order.copy(), position), sampling
+                )
             return later.answer
 
     def later(self, epochs: int) -> Sampled:
@@ -263,22 +343,39 @@ class Sampled(Listed):
         return order
 
     def instead(self, array: Any) -> Sampled:
-        """Return ``array`` as an epoch's order; if it is this one, the orders drawn ahead come after it."""
-        return Sampled(array, self._sampling, self._later if np.array_equal(array, self._array) else None)
+        """Return ``array`` as an epoch's order; if it is this one, the orders drawn
+        ahead come after it.
+        """
+        return Sampled(
+            array,
+            self._sampling,
+            self._later if np.array_equal(array, self._array) else None,
+        )
 
     def over_again(self, length: int) -> Sampled:
-        """Return the first order after a reset, for which Chainer calls the sampler with a range."""
-        order, sampling = np.arange(length), self._sampling
+        """Return the first order after a reset, for which Chainer calls the sampler
+        with a range.
+        """
+        order = np.arange(length)
+        sampling = self._sampling
         with sampling.asked:
-            (sampler, asked_with, position), answer = self._later.question, self._later.answer
+            (sampler, asked_with, position), answer = (
+                self._later.question,
+                self._later.answer,
+            )
             if answer is None or sampler is not sampling.sampler:
                 return self._ask(order, 0)
             if len(answer) == length:
                 again = Sampled(sampler(asked_with.copy(), position), sampling)
-                if not np.array_equal(again._array, answer._array):  # the sampler draws random numbers…
+                # The sampler draws random numbers…
+                if not np.array_equal(again._array, answer._array):
                     last = answer
                     while last._later.answer is not None:
                         last = last._later.answer
-                    last._later.question, last._later.answer = (sampler, again._array, 0), again
-                    return answer  # …so the order drawn ahead comes first, and the new one is appended
-            return Sampled(sampler(order, 0), sampling)  # it depends on its arguments alone, which differ now
+                    last._later.question = (sampler, again._array, 0)
+                    last._later.answer = again
+                    # …so the order drawn ahead comes first, and the new one is
+                    # appended.
+                    return answer
+            # It depends on its arguments alone, which differ now.
+            return Sampled(sampler(order, 0), sampling)

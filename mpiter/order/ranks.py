@@ -1,8 +1,9 @@
-"""This process's rank and the number of ranks: passed by the user, or found from the launcher or process group.
+"""This process's rank and the number of ranks: passed by the user, or found from the
+launcher or process group.
 
-They are looked up when a loop begins and not before: at construction a process group may not exist yet, and each rank
-would take itself for the only one.  Nothing is imported to find out (mpi4py would start MPI); the choice and its source
-are logged.
+They are looked up when a loop begins and not before: at construction a process group
+may not exist yet, and each rank would take itself for the only one.  Nothing is
+imported to find out (mpi4py would start MPI); the choice and its source are logged.
 """
 
 from __future__ import annotations
@@ -24,29 +25,37 @@ BY_TORCH = "torch.distributed"
 BY_JAX = "jax.distributed"
 BY_MPI = "MPI.COMM_WORLD"
 
-_BY_VARIABLES = (  # environment variables of the rank and of the number of ranks
+# Environment variables of the rank and of the number of ranks.
+_BY_VARIABLES = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
-    # Last, because ranks started by mpiexec within a Slurm job inherit the rank of the job's script.  This size is set
-    # in tasks of srun only, and not in the script itself, which has SLURM_NTASKS.
+    # Last, because ranks started by mpiexec within a Slurm job inherit the rank of the
+    # job's script.  This size is set in tasks of srun only, and not in the script
+    # itself, which has SLURM_NTASKS.
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
-_HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # ranks on this machine
-# Names of Slurm jobs that are an interactive shell, in which Slurm's variables name no rank
+# Ranks on this machine.
+_HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+# Names of Slurm jobs that are an interactive shell, in which Slurm's variables name no
+# rank
 _INTERACTIVE = ("bash", "zsh", "sh", "interactive")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One rank's part of the dataset, when several processes train together; ``Shard()`` finds out rank and size.
+    """One rank's part of the dataset, when several processes train together;
+    ``Shard()`` finds out rank and size.
 
-    It looks, in this order, at an initialised ``torch.distributed``, ``jax.distributed`` or MPI; at ``RANK``
-    and ``WORLD_SIZE``; at Open MPI's, MPICH's and Slurm's variables.  If none is set, this process is the only one.
+    It looks, in this order, at an initialised ``torch.distributed``,
+    ``jax.distributed`` or MPI; at ``RANK`` and ``WORLD_SIZE``; at Open MPI's, MPICH's
+    and Slurm's variables.  If none is set, this process is the only one.
 
-    All ranks go through one order together, in steps of a batch for each.  If the last step of an epoch is short, each
-    rank still gets as many samples as the others: it is filled up from the epoch's beginning.  ``drop_last`` leaves it
-    out instead; ``exact=True``, for evaluation, gives each sample once, so that some ranks may get a batch less.
+    All ranks go through one order together, in steps of a batch for each.  If the last
+    step of an epoch is short, each rank still gets as many samples as the others: it is
+    filled up from the epoch's beginning.  ``drop_last`` leaves it out instead;
+    ``exact=True``, for evaluation, gives each sample once, so that some ranks may get a
+    batch less.
 
     >>> from mpiter import batches
     >>> for rank in 0, 1:
@@ -60,13 +69,23 @@ class Shard:
     exact: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        rank, size = self.rank, self.size
-        are_numbers = isinstance(rank, Integral) and isinstance(size, Integral) and 0 <= rank < size
+        rank = self.rank
+        size = self.size
+        are_numbers = (
+            isinstance(rank, Integral)
+            and isinstance(size, Integral)
+            and 0 <= rank < size
+        )
         if not are_numbers and (rank, size) != (None, None):
-            raise OptionError(f"{self}: pass a rank from 0 to before size, or none of both to have them found out.")
+            raise OptionError(
+                f"{self}: pass a rank from 0 to before size, or none of both to have "
+                "them found out."
+            )
 
     def share(self) -> Share:
-        """Return this rank's share of the order, looked up now unless rank and size were passed."""
+        """Return this rank's share of the order, looked up now unless rank and size
+        were passed.
+        """
         if self.rank is not None and self.size is not None:
             return Share(int(self.rank), int(self.size), self.exact)
         rank, size, source = found()
@@ -85,7 +104,10 @@ def shard_for(shard: Any) -> Shard | None:
         return Shard()
     if isinstance(shard, tuple) and len(shard) == 2:
         return Shard(*shard)
-    raise OptionError(f"shard={shard!r:.60} is unknown; use 'auto', (rank, size) or mpiter.Shard(rank, size).")
+    raise OptionError(
+        f"shard={shard!r:.60} is unknown; use 'auto', (rank, size) or "
+        "mpiter.Shard(rank, size)."
+    )
 
 
 def ranks_here() -> int:
@@ -100,17 +122,36 @@ def found() -> tuple[int, int, str]:
     group = getattr(torch, "distributed", None)
     if group is not None and group.is_available() and group.is_initialized():
         return group.get_rank(), group.get_world_size(), BY_TORCH
-    if jax is not None and getattr(getattr(jax, "distributed", None), "is_initialized", lambda: False)():
+    if (
+        jax is not None
+        and getattr(
+            getattr(jax, "distributed", None), "is_initialized", lambda: False
+        )()
+    ):
         return jax.process_index(), jax.process_count(), BY_JAX
     futures = sys.modules.get("mpi4py.futures._core")
     if getattr(futures, "SharedPool", None) is not None:
         return 0, 1, "mpi4py.futures, to which the other ranks belong"
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
+    if (
+        mpi is not None
+        and mpi.Is_initialized()
+        and not mpi.Is_finalized()
+        and mpi.COMM_WORLD.Get_size() > 1
+    ):
         return mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size(), BY_MPI
     for names in _BY_VARIABLES:
         rank, size = values = [os.environ.get(name, "") for name in names]
-        if names[0].startswith("SLURM") and (not size or os.environ.get("SLURM_JOB_NAME") in _INTERACTIVE):
-            continue  # this process is not a task that srun has started
-        if all(value.isdecimal() and len(value) < 10 for value in values) and int(rank) < int(size):
+        if names[0].startswith("SLURM") and (
+            not size or os.environ.get("SLURM_JOB_NAME") in _INTERACTIVE
+        ):
+            # This process is not a task that srun has started.
+            continue
+        if all(value.isdecimal() and len(value) < 10 for value in values) and int(
+            rank
+        ) < int(size):
             return int(rank), int(size), f"{names[0]} and {names[1]}"
-    return 0, 1, "default: no process group, no MPI and no variables of a launcher were found"
+    return (
+        0,
+        1,
+        "default: no process group, no MPI and no variables of a launcher were found",
+    )

@@ -1,8 +1,10 @@
-"""States: an iterator's position as JSON-able values (``state_dict()``), and how they are checked and loaded.
+"""States: an iterator's position as JSON-able values (``state_dict()``), and how they
+are checked and loaded.
 
-Guarantees that a state is checked key by key before anything changes, and that nothing in it is unpickled, imported or
-evaluated: a state is numbers, strings and lists of numbers.  Its size is constant with the library's own orders; with
-an ``order_sampler`` it contains the present epoch's order.
+Guarantees that a state is checked key by key before anything changes, and that nothing
+in it is unpickled, imported or evaluated: a state is numbers, strings and lists of
+numbers.  Its size is constant with the library's own orders; with an ``order_sampler``
+it contains the present epoch's order.
 """
 
 from __future__ import annotations
@@ -17,22 +19,40 @@ from ..errors import StateError
 from .cursor import Cursor
 from .order import Given, Listed, Order, Sampled, Sequential, Shuffled
 
-VERSION = 2  # changes whenever the same seed gives another order, since states can't be resumed in it
+# Changes whenever the same seed gives another order, since states can't be resumed in
+# it.
+VERSION = 2
 SEEDS = -(1 << 127), (1 << 128) - 1  # the least and the greatest
-_ORDERS = {Sequential: "sequential", Shuffled: "shuffled", Given: "shuffled", Sampled: "sampled"}
-LARGEST = 2**53  # the largest whole number that every JSON reader keeps exactly
+_ORDERS = {
+    Sequential: "sequential",
+    Shuffled: "shuffled",
+    Given: "shuffled",
+    Sampled: "sampled",
+}
+# The largest whole number that every JSON reader keeps exactly.
+LARGEST = 2**53
 
 
 def save(cursor: Cursor, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
-    """Return a state; ``agreed`` are the options that an iterator which loads it must agree with."""
+    """Return a state; ``agreed`` are the options that an iterator which loads it must
+    agree with.
+    """
     order = cursor.order
-    place = {name: getattr(cursor, name) for name in ("epoch", "position", "is_new_epoch", "previous_epoch_detail")}
-    listed = {"indices": order.array().tolist()} if isinstance(order, Listed) else {}
+    place = {
+        name: getattr(cursor, name)
+        for name in ("epoch", "position", "is_new_epoch", "previous_epoch_detail")
+    }
+    if isinstance(order, Listed):
+        listed = {"indices": order.array().tolist()}
+    else:
+        listed = {}
     return {**begun(_with_order(agreed, order), seed), **place, **listed}
 
 
 def load(state: Any, agreed: dict[str, Any], now: Order) -> tuple[Cursor, int]:
-    """Return the cursor and the seed in ``state``, or raise a StateError; ``now`` is the present order."""
+    """Return the cursor and the seed in ``state``, or raise a StateError; ``now`` is
+    the present order.
+    """
     seed = check(state, _with_order(agreed, now), "iterator")
     epoch = number_of(state, "epoch")
     order = _order(state, seed, epoch, now, agreed["dataset_length"])
@@ -40,58 +60,93 @@ def load(state: Any, agreed: dict[str, Any], now: Order) -> tuple[Cursor, int]:
     detail: float = typed(state, "previous_epoch_detail", float)
     if not isfinite(detail) or not -1 <= detail <= LARGEST:
         raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")
-    return Cursor(position, epoch, typed(state, "is_new_epoch", bool), order, detail), seed
+    return Cursor(
+        position, epoch, typed(state, "is_new_epoch", bool), order, detail
+    ), seed
 
 
 def _with_order(agreed: dict[str, Any], order: Order) -> dict[str, Any]:
     return {"kind": "iterator", "order": _ORDERS[type(order)], **agreed}
 
 
-def _order(state: Mapping[str, Any], seed: int, epoch: int, now: Order, length: int) -> Order:
+def _order(
+    state: Mapping[str, Any], seed: int, epoch: int, now: Order, length: int
+) -> Order:
     if isinstance(now, Sequential):
         return now
     if not isinstance(now, Sampled) and "indices" not in state:
         return Shuffled(length, seed, epoch)
     indices = typed(state, "indices", list)
-    if len(indices) != len(now) or not all(type(i) is int and -LARGEST <= i <= LARGEST for i in indices):
-        raise StateError(f"the state's order is none of {len(now)} whole numbers, as this iterator's is.")
+    if len(indices) != len(now) or not all(
+        type(i) is int and -LARGEST <= i <= LARGEST for i in indices
+    ):
+        raise StateError(
+            f"the state's order is none of {len(now)} whole numbers, as this "
+            "iterator's is."
+        )
     array = np.array(indices, np.int64)
-    return now.instead(array) if isinstance(now, Sampled) else Given(array, Shuffled(length, seed, epoch + 1))
+    if isinstance(now, Sampled):
+        return now.instead(array)
+    return Given(array, Shuffled(length, seed, epoch + 1))
 
 
 def begun(agreed: dict[str, Any], seed: int) -> dict[str, Any]:
-    """Return the beginning of a state; the seed is text, since JSON readers may not keep so large a number exactly."""
+    """Return the beginning of a state; the seed is text, since JSON readers may not
+    keep so large a number exactly.
+    """
     return {"mpiter": VERSION, **agreed, "seed": str(seed)}
 
 
 def check(state: Any, agreed: dict[str, Any], whose: str) -> int:
-    """Return the seed in ``state``; raise a StateError unless it is of this version and has all that is ``agreed``."""
+    """Return the seed in ``state``; raise a StateError unless it is of this version and
+    has all that is ``agreed``.
+    """
     if not isinstance(state, Mapping) or "mpiter" not in state:
-        raise StateError("this is no state of mpiter: a dict, as state_dict() returns it, with the key 'mpiter'.")
+        raise StateError(
+            "this is no state of mpiter: a dict, as state_dict() returns it, with the "
+            "key 'mpiter'."
+        )
     for name, mine in {"mpiter": VERSION, **agreed}.items():
         saved = state.get(name)
         if type(saved) is not type(mine) or saved != mine:
-            raise StateError(f"the state was saved with {name}={saved!r:.40}, this {whose} has {name}={mine!r}.")
+            raise StateError(
+                f"the state was saved with {name}={saved!r:.40}, this {whose} has "
+                f"{name}={mine!r}."
+            )
     text = typed(state, "seed", str)
     if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 40):
         raise StateError(f"the state's 'seed' is {text!r:.40}, not a whole number.")
     if not SEEDS[0] <= (seed := int(text)) <= SEEDS[1]:
-        raise StateError(f"the state's 'seed' has {seed.bit_length()} bits; at most 128 are possible.")
+        raise StateError(
+            f"the state's 'seed' has {seed.bit_length()} bits; at most 128 are "
+            "possible."
+        )
     return seed
 
 
-def number_of(state: Mapping[str, Any], name: str, low: int = 0, high: int = LARGEST) -> int:
-    """Return the whole number ``state[name]``; raise a StateError unless it is from ``low`` to ``high``."""
+def number_of(
+    state: Mapping[str, Any], name: str, low: int = 0, high: int = LARGEST
+) -> int:
+    """Return the whole number ``state[name]``; raise a StateError unless it is from
+    ``low`` to ``high``.
+    """
     number: int = typed(state, name, int)
     if not low <= number <= high:
-        raise StateError(f"the state's {name!r} is {number}, not within {low} … {high}.")
+        raise StateError(
+            f"the state's {name!r} is {number}, not within {low} … {high}."
+        )
     return number
 
 
 def typed(state: Mapping[str, Any], name: str, wanted: type) -> Any:
-    """Return ``state[name]``; raise a StateError if it is missing or not of exactly the type ``wanted``."""
+    """Return ``state[name]``; raise a StateError if it is missing or not of exactly the
+    type ``wanted``.
+    """
     if not isinstance(state, Mapping) or name not in state:
         raise StateError(f"the state is incomplete: {name!r} is missing.")
     if type(state[name]) is not wanted:
-        raise StateError(f"the state's {name!r} is {state[name]!r:.40}, not of type {wanted.__name__}.")
+        raise StateError(
+            f"the state's {name!r} is {state[name]!r:.40}, not of type "
+            f"{wanted.__name__}."
+        )
     return state[name]

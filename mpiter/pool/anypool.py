@@ -1,4 +1,6 @@
-"""Workers that aren't processes of ours: threads, and those of another library's Pool, such as mpi4py's."""
+"""Workers that aren't processes of ours: threads, and those of another library's Pool,
+such as mpi4py's.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,13 @@ from ..worker.block import Block, Lost
 from ..worker.board import Line
 from .workers import NAME, State, Worker, Workers
 
-_END = None, None  # queued for a thread that is to end
+# Queued for a thread that is to end.
+_END = None, None
 
 
 def _exit_for(error: BaseException) -> NoReturn:
-    """End this process as ``error`` would if it reached the top of a program, but leave native libraries alone.
+    """End this process as ``error`` would if it reached the top of a program, but leave
+    native libraries alone.
 
     Their handlers at exit may wait for threads that a forked process doesn't have.
     """
@@ -47,12 +51,21 @@ class _Threaded(Worker):
 
 
 class Threads(Workers):
-    """A Pool of threads, with a queue of blocks for each; ``initializer`` also gets the thread's number.
+    """A Pool of threads, with a queue of blocks for each; ``initializer`` also gets the
+    thread's number.
 
-    A thread can't be ended: one that is stuck in a dataset is abandoned, and its later answers are ignored.
+    A thread can't be ended: one that is stuck in a dataset is abandoned, and its later
+    answers are ignored.
     """
 
-    def __init__(self, workers: int, initializer: Callable[..., object], initargs: Any, *, bell: Bell) -> None:
+    def __init__(
+        self,
+        workers: int,
+        initializer: Callable[..., object],
+        initargs: Any,
+        *,
+        bell: Bell,
+    ) -> None:
         super().__init__(bell)
         self._begin = initializer, initargs
         for number in range(workers):
@@ -60,7 +73,9 @@ class Threads(Workers):
 
     def start(self, number: int) -> None:
         inbox: SimpleQueue[Any] = SimpleQueue()
-        thread = threading.Thread(target=self._work, args=(number, inbox), name=f"{NAME}{number}", daemon=True)
+        thread = threading.Thread(
+            target=self._work, args=(number, inbox), name=f"{NAME}{number}", daemon=True
+        )
         self._workers[number] = _Threaded(number=number, thread=thread, inbox=inbox)
         thread.start()
 
@@ -76,7 +91,8 @@ class Threads(Workers):
             try:
                 value = func(block)
             except BaseException as error:
-                # The dataset has forked this process, of which no thread but this one is left.
+                # The dataset has forked this process, of which no thread but this one
+                # is left.
                 if home.generation != born:
                     _exit_for(error)
                 value = Lost(block.number, error)
@@ -89,7 +105,9 @@ class Threads(Workers):
             chosen.out[block.number] = block
             chosen.inbox.put((func, block))
 
-    def _hear(self, number: int, inbox: SimpleQueue[Any], block: Block | None, value: Any) -> None:
+    def _hear(
+        self, number: int, inbox: SimpleQueue[Any], block: Block | None, value: Any
+    ) -> None:
         worker = self._workers.get(number)
         if worker is None or worker.inbox is not inbox:
             return  # it was abandoned
@@ -106,19 +124,24 @@ class Threads(Workers):
         self._events.append(worker.died(worker.thread.native_id or 0, code))
 
     def retire(self, number: int) -> None:
-        if (worker := self._workers.get(number)) is not None and worker.state is not State.RETIRING:
+        if (
+            worker := self._workers.get(number)
+        ) is not None and worker.state is not State.RETIRING:
             worker.state = State.RETIRING
             worker.inbox.put(_END)
 
     def kill(self, number: int) -> None:
         """Abandon a thread, since threads can't be ended."""
         if number in self._workers:
-            self._workers[number].inbox.put(_END)  # it ends if it ever returns from the dataset
+            # It ends if it ever returns from the dataset.
+            self._workers[number].inbox.put(_END)
             self._forget(number, None)
             self._bell.ring()
 
     def close(self, timeout: float = 5.0) -> bool:
-        """End all threads, each after its current block; return False if one hasn't ended in time."""
+        """End all threads, each after its current block; return False if one hasn't
+        ended in time.
+        """
         end = time.monotonic() + timeout
         workers = list(self._workers.values())
         self._workers.clear()
@@ -133,12 +156,22 @@ class Threads(Workers):
 
 
 class AnyPool(Workers):
-    """Adapts another library's Pool, which has ``terminate``, and ``map_async`` with callbacks.
+    """Adapts another library's Pool, which has ``terminate``, and ``map_async`` with
+    callbacks.
 
-    Single workers can't be started or ended, only the whole Pool; what happens when a worker dies is up to that Pool.
+    Single workers can't be started or ended, only the whole Pool; what happens when a
+    worker dies is up to that Pool.
     """
 
-    def __init__(self, make: Callable[..., Any], workers: int, initializer: Any, initargs: Any, *, bell: Bell) -> None:
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        workers: int,
+        initializer: Any,
+        initargs: Any,
+        *,
+        bell: Bell,
+    ) -> None:
         super().__init__(bell)
         self._count = self._most = workers
         self._out: dict[int, Block] = {}
@@ -147,7 +180,8 @@ class AnyPool(Workers):
     def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
         for block in blocks:
             self._out[block.number] = block
-            post = partial(self._post, block)  # a list of one answer, or an error
+            # A list of one answer, or an error.
+            post = partial(self._post, block)
             try:
                 self._pool.map_async(func, [block], 1, post, post)
             except BaseException:
@@ -156,18 +190,30 @@ class AnyPool(Workers):
 
     def _hear(self, block: Block, value: Any) -> None:
         if self._out.pop(block.number, None) is not None:
-            self._events.append(Lost(block.number, value) if isinstance(value, BaseException) else value[0])
+            self._events.append(
+                Lost(block.number, value)
+                if isinstance(value, BaseException)
+                else value[0]
+            )
 
     def vacancies(self, most: int) -> int:
-        """Return how many more blocks may be sent: ``most`` a worker, or one if some of the Pool's are to idle."""
-        return max(0, (most if self._count == self._most else 1) * self._count - len(self._out))
+        """Return how many more blocks may be sent: ``most`` a worker, or one if some of
+        the Pool's are to idle.
+        """
+        return max(
+            0, (most if self._count == self._most else 1) * self._count - len(self._out)
+        )
 
     def out(self, number: int) -> int:
-        """Return the number of all unanswered blocks, since it isn't known which worker has which."""
+        """Return the number of all unanswered blocks, since it isn't known which worker
+        has which.
+        """
         return len(self._out)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        """Return the workers that are at work; all of them if there are unanswered blocks but none is at work."""
+        """Return the workers that are at work; all of them if there are unanswered
+        blocks but none is at work.
+        """
         working = {number for number, line in lines.items() if line.active}
         return working or (set(lines) if self._out else working)
 
@@ -177,11 +223,14 @@ class AnyPool(Workers):
 
 
 def comes_back(step: Callable[[], object], timeout: float) -> bool:
-    """Call ``step`` in a thread; return False if it takes longer than ``timeout`` seconds, as it might never return."""
+    """Call ``step`` in a thread; return False if it takes longer than ``timeout``
+    seconds, as it might never return.
+    """
     thread = threading.Thread(target=step, name="mpiter-ending", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # at exit no thread starts from Python 3.12 on
+    except RuntimeError:
+        # At exit no thread starts from Python 3.12 on.
         return False
     thread.join(max(0.0, timeout))
     return not thread.is_alive()

@@ -1,6 +1,8 @@
-"""Backends: what runs the workers.  A backend packs the dataset for its workers, and makes a Pool of them.
+"""Backends: what runs the workers.  A backend packs the dataset for its workers, and
+makes a Pool of them.
 
-Runs in the consumer process, in the caller's thread.  A backend of your own needs the members of ``Backend``.
+Runs in the consumer process, in the caller's thread.  A backend of your own needs the
+members of ``Backend``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from ..datasets import ship
-from ..errors import DatasetNotPicklable, MpiterError, OptionError, WorkerStartError, warn
+from ..errors import (
+    DatasetNotPicklable,
+    MpiterError,
+    OptionError,
+    WorkerStartError,
+    warn,
+)
 from ..samples.byvalue import name_classes
 from ..samples.envelope import dumps
 from ..samples.tensors import torch_with
@@ -24,20 +32,30 @@ from .anypool import Threads
 from .pool import Pool
 from .starting import import_once, keep_standard_descriptors, start_server
 
-_REMEDY = "Open such things in worker_init or on first use, and leave them out in __getstate__."  # forking doesn't help
+# Forking doesn't help
+_REMEDY = (
+    "Open such things in worker_init or on first use, and leave them out in "
+    "__getstate__."
+)
 
 
 @dataclass(frozen=True)
 class Launch:
     """A packed dataset, and the function that makes the Pool for it."""
 
-    cargo: Any  # the packed dataset: has ``open``, ``holds`` and ``close``
-    pool: Callable[..., Any]  # takes (workers, initializer, initargs, bell=)
-    dumps: Callable[[Any], bytes]  # pickles something for the workers
+    # The packed dataset: has ``open``, ``holds`` and ``close``
+    cargo: Any
+    # Takes (workers, initializer, initargs, bell=)
+    pool: Callable[..., Any]
+    # Pickles something for the workers.
+    dumps: Callable[[Any], bytes]
 
 
-def packed(cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any], remedy: str = _REMEDY) -> Launch:
-    """Return the launch for workers to which the dataset is sent; ``hold`` keeps its buffers.
+def packed(
+    cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any], remedy: str = _REMEDY
+) -> Launch:
+    """Return the launch for workers to which the dataset is sent; ``hold`` keeps its
+    buffers.
 
     If it can't be pickled, the error ends with ``remedy``.
     """
@@ -47,16 +65,22 @@ def packed(cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any], remedy: 
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            raise  # too many open files: not the dataset's fault
+            # Too many open files: not the dataset's fault.
+            raise
         raise ship.explain(cargo[0], "dataset", error, remedy) from error
 
 
 class Backend(Protocol):
-    """The interface; the optional ``dear_s`` is the seconds from which on a batch is split over the workers."""
+    """The interface; the optional ``dear_s`` is the seconds from which on a batch is
+    split over the workers.
+    """
 
     name: str
-    shares_memory: bool  # with this process, so that slots can be used; else others start and end its processes
-    in_process: bool  # the workers are threads of this process
+    # With this process, so that slots can be used; else others start and end its
+    # processes.
+    shares_memory: bool
+    # The workers are threads of this process.
+    in_process: bool
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch: ...
 
@@ -64,39 +88,57 @@ class Backend(Protocol):
 class Process:
     """Worker processes on this machine.
 
-    ``start_method`` is "fork", "forkserver" or "spawn".  The default is forkserver on Linux and spawn elsewhere, on
-    every Python; if the dataset can't be pickled, workers are then forked instead, with a warning.
+    ``start_method`` is "fork", "forkserver" or "spawn".  The default is forkserver on
+    Linux and spawn elsewhere, on every Python; if the dataset can't be pickled, workers
+    are then forked instead, with a warning.
 
     >>> from mpiter import batches
     >>> list(batches([10, 20, 30], 2, n_processes=1, shuffle=False, backend=Process("spawn")))
     [array([10, 20]), array([30])]
     """
 
-    name, shares_memory, in_process = "process", True, False
+    name = "process"
+    shares_memory = True
+    in_process = False
 
     def __init__(self, start_method: str | None = None) -> None:
         known = multiprocessing.get_all_start_methods()
         if start_method not in (None, *known):
-            raise OptionError(f"start_method={start_method!r} is not available here; use one of {', '.join(known)}.")
+            raise OptionError(
+                f"start_method={start_method!r} is not available here; use one of "
+                f"{', '.join(known)}."
+            )
         self._may_fork = start_method is None and "fork" in known
-        self.start_method = start_method or ("forkserver" if sys.platform == "linux" else "spawn")
+        self.start_method = start_method or (
+            "forkserver" if sys.platform == "linux" else "spawn"
+        )
 
     def __repr__(self) -> str:
         return f"Process(start_method={self.start_method!r})"
 
     def prepare(self) -> None:
-        """Start the fork server ahead, if this backend uses one, so that workers start sooner."""
+        """Start the fork server ahead, if this backend uses one, so that workers start
+        sooner.
+        """
         keep_standard_descriptors()
-        if self.start_method == "forkserver" and not multiprocessing.current_process().daemon:
-            with contextlib.suppress(OSError, RuntimeError):  # starting the workers will report it
+        if (
+            self.start_method == "forkserver"
+            and not multiprocessing.current_process().daemon
+        ):
+            # Starting the workers will report it.
+            with contextlib.suppress(OSError, RuntimeError):
                 start_server()
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        """Return the dataset packed in the first way that works, with the function that makes its Pool."""
+        """Return the dataset packed in the first way that works, with the function that
+        makes its Pool.
+        """
         if multiprocessing.current_process().daemon:
             raise WorkerStartError(
-                "this is a daemonic process (a worker of multiprocessing.Pool, say, or of another loader), which may "
-                "not have children. Pass n_processes=0 (num_workers=0) or backend='thread', or make it not a daemon."
+                "this is a daemonic process (a worker of multiprocessing.Pool, say, "
+                "or of another loader), which may not have children. Pass "
+                "n_processes=0 (num_workers=0) or backend='thread', or make it not a "
+                "daemon."
             )
         keep_standard_descriptors()
         if self.start_method != "fork":
@@ -104,23 +146,37 @@ class Process:
             try:
                 launch = packed(cargo, ship.Mapped, pool, ship.REMEDY)
             except DatasetNotPicklable as error:
-                cuda = getattr(torch_with("cuda"), "cuda", None)  # which no forked process can use any more
-                if not self._may_fork or error.is_handle or (cuda is not None and cuda.is_initialized()):
+                # Which no forked process can use any more.
+                cuda = getattr(torch_with("cuda"), "cuda", None)
+                if (
+                    not self._may_fork
+                    or error.is_handle
+                    or (cuda is not None and cuda.is_initialized())
+                ):
                     raise
                 warn(f"{error} Forking the workers instead.")
             else:
                 if self.start_method == "forkserver":
-                    # The first workers import for themselves: mostly they are the only ones.
+                    # The first workers import for themselves: mostly they are the only
+                    # ones.
                     import_once(launch.cargo.modules & ship.modules_of_the_past)
                 return launch
         name_classes()
-        return Launch(ship.Kept(cargo), partial(Pool, context=multiprocessing.get_context("fork")), dumps)
+        return Launch(
+            ship.Kept(cargo),
+            partial(Pool, context=multiprocessing.get_context("fork")),
+            dumps,
+        )
 
 
 class Thread:
-    """Worker threads in this process: for decoders that release the GIL, and for free-threaded Python."""
+    """Worker threads in this process: for decoders that release the GIL, and for
+    free-threaded Python.
+    """
 
-    name, shares_memory, in_process = "thread", True, True
+    name = "thread"
+    shares_memory = True
+    in_process = True
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
         return Launch(ship.Kept(cargo, is_shared=True), Threads, pickle.dumps)
@@ -136,5 +192,8 @@ def backend_for(backend: Any) -> Backend:
         return BY_NAME[backend]()
     if isinstance(backend, (str, type)) or not hasattr(backend, "launch"):
         names = ", ".join(map(repr, BY_NAME))
-        raise OptionError(f"backend={backend!r:.60} is unknown; use {names} or an object such as mpiter.Process().")
+        raise OptionError(
+            f"backend={backend!r:.60} is unknown; use {names} or an object such as "
+            "mpiter.Process()."
+        )
     return backend  # type: ignore[no-any-return]

@@ -1,8 +1,10 @@
-"""How workers end: which are stuck, how one is ended while the others go on, and the reason in words.
+"""How workers end: which are stuck, how one is ended while the others go on, and the
+reason in words.
 
-``Watch`` finds stuck workers from their lines on the board (shared integers: what each is fetching) and a clock.  Only
-time in which this process itself was running counts, not time in which Ctrl-Z or a container had suspended it.
-An ``Eviction`` ends a stuck worker, one step at a time in the prefetch thread.  ``End`` tells the engine of an end.
+``Watch`` finds stuck workers from their lines on the board (shared integers: what each
+is fetching) and a clock.  Only time in which this process itself was running counts,
+not time in which Ctrl-Z or a container had suspended it. An ``Eviction`` ends a stuck
+worker, one step at a time in the prefetch thread.  ``End`` tells the engine of an end.
 """
 
 from __future__ import annotations
@@ -18,10 +20,14 @@ from ..worker.block import Block
 from ..worker.board import BlackBox, Line, thread_stack
 from .pool import VANISHED
 
-STEP_S = 0.01  # between two looks at a worker that is being ended
-_FOR_A_STACK_S = 0.5  # the time that a stuck worker has to write its stack
-_FOR_DYING_S = 2.0  # the time that a killed worker has to end; after it, it is stuck in a system call
-START_S = 60.0  # the time that a worker has to start at least, even if ``patience`` is less
+# Between two looks at a worker that is being ended.
+STEP_S = 0.01
+# The time that a stuck worker has to write its stack.
+_FOR_A_STACK_S = 0.5
+# The time that a killed worker has to end; after it, it is stuck in a system call.
+_FOR_DYING_S = 2.0
+# The time that a worker has to start at least, even if ``patience`` is less.
+START_S = 60.0
 _LOOKS = 8  # at least so many within a limit…
 _MOST_S = 1.0  # …and one in this many seconds
 
@@ -38,19 +44,29 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a worker: what it was doing, why it ended, and the blocks (rows of one batch) that it had."""
+    """The end of a worker: what it was doing, why it ended, and the blocks (rows of one
+    batch) that it had.
+    """
 
     worker: int
     line: Line
-    how: str  # "was killed by SIGKILL", and the likely cause
-    code: int | None = None  # the process's exit code; None if it is unknown, or if the process was ended by us
-    stack: str = ""  # the Python stack, if the worker has written it
+    # "was killed by SIGKILL", and the likely cause.
+    how: str
+    # The process's exit code; None if it is unknown, or if the process was ended by us.
+    code: int | None = None
+    # The Python stack, if the worker has written it.
+    stack: str = ""
     blocks: tuple[int, ...] = ()  # their numbers
-    is_gone: bool = True  # if not, it may still write into shared memory
-    was_asked: bool = False  # it was asked to end after its last block
-    was_stuck: bool = False  # it was ended because it made no progress
-    is_proven: bool = True  # a worker with its number has been ready before
-    others_work: bool = True  # some worker of the iterator has been ready before
+    # If not, it may still write into shared memory.
+    is_gone: bool = True
+    # It was asked to end after its last block.
+    was_asked: bool = False
+    # It was ended because it made no progress.
+    was_stuck: bool = False
+    # A worker with its number has been ready before.
+    is_proven: bool = True
+    # Some worker of the iterator has been ready before.
+    others_work: bool = True
 
     @property
     def was_starting(self) -> bool:
@@ -61,15 +77,24 @@ class End:
 
 
 def interval_for(limit: float | None) -> float:
-    """Return the seconds between two looks by which the end of ``limit`` seconds is noticed soon."""
-    return _MOST_S if limit is None else min(limit / _LOOKS, _MOST_S)
+    """Return the seconds between two looks by which the end of ``limit`` seconds is
+    noticed soon.
+    """
+    if limit is None:
+        return _MOST_S
+    return min(limit / _LOOKS, _MOST_S)
 
 
 class Stopwatch:
-    """Counts at most two intervals for each reading, so that a suspension of this process hardly counts."""
+    """Counts at most two intervals for each reading, so that a suspension of this
+    process hardly counts.
+    """
 
-    def __init__(self, interval: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._clock = 2 * interval, clock
+    def __init__(
+        self, interval: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most = 2 * interval
+        self._clock = clock
         self._last = clock()
 
     @property
@@ -85,13 +110,18 @@ class Stopwatch:
 
 
 class Watch:
-    """Finds stuck workers by their lines on the board; the prefetch thread looks every ``interval`` seconds."""
+    """Finds stuck workers by their lines on the board; the prefetch thread looks every
+    ``interval`` seconds.
+    """
 
-    def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, patience: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.interval = interval_for(patience)
         self._patience, self._stopwatch = patience, Stopwatch(self.interval, clock)
         self._seen: dict[int, Line] = {}
-        self._still: dict[int, float] = {}  # for how many seconds each worker has made no progress
+        # For how many seconds each worker has made no progress.
+        self._still: dict[int, float] = {}
 
     @property
     def is_due(self) -> bool:
@@ -100,7 +130,8 @@ class Watch:
     def look(self, lines: Mapping[int, Line], busy: Collection[int]) -> list[int]:
         """Return the workers that are stuck.
 
-        ``lines`` has each one's line on the board (memory that all share); ``busy`` are those that were sent rows.
+        ``lines`` has each one's line on the board (memory that all share); ``busy`` are
+        those that were sent rows.
         """
         passed = self._stopwatch.lap()
         self._still = {
@@ -109,18 +140,30 @@ class Watch:
             if line == self._seen.get(worker) and (worker in busy or not line.ready)
         }
         self._seen = dict(lines)
-        return [worker for worker, still in self._still.items() if still > self.due(lines[worker])]
+        return [
+            worker
+            for worker, still in self._still.items()
+            if still > self.due(lines[worker])
+        ]
 
     def due(self, line: Line) -> float:
-        """Return the seconds without progress after which a worker with this line counts as stuck."""
-        return self._patience if line.ready else max(self._patience, START_S)
+        """Return the seconds without progress after which a worker with this line
+        counts as stuck.
+        """
+        if line.ready:
+            return self._patience
+        return max(self._patience, START_S)
 
 
 class Patience:
-    """The time for which ``next()`` may wait for one batch: ``limit`` seconds, not counting the workers' start."""
+    """The time for which ``next()`` may wait for one batch: ``limit`` seconds, not
+    counting the workers' start.
+    """
 
     def __init__(self, limit: float | None) -> None:
-        self._limit, self._of_the_start, self._is_over = limit, 0.0, False
+        self._limit = limit
+        self._of_the_start = 0.0
+        self._is_over = False
 
     def ends(self, waited: float, starting: bool) -> bool:
         """True if the time is over after ``waited`` seconds; only once for each batch."""
@@ -128,33 +171,52 @@ class Patience:
             return False
         if starting:
             self._of_the_start = waited
-        self._is_over = waited - self._of_the_start > self._limit or (starting and waited > max(self._limit, START_S))
+        self._is_over = waited - self._of_the_start > self._limit or (
+            starting and waited > max(self._limit, START_S)
+        )
         return self._is_over
 
 
 class Eviction:
-    """Ends a worker that has made no progress for too long, by a step at each call of ``go_on``."""
+    """Ends a worker that has made no progress for too long, by a step at each call of
+    ``go_on``.
+    """
 
-    def __init__(self, worker: int, line: Line, limit: float, box: BlackBox | None, is_here: bool) -> None:
-        """Ask the worker for its stack, if possible; ``is_here`` if it runs on this machine."""
+    def __init__(
+        self, worker: int, line: Line, limit: float, box: BlackBox | None, is_here: bool
+    ) -> None:
+        """Ask the worker for its stack, if possible; ``is_here`` if it runs on this
+        machine.
+        """
         doing = "made no progress" if line.ready else "was not ready to work"
         stands = is_here and machine.stat_of(line.pid)[:1] == ["T"]
-        self.how = f"{doing} for {limit:g} s{' (it is stopped, SIGSTOP)' if stands else ''}"
-        self.stack = "" if box or not is_here else thread_stack(line.pid)
-        self._worker, self._box, self._came = worker, box, ""
+        self.how = (
+            f"{doing} for {limit:g} s{' (it is stopped, SIGSTOP)' if stands else ''}"
+        )
+        if box or not is_here:
+            self.stack = ""
+        else:
+            self.stack = thread_stack(line.pid)
+        self._worker = worker
+        self._box = box
+        self._came = ""
         self._asked = self._killed = 0.0
-        if box is not None and not stands:  # a stopped process would not answer
+        # A stopped process would not answer.
+        if box is not None and not stands:
             box.turn_over()
             box.ask(line.pid)
             self._asked = time.monotonic()
 
     def go_on(self, pool: Any) -> None:
-        """Take the next step if it is due: kill the worker, or abandon it if it hasn't ended."""
+        """Take the next step if it is due: kill the worker, or abandon it if it hasn't
+        ended.
+        """
         now = time.monotonic()
         if not self._killed:
             if self._box is not None and now - self._asked < _FOR_A_STACK_S:
                 came, self._came = self._came, self._box.read()
-                if not came or came != self._came:  # no stack yet, or not all of it
+                # No stack yet, or not all of it.
+                if not came or came != self._came:
                     return
             self.stack = self.stack or self._came
             self._killed = now
@@ -164,8 +226,12 @@ class Eviction:
 
 
 def in_hand(blocks: Sequence[Block], told: Line, stood_still: bool) -> Line:
-    """Return the line of a worker that doesn't share the board: it was fetching the first of ``blocks``."""
-    if not blocks or (stood_still and told.active == 1 and told.block == blocks[0].number):
+    """Return the line of a worker that doesn't share the board: it was fetching the
+    first of ``blocks``.
+    """
+    if not blocks or (
+        stood_still and told.active == 1 and told.block == blocks[0].number
+    ):
         return told
     is_sure = blocks[0].singly and blocks[0].rows == 1
     return told._replace(block=blocks[0].number, row=0, active=1 if is_sure else 2)
@@ -177,7 +243,10 @@ def ended(code: int) -> str:
         return "vanished, perhaps with the fork server that had started it"
     if code >= 0:
         uncaught = "an exception that was not caught; see what it printed"
-        return f"exited with code {code} ({uncaught if code == 1 else 'code or a library that called os._exit'})"
+        return (
+            f"exited with code {code} "
+            f"({uncaught if code == 1 else 'code or a library that called os._exit'})"
+        )
     try:
         name = signal.Signals(-code).name
     except ValueError:

@@ -1,8 +1,10 @@
-"""A Pool of processes with ``multiprocessing.Pool``'s ``map_async``, a pair of pipes for each worker, and no thread.
+"""A Pool of processes with ``multiprocessing.Pool``'s ``map_async``, a pair of pipes
+for each worker, and no thread.
 
-``Pool`` runs in the thread that uses it, ``_work`` in each worker.  Guarantees that the end of a worker doesn't affect
-the others: no other uses its pipes, the answers that it sent count, and it can be replaced while they work; that
-killing never hits another process which has got the same pid; and that each block gets an answer or an error.
+``Pool`` runs in the thread that uses it, ``_work`` in each worker.  Guarantees that the
+end of a worker doesn't affect the others: no other uses its pipes, the answers that it
+sent count, and it can be replaced while they work; that killing never hits another
+process which has got the same pid; and that each block gets an answer or an error.
 """
 
 from __future__ import annotations
@@ -28,11 +30,16 @@ from . import starting
 from .pipes import READY, Answer, PoolEnd, WorkerEnd
 from .workers import NAME, State, Worker, Workers
 
-VANISHED = 255  # multiprocessing's exit code for a process whose fork server has died
-_TO_LEAVE_S = 0.5  # the time that an idle worker has to end, so that its libraries can clean up…
-_TO_FINISH_S = 0.1  # …and one with a block, which mostly takes milliseconds
-_FOR_AN_EXIT_S = 1  # the time that a process has to exit after its last block
-_FOR_A_CODE_S = 1.0  # the time that the fork server has to report a dead worker's exit code
+# Multiprocessing's exit code for a process whose fork server has died.
+VANISHED = 255
+# The time that an idle worker has to end, so that its libraries can clean up…
+_TO_LEAVE_S = 0.5
+# …and one with a block, which mostly takes milliseconds.
+_TO_FINISH_S = 0.1
+# The time that a process has to exit after its last block.
+_FOR_AN_EXIT_S = 1
+# The time that the fork server has to report a dead worker's exit code.
+_FOR_A_CODE_S = 1.0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -40,20 +47,26 @@ class Member(Worker):
     process: Any
     pid: int
     end: PoolEnd
-    death: int  # a descriptor that becomes readable when it dies
+    # A descriptor that becomes readable when it dies.
+    death: int
     is_pidfd: bool
 
     def kill(self) -> None:
         self.is_doomed = True
         with contextlib.suppress(ProcessLookupError):
             if self.is_pidfd:
-                signal.pidfd_send_signal(self.death, signal.SIGKILL)  # never another process with the same pid
+                # Never another process with the same pid.
+                signal.pidfd_send_signal(self.death, signal.SIGKILL)
             else:
                 self.process.kill()
 
     def part_with(self) -> float:
-        """Tell the worker that no more blocks come, or kill it if that fails; return the seconds that it may take."""
-        if not self.is_doomed and (self.state is State.RETIRING or self.end.send(0, b"")):
+        """Tell the worker that no more blocks come, or kill it if that fails; return
+        the seconds that it may take.
+        """
+        if not self.is_doomed and (
+            self.state is State.RETIRING or self.end.send(0, b"")
+        ):
             return _TO_FINISH_S if self.out else _TO_LEAVE_S
         self.kill()
         return 0.0
@@ -68,8 +81,11 @@ class Member(Worker):
             os.close(self.death)
 
     def reap(self, most_s: float = _FOR_A_CODE_S) -> int:
-        """Return the exit code of a dead process; the fork server may report it up to ``most_s`` seconds later."""
-        if self.process.exitcode is None:  # else ``join`` would wait for a pipe that the worker's children keep open
+        """Return the exit code of a dead process; the fork server may report it up to
+        ``most_s`` seconds later.
+        """
+        # Else ``join`` would wait for a pipe that the worker's children keep open.
+        if self.process.exitcode is None:
             self.process.join(max(0.0, min(_FOR_A_CODE_S, most_s)))
         code: int | None = self.process.exitcode
         if code is None:
@@ -79,18 +95,28 @@ class Member(Worker):
 
 
 class Pool(Workers):
-    """Worker processes, made from the arguments of ``multiprocessing.Pool``; ringing ``bell`` ends ``wait``."""
+    """Worker processes, made from the arguments of ``multiprocessing.Pool``; ringing
+    ``bell`` ends ``wait``.
+    """
 
     _workers: dict[int, Member]
 
     def __init__(
-        self, workers: int, initializer: Callable[..., object], initargs: tuple[Any, ...], *, context: Any, bell: Bell
+        self,
+        workers: int,
+        initializer: Callable[..., object],
+        initargs: tuple[Any, ...],
+        *,
+        context: Any,
+        bell: Bell,
     ) -> None:
         super().__init__(bell)
-        self._context, self._begin = context, (initializer, initargs)
+        self._context = context
+        self._begin = (initializer, initargs)
         self._poll = select.poll()
         self._poll.register(bell, select.POLLIN)
-        self._places: dict[int, Member] = {}  # workers by the descriptors that ``wait`` polls
+        # Workers by the descriptors that ``wait`` polls.
+        self._places: dict[int, Member] = {}
         try:
             starting.start_tracker()
             for number in range(workers):
@@ -117,12 +143,15 @@ class Pool(Workers):
             self._poll.unregister(place)
 
     def wait(self, timeout: float | None = None) -> list[Any]:
-        for place, _ in self._poll.poll(0 if self._events else None if timeout is None else 1e3 * timeout):
+        for place, _ in self._poll.poll(
+            0 if self._events else None if timeout is None else 1e3 * timeout
+        ):
             worker = self._places.get(place)
             if worker is None:
                 if place == self._bell.fileno():
                     self._bell.hush()
-                continue  # of a worker whose end was handled earlier in this loop
+                # Of a worker whose end was handled earlier in this loop.
+                continue
             if place == worker.end.up:
                 self._hear(worker)
             elif place == worker.death:
@@ -131,7 +160,8 @@ class Pool(Workers):
                 self._forget(worker, worker.reap())
             elif worker.end.flush():
                 self._ignore(place)
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return events
 
     def _hear(self, worker: Member) -> None:
@@ -141,35 +171,58 @@ class Pool(Workers):
                     worker.is_ready()
                 else:
                     self._events.append(_opened(answer, worker.out.pop(answer[0])))
-        except Exception as error:  # no memory for an answer, say: the rest of the pipe can't be read any more
+        except Exception as error:
+            # No memory for an answer, say: the rest of the pipe can't be read any more.
             worker.kill()
-            self._events.extend(Lost(block.number, error) for block in worker.out.values())
+            self._events.extend(
+                Lost(block.number, error) for block in worker.out.values()
+            )
             worker.out.clear()
         if worker.end.has_ended:
-            self._ignore(worker.end.up)  # it is dead, or ends when it tries to answer
+            # It is dead, or ends when it tries to answer.
+            self._ignore(worker.end.up)
 
     def start(self, number: int) -> None:
         assert number not in self._workers
         with contextlib.ExitStack() as undo:
-            ends = [*self._context.Pipe(duplex=False), *self._context.Pipe(duplex=False)]
+            ends = [
+                *self._context.Pipe(duplex=False),
+                *self._context.Pipe(duplex=False),
+            ]
             for end in ends:
                 undo.callback(end.close)
             their_tasks, tasks, answers, their_answers = ends
             inherited = []
             if self._context.get_start_method() == "fork":
                 others = [member.end for member in self._workers.values()]
-                inherited = [tasks, answers, *(one for end in others for one in (end.tasks, end.answers))]
+                inherited = [
+                    tasks,
+                    answers,
+                    *(one for end in others for one in (end.tasks, end.answers)),
+                ]
             arguments = their_tasks, their_answers, inherited, *self._begin, number
-            process = self._context.Process(target=_work, args=arguments, name=f"{NAME}{number}", daemon=True)
+            process = self._context.Process(
+                target=_work, args=arguments, name=f"{NAME}{number}", daemon=True
+            )
             starting.start(process)
             undo.pop_all()
         their_tasks.close()
         their_answers.close()
-        end, death = PoolEnd(tasks, answers), process.sentinel  # a pipe, which children of the worker may keep open
-        with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old kernel, or it has died already
+        # A pipe, which children of the worker may keep open.
+        end = PoolEnd(tasks, answers)
+        death = process.sentinel
+        # Not Linux, or an old kernel, or it has died already.
+        with contextlib.suppress(AttributeError, OSError):
             death = os.pidfd_open(process.pid)
         is_pidfd = death != process.sentinel
-        worker = Member(number=number, process=process, pid=process.pid, end=end, death=death, is_pidfd=is_pidfd)
+        worker = Member(
+            number=number,
+            process=process,
+            pid=process.pid,
+            end=end,
+            death=death,
+            is_pidfd=is_pidfd,
+        )
         self._workers[number] = worker
         self._look_at(end.up, worker)
         self._look_at(death, worker)
@@ -203,10 +256,15 @@ class Pool(Workers):
         return {number: worker.pid for number, worker in sorted(self._workers.items())}
 
     def close(self, timeout: float = 5.0) -> bool:
-        """End all workers: ask them, and kill those that don't end soon; return False if one hasn't ended in time."""
+        """End all workers: ask them, and kill those that don't end soon; return False
+        if one hasn't ended in time.
+        """
         now = time.monotonic()
         end = now + timeout
-        leaving = [(worker, min(end, now + worker.part_with())) for worker in self._workers.values()]
+        leaving = [
+            (worker, min(end, now + worker.part_with()))
+            for worker in self._workers.values()
+        ]
         for worker, until in leaving:
             if not worker.is_gone(until):
                 worker.kill()
@@ -225,8 +283,11 @@ class Pool(Workers):
 
 
 def _failed(what: str, error: Exception) -> RemoteTraceback:
-    """Return a worker's answer when the function failed, or its result can't be pickled."""
-    summary = "".join(traceback.format_exception_only(error)).strip()  # works even if its ``__str__`` fails
+    """Return a worker's answer when the function failed, or its result can't be
+    pickled.
+    """
+    # Works even if its ``__str__`` fails.
+    summary = "".join(traceback.format_exception_only(error)).strip()
     return RemoteTraceback(traceback.format_exc(), what + summary)
 
 
@@ -244,9 +305,19 @@ def _opened(answer: Answer, block: Any) -> Any:
     return Lost(block.number, error)
 
 
-def _work(tasks: Any, answers: Any, others: list[Any], initializer: Any, initargs: Any, number: int) -> None:
-    """Run a worker process: the initializer, which also gets the worker's number, then one task after the other."""
-    for theirs in others:  # the ends of other pipes, inherited by fork
+def _work(
+    tasks: Any,
+    answers: Any,
+    others: list[Any],
+    initializer: Any,
+    initargs: Any,
+    number: int,
+) -> None:
+    """Run a worker process: the initializer, which also gets the worker's number, then
+    one task after the other.
+    """
+    # The ends of other pipes, inherited by fork.
+    for theirs in others:
         theirs.close()
     end = WorkerEnd(tasks, answers)
     home.ties.append(end.cut)
@@ -258,14 +329,18 @@ def _work(tasks: Any, answers: Any, others: list[Any], initializer: Any, initarg
             func, block = pickle.loads(task[1])
             answer = func(block)
         except Exception as error:
-            # An error in a process that the dataset has forked is nobody's answer: it ends that process.
+            # An error in a process that the dataset has forked is nobody's answer: it
+            # ends that process.
             if end.is_cut:
                 raise
             answer = _failed("", error)
         try:
             end.send(task[0], answer)
         except Exception as problem:
-            end.send(task[0], _failed(f"{reprlib.repr(answer)} cannot be pickled: ", problem))
+            end.send(
+                task[0], _failed(f"{reprlib.repr(answer)} cannot be pickled: ", problem)
+            )
         del task, block, answer
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(_FOR_AN_EXIT_S)  # even if the dataset's threads are still running
+    # Even if the dataset's threads are still running.
+    signal.alarm(_FOR_AN_EXIT_S)

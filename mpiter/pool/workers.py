@@ -1,6 +1,8 @@
-"""The base class of all Pools, with what they have in common: workers by number, their blocks, and events.
+"""The base class of all Pools, with what they have in common: workers by number, their
+blocks, and events.
 
-A Pool is used by one thread.  Only ``wait`` waits; it returns events: answers, Lost and Died.
+A Pool is used by one thread.  Only ``wait`` waits; it returns events: answers, Lost and
+Died.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import Any, NamedTuple
 from ..bell import Bell
 from ..worker.board import Line
 
-NAME = "mpiter-worker-"  # the name of a worker's process or thread, before its number
+# The name of a worker's process or thread, before its number.
+NAME = "mpiter-worker-"
 
 
 class State(Enum):
@@ -28,10 +31,12 @@ class Died(NamedTuple):
 
     number: int
     pid: int
-    code: int | None  # multiprocessing's exit code; None: it couldn't be killed, and was abandoned
+    # Multiprocessing's exit code; None: it couldn't be killed, and was abandoned.
+    code: int | None
     state: State  # before it ended
     blocks: tuple[Any, ...]  # its unanswered blocks
-    how: str = ""  # how it ended, in words, if its code doesn't say
+    # How it ended, in words, if its code doesn't say.
+    how: str = ""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -40,8 +45,10 @@ class Worker:
 
     number: int
     state: State = State.STARTING
-    out: dict[int, Any] = field(default_factory=dict)  # blocks, by number
-    is_doomed: bool = False  # it was killed, but its end wasn't seen yet
+    # Blocks, by number
+    out: dict[int, Any] = field(default_factory=dict)
+    # It was killed, but its end wasn't seen yet.
+    is_doomed: bool = False
 
     @property
     def takes_blocks(self) -> bool:
@@ -58,9 +65,10 @@ class Worker:
 class Workers:
     """The base of all Pools, which add four methods.
 
-    ``map_async(func, blocks)`` has workers call ``func`` with each block; there must be a vacancy for each.
-    ``start(number)`` starts a worker, which must not exist yet; ``kill(number)`` ends one at once, and ``wait`` reports
-    it when it is gone.  ``close(timeout)`` ends all workers, and returns False if one hasn't ended in time.
+    ``map_async(func, blocks)`` has workers call ``func`` with each block; there must be
+    a vacancy for each. ``start(number)`` starts a worker, which must not exist yet;
+    ``kill(number)`` ends one at once, and ``wait`` reports it when it is gone.
+    ``close(timeout)`` ends all workers, and returns False if one hasn't ended in time.
     """
 
     def __init__(self, bell: Bell) -> None:
@@ -69,22 +77,29 @@ class Workers:
         self._events: list[Any] = []  # not returned by ``wait`` yet
         self._arrived: deque[tuple[Any, ...]] = deque()  # posted by other threads
         self._waits = True
-        self._last = 0  # the worker that got the last block
+        # The worker that got the last block.
+        self._last = 0
 
     def retire(self, number: int) -> None:
-        """Have a worker end after the blocks that it has; do nothing if it has ended already."""
+        """Have a worker end after the blocks that it has; do nothing if it has ended
+        already.
+        """
 
     def abandon(self, number: int) -> None:
         """Stop waiting for the end of a worker that was killed and doesn't end."""
 
     def wait(self, timeout: float | None = None) -> list[Any]:
-        """Wait until something happens; return answers, Lost and Died in the order they came, or an empty list."""
-        self._waits = True  # set first, so that whatever is posted from now on rings the bell
+        """Wait until something happens; return answers, Lost and Died in the order they
+        came, or an empty list.
+        """
+        # Set first, so that whatever is posted from now on rings the bell.
+        self._waits = True
         self._bell.wait(timeout, at_once=bool(self._arrived or self._events))
         self._waits = False
         while self._arrived:
             self._hear(*self._arrived.popleft())
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return events
 
     def _post(self, *word: Any) -> None:
@@ -97,7 +112,9 @@ class Workers:
         """Handle a posted event."""
 
     def vacancies(self, most: int) -> int:
-        """Return the number of further blocks for the workers, if each may have ``most``."""
+        """Return the number of further blocks for the workers, if each may have
+        ``most``.
+        """
         found = 0
         for worker in self._workers.values():
             if worker.takes_blocks and len(worker.out) < most:
@@ -105,11 +122,18 @@ class Workers:
         return found
 
     def _least_busy(self) -> Any:
-        """Return the worker with the fewest blocks; among equals, the next one after the last that was chosen."""
-        least, last = 1 << 30, self._last
+        """Return the worker with the fewest blocks; among equals, the next one after
+        the last that was chosen.
+        """
+        least = 1 << 30
+        last = self._last
         for worker in self._workers.values():
-            if worker.takes_blocks and (load := 2 * len(worker.out) + (worker.number <= last)) < least:
-                least, chosen = load, worker
+            if (
+                worker.takes_blocks
+                and (load := 2 * len(worker.out) + (worker.number <= last)) < least
+            ):
+                least = load
+                chosen = worker
         self._last = chosen.number
         return chosen
 
@@ -120,7 +144,9 @@ class Workers:
 
     def out(self, number: int) -> int:
         worker = self._workers.get(number)
-        return 0 if worker is None else len(worker.out)
+        if worker is None:
+            return 0
+        return len(worker.out)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
         """Return the workers among ``lines`` that have blocks."""

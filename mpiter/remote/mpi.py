@@ -1,8 +1,10 @@
-"""Workers that are MPI ranks: ``mpiexec -n 9 python -m mpi4py.futures train.py`` runs one trainer and eight workers.
+"""Workers that are MPI ranks: ``mpiexec -n 9 python -m mpi4py.futures train.py`` runs
+one trainer and eight workers.
 
-All Pools of a program share these ranks, which live as long as the program: none is replaced.  Guarantees that the
-program ends, and doesn't hang, when a rank no longer answers: with an error if one can be raised, else by
-ending all its processes (``_Ending``).  Nothing here starts MPI, since ``mpi4py.futures`` has.
+All Pools of a program share these ranks, which live as long as the program: none is
+replaced.  Guarantees that the program ends, and doesn't hang, when a rank no longer
+answers: with an error if one can be raised, else by ending all its processes
+(``_Ending``).  Nothing here starts MPI, since ``mpi4py.futures`` has.
 """
 
 from __future__ import annotations
@@ -31,34 +33,46 @@ from ..worker.worker import Setup, begin, forget
 
 _COMMAND = "python -m mpi4py.futures train.py"
 _RESUME = (
-    "MPI replaces no rank, so the run ends here. Start the same command again: from what mpiter.Checkpoint or your own "
-    "state_dict() saved it goes on, and nothing is lost or repeated."
+    "MPI replaces no rank, so the run ends here. Start the same command again: from "
+    "what mpiter.Checkpoint or your own state_dict() saved it goes on, and nothing is "
+    "lost or repeated."
 )
 
 
 class MPI:
-    """Uses the other ranks of an MPI program as workers: ``mpiexec -n 9 python -m mpi4py.futures train.py``.
+    """Uses the other ranks of an MPI program as workers: ``mpiexec -n 9 python -m
+    mpi4py.futures train.py``.
 
-    All of them work, or ``n_processes`` at a time if that is given.  Each rank has its own copy of the dataset, except
-    of arrays that map files (``np.memmap``).  For several trainers start plain ranks, ``mpiexec -n 4 python train.py``,
-    with ``shard="auto"``; each then starts its own worker processes.
+    All of them work, or ``n_processes`` at a time if that is given.  Each rank has its
+    own copy of the dataset, except of arrays that map files (``np.memmap``).  For
+    several trainers start plain ranks, ``mpiexec -n 4 python train.py``, with
+    ``shard="auto"``; each then starts its own worker processes.
 
     >>> MPI().shares_memory  # rows travel as messages
     False
     """
 
-    name, shares_memory, in_process = "mpi", False, False
+    name = "mpi"
+    shares_memory = False
+    in_process = False
 
     def count_workers(self) -> int:
         """Return the number of ranks beside this one; raise an error if there is none."""
         if find_spec("mpi4py") is None:
-            raise OptionError("backend='mpi' needs mpi4py and an MPI, which pip install 'mpiter[mpi]' brings.")
+            raise OptionError(
+                "backend='mpi' needs mpi4py and an MPI, which pip install "
+                "'mpiter[mpi]' brings."
+            )
         futures = sys.modules.get("mpi4py.futures._core")
-        size = 1 if futures is None or futures.SharedPool is None else int(futures.MPI.COMM_WORLD.Get_size())
+        if futures is None or futures.SharedPool is None:
+            size = 1
+        else:
+            size = int(futures.MPI.COMM_WORLD.Get_size())
         if size == 1:
             raise OptionError(
-                f"backend='mpi' needs other ranks that wait for work, and there is none: run `mpiexec -n 9 "
-                f"{_COMMAND}`, which are one trainer and eight loaders."
+                "backend='mpi' needs other ranks that wait for work, and there is "
+                f"none: run `mpiexec -n 9 {_COMMAND}`, which are one trainer and eight "
+                "loaders."
             )
         return size - 1
 
@@ -66,22 +80,26 @@ class MPI:
         """Refuse options that MPI's ranks can't serve."""
         if options.shard is not None:
             raise OptionError(
-                f"with backend='mpi' all other ranks load for one trainer. For several trainers, with "
-                f"shard={options.shard!r}, run `mpiexec -n 4 python train.py`, and leave backend unset."
+                "with backend='mpi' all other ranks load for one trainer. For several "
+                f"trainers, with shard={options.shard!r}, run `mpiexec -n 4 python "
+                "train.py`, and leave backend unset."
             )
         if isinstance(options.dataset, Streamed):
             raise OptionError(
-                "backend='mpi' reads no streams, since MPI gives a block to whichever rank is free. Give the dataset "
-                "[] and len(), or leave backend unset."
+                "backend='mpi' reads no streams, since MPI gives a block to whichever "
+                "rank is free. Give the dataset [] and len(), or leave backend unset."
             )
         if options.workers > (most := self.count_workers()):
             raise OptionError(
-                f"{options.workers_name}={options.workers}, but MPI has started {most} ranks beside this one: run "
-                f"`mpiexec -n {options.workers + 1} {_COMMAND}`, or leave {options.workers_name} unset."
+                f"{options.workers_name}={options.workers}, but MPI has started {most} "
+                f"ranks beside this one: run `mpiexec -n {options.workers + 1} "
+                f"{_COMMAND}`, or leave {options.workers_name} unset."
             )
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        """Pack the dataset to be sent to each rank; raise an error if a rank was lost before."""
+        """Pack the dataset to be sent to each rank; raise an error if a rank was lost
+        before.
+        """
         _ending.raise_if_lost()
         _ending.prepare()
         return packed(cargo, _Sent, _RankPool)
@@ -91,7 +109,8 @@ class _Sent:
     maps_files: ClassVar = False
 
     def __init__(self, buffers: list[memoryview]) -> None:
-        self._buffers = list(map(bytearray, buffers))  # copies, as the dataset may change
+        # Copies, as the dataset may change.
+        self._buffers = list(map(bytearray, buffers))
 
     def buffers(self, is_own: bool) -> list[Any]:
         return self._buffers
@@ -101,34 +120,48 @@ class _Sent:
 
 
 class _RankPool(AnyPool):
-    """A Pool of all ranks but this one, which every other such Pool of the program uses too."""
+    """A Pool of all ranks but this one, which every other such Pool of the program uses
+    too.
+    """
 
     _open: ClassVar[list[_RankPool]] = []
 
-    def __init__(self, workers: int, initializer: Any, initargs: tuple[Setup], **calls: Any) -> None:
+    def __init__(
+        self, workers: int, initializer: Any, initargs: tuple[Setup], **calls: Any
+    ) -> None:
         (setup,) = initargs
         self._lines = [setup.board.cells(number) for number in range(workers)]
-        self._dataset, self._patience = setup.dataset, setup.rules.sample_timeout or math.inf
+        self._dataset = setup.dataset
+        self._patience = setup.rules.sample_timeout or math.inf
         super().__init__(_Pool, workers, initializer, initargs, **calls)
         self._most = MPI().count_workers()  # ``workers`` may be fewer
         self._open.append(self)
 
     def _post(self, block: Any, value: Any) -> None:
-        """Count an answer as progress of all ranks, because only mpi4py knows which rank has which block."""
+        """Count an answer as progress of all ranks, because only mpi4py knows which
+        rank has which block.
+        """
         for cells in [cells for pool in list(self._open) for cells in pool._lines]:
             cells[CELL.ready], cells[CELL.since] = 1, time.monotonic_ns()
         super()._post(block, value)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        """Return the workers that are at work; none if a Pool with a longer timeout may be using all ranks."""
+        """Return the workers that are at work; none if a Pool with a longer timeout may
+        be using all ranks.
+        """
         others = [pool._patience for pool in list(self._open) if pool.out(0)]
-        return super().busy(lines) if self._patience >= max(others, default=0.0) else ()
+        if self._patience >= max(others, default=0.0):
+            return super().busy(lines)
+        return ()
 
     def kill(self, number: int) -> None:
-        """Raise the error that ends the run: a rank has not answered for too long, and can't be replaced."""
+        """Raise the error that ends the run: a rank has not answered for too long, and
+        can't be replaced.
+        """
         _ending.lost = (
-            f"no MPI rank has answered for {self._patience:g} s (sample_timeout), with unfinished blocks: "
-            f"{self.out(0)}; one is lost, stopped or stuck in a sample. {_RESUME}"
+            f"no MPI rank has answered for {self._patience:g} s (sample_timeout), with "
+            f"unfinished blocks: {self.out(0)}; one is lost, stopped or stuck in a "
+            f"sample. {_RESUME}"
         )
         _ending.raise_if_lost()
 
@@ -140,17 +173,32 @@ class _RankPool(AnyPool):
 
 
 class _Pool:
-    """``mpi4py.util.pool.Pool`` with what ``AnyPool`` calls; no thread waits for each answer."""
+    """``mpi4py.util.pool.Pool`` with what ``AnyPool`` calls; no thread waits for each
+    answer.
+    """
 
     def __init__(self, workers: int, initializer: Any, initargs: tuple[Setup]) -> None:
         from mpi4py.util.pool import Pool
 
-        closed = [_closed.pop() for _ in range(len(_closed))]  # another thread may add to them
+        # Another thread may add to them.
+        closed = [_closed.pop() for _ in range(len(_closed))]
         self._is_over = threading.Event()
         _ending.pools.append(self._is_over)
-        self._pool = Pool(None, _begin, (list(sys.path), pickle.dumps(initargs, 5), closed), main=False)
+        self._pool = Pool(
+            None,
+            _begin,
+            (list(sys.path), pickle.dumps(initargs, 5), closed),
+            main=False,
+        )
 
-    def map_async(self, func: Any, items: list[Any], chunksize: Any, callback: Any, error_callback: Any) -> None:
+    def map_async(
+        self,
+        func: Any,
+        items: list[Any],
+        chunksize: Any,
+        callback: Any,
+        error_callback: Any,
+    ) -> None:
         _ending.raise_if_lost()
         (item,) = items
 
@@ -165,38 +213,48 @@ class _Pool:
         self._pool.apply_async(_answer, (func, item), {}, answered, error_callback)
 
     def terminate(self) -> None:
-        """Wait until the ranks have answered the blocks that they are fetching; cancel the others."""
+        """Wait until the ranks have answered the blocks that they are fetching; cancel
+        the others.
+        """
         self._pool.executor.shutdown(wait=True, cancel_futures=True)
         self._is_over.set()
 
 
 def _begin(path: list[str], pickled: bytes, closed: list[int]) -> None:
-    """Make this rank a worker, and drop the datasets ``closed``; called in each of the other ranks."""
+    """Make this rank a worker, and drop the datasets ``closed``; called in each of the
+    other ranks.
+    """
     from mpi4py.futures import get_comm_workers
 
     for dataset in closed:
         forget(dataset)
-    sys.path += [place for place in path if place not in sys.path]  # above all the program's own folder
+    # Above all the program's own folder.
+    sys.path += [place for place in path if place not in sys.path]
     (setup,) = pickle.loads(pickled)
     begin(setup, get_comm_workers().Get_rank() % setup.rules.workers)
 
 
-_closed: list[int] = []  # numbers of datasets that the ranks may drop
+# Numbers of datasets that the ranks may drop.
+_closed: list[int] = []
 
 
-# -- large parts of an answer ----------------------------------------------------------------------------------------
+# -- large parts of an answer ----------------------------------------------------------
 #
 # They are sent as separate messages.  mpi4py sends while both ends poll from time to time, which takes a third of a
 # second for 5 MB on one machine; here a thread at each end blocks until it is done, which takes 2 ms.  If MPI doesn't
 # allow calls from several threads, answers are sent whole.
 
-_TAGS = 27182, 1000  # first tag and number of tags; mpi4py.futures sends nothing in COMM_WORLD
-_LARGE = 1 << 14  # bytes, from which on a part is sent separately
+# First tag and number of tags; mpi4py.futures sends nothing in COMM_WORLD.
+_TAGS = 27182, 1000
+# Bytes, from which on a part is sent separately.
+_LARGE = 1 << 14
 _sent = itertools.count()  # answers of this rank
 
 
 def _answer(func: Callable[[Any], Any], item: Any) -> tuple[bytes, int, int, list[int]]:
-    """Return the pickled result of ``func``, this rank, and the tag and the sizes of what it sends separately."""
+    """Return the pickled result of ``func``, this rank, and the tag and the sizes of
+    what it sends separately.
+    """
     from mpi4py import MPI
 
     large: list[memoryview] = []
@@ -220,7 +278,9 @@ def _answer(func: Callable[[Any], Any], item: Any) -> tuple[bytes, int, int, lis
 
 
 def _opened(pickled: bytes, rank: int, tag: int, sizes: list[int]) -> Any:
-    """Return a rank's answer, with the arrays that come as separate messages; called in mpi4py's thread."""
+    """Return a rank's answer, with the arrays that come as separate messages; called in
+    mpi4py's thread.
+    """
     from mpi4py import MPI
 
     buffers = [np.empty(size, np.uint8) for size in sizes]
@@ -229,36 +289,53 @@ def _opened(pickled: bytes, rank: int, tag: int, sizes: list[int]) -> Any:
     return pickle.loads(pickled, buffers=buffers)
 
 
-_SHELL = 'trap "" INT TERM HUP; read -r _ || printf "%s\\n" "$0" >&2'  # prints, unless it gets a line first
-_TO_READ_S = 0.3  # for mpiexec to forward the last output, of which it drops the rest when told to abort
-_STUCK = "an MPI rank has not come back from its sample: all ranks are ended, as the program has."
-_KILLED = f"This run was killed, by mpiexec most likely, which kills all ranks when one is lost. {_RESUME}"
+# Prints, unless it gets a line first.
+_SHELL = 'trap "" INT TERM HUP; read -r _ || printf "%s\\n" "$0" >&2'
+# For mpiexec to forward the last output, of which it drops the rest when told to abort.
+_TO_READ_S = 0.3
+_STUCK = (
+    "an MPI rank has not come back from its sample: all ranks are ended, as the "
+    "program has."
+)
+_KILLED = (
+    "This run was killed, by mpiexec most likely, which kills all ranks when one is "
+    f"lost. {_RESUME}"
+)
 
 
 class _Ending:
     """Ends the program if a rank is lost, for which mpi4py would wait without limit.
 
-    mpi4py takes it for one of its Pools, and calls ``put`` when the program ends: that closes the iterators, and ends
-    the program with its own exit status.  A launcher that kills all ranks with SIGKILL leaves no time for a message, so
-    a shell prints it, in another session, which the launcher doesn't kill.
+    mpi4py takes it for one of its Pools, and calls ``put`` when the program ends: that
+    closes the iterators, and ends the program with its own exit status.  A launcher
+    that kills all ranks with SIGKILL leaves no time for a message, so a shell prints
+    it, in another session, which the launcher doesn't kill.
     """
 
     def __init__(self) -> None:
-        self.lost = ""  # the message of the error, once no rank can be expected to answer
-        self.pools: list[threading.Event] = []  # one for each Pool, set when all its blocks are answered
-        self._lock = threading.Lock()  # iterators may be started in several threads
+        # The message of the error, once no rank can be expected to answer.
+        self.lost = ""
+        # One for each Pool, set when all its blocks are answered.
+        self.pools: list[threading.Event] = []
+        # Iterators may be started in several threads.
+        self._lock = threading.Lock()
         self._is_prepared = False  # guarded by _lock
 
     def prepare(self) -> None:
-        """Register with mpi4py before any Pool does, so that ``put`` is called first; start the shell."""
+        """Register with mpi4py before any Pool does, so that ``put`` is called first;
+        start the shell.
+        """
         with self._lock:
             if self._is_prepared:
                 return
             self._is_prepared = True
             sys.modules["mpi4py.futures._core"].SharedPool.threads[self] = self
             command = ["/bin/sh", "-c", _SHELL, f"mpiter: {_KILLED}"]
-            pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-            shell = subprocess.Popen(command, stdin=pipe, stdout=nowhere, start_new_session=True)
+            pipe = subprocess.PIPE
+            nowhere = subprocess.DEVNULL
+            shell = subprocess.Popen(
+                command, stdin=pipe, stdout=nowhere, start_new_session=True
+            )
             atexit.register(shell.communicate, b"\n")
 
     def raise_if_lost(self) -> None:
@@ -267,14 +344,23 @@ class _Ending:
 
     def put(self, item: object) -> None:
         error = sys.exc_info()[1]
-        code: Any = error.code if isinstance(error, SystemExit) else int(error is not None)
-        status = code if isinstance(code, int) else int(code is not None)  # as mpi4py computes it
+        code: Any
+        if isinstance(error, SystemExit):
+            code = error.code
+        else:
+            code = int(error is not None)
+        # as mpi4py computes it
+        if isinstance(code, int):
+            status = code
+        else:
+            status = int(code is not None)
         lifetime.end_all()
         if not self.lost and all(is_over.is_set() for is_over in self.pools):
             return
         if error is not None and not isinstance(error, SystemExit):
             sys.excepthook(type(error), error, error.__traceback__)
-        if error is None or not self.lost:  # else the error's own message says so
+        # Else the error's own message says so.
+        if error is None or not self.lost:
             print(f"mpiter: {self.lost or _STUCK}", file=sys.stderr)
         atexit._run_exitfuncs()
         sys.stdout.flush()

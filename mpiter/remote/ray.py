@@ -1,4 +1,6 @@
-"""``backend="ray"``: the workers are Ray's actors, on any nodes of a cluster that have room for them."""
+"""``backend="ray"``: the workers are Ray's actors, on any nodes of a cluster that have
+room for them.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,23 @@ from ..pool.backends import Launch, packed
 
 @dataclass(eq=False)
 class Ray:
-    """Runs the workers on a Ray cluster: each is an actor, started on any node, and replaced if it is lost.
+    """Runs the workers on a Ray cluster: each is an actor, started on any node, and
+    replaced if it is lost.
 
-    Nodes need mpiter and what the dataset imports, installed there or by ``runtime_env``.  The dataset's arrays are
-    read-only in the workers, because all workers of a node share them.
+    Nodes need mpiter and what the dataset imports, installed there or by
+    ``runtime_env``.  The dataset's arrays are read-only in the workers, because all
+    workers of a node share them.
 
     Args:
-        address: as for ``ray.init``; None means the cluster that the program is connected to, else that of this
-            machine, else one that is started here and stays until the program ends.
+        address: as for ``ray.init``; None means the cluster that the program is
+            connected to, else that of this machine, else one that is started here and
+            stays until the program ends.
         runtime_env: Ray's ``runtime_env`` of the workers.
         cpus_per_worker: CPUs that each worker requests.
-        resources: further resources that each worker requests, such as ``{"loader": 1}``; they decide where it runs.
-        start_timeout: seconds to wait for the first worker to start; after that an error is raised.
+        resources: further resources that each worker requests, such as ``{"loader":
+            1}``; they decide where it runs.
+        start_timeout: seconds to wait for the first worker to start; after that an
+            error is raised.
 
     >>> from mpiter import batches
     >>> with batches(range(6), 4, n_processes=1, shuffle=False, backend=Ray(cpus_per_worker=0.5)) as stream:
@@ -40,17 +47,24 @@ class Ray:
     resources: dict[str, float] | None = None
     start_timeout: float = 60.0
 
-    name, shares_memory, in_process = "ray", False, False
-    dear_s = 1.0  # sending a task takes a millisecond or two
+    name = "ray"
+    shares_memory = False
+    in_process = False
+    # Sending a task takes a millisecond or two.
+    dear_s = 1.0
 
     def __post_init__(self) -> None:
         if importlib.util.find_spec("ray") is None:
-            raise OptionError("backend='ray' needs Ray, which is not installed: pip install 'mpiter[ray]'.")
+            raise OptionError(
+                "backend='ray' needs Ray, which is not installed: pip install "
+                "'mpiter[ray]'."
+            )
         seconds("start_timeout", self.start_timeout)
         if str(self.address).startswith("ray://"):
             raise OptionError(
-                f"address={self.address!r:.60} is for Ray's client, whose object store is elsewhere; run the program "
-                f"on a node of the cluster, with address='auto'."
+                f"address={self.address!r:.60} is for Ray's client, whose object store "
+                "is elsewhere; run the program on a node of the cluster, with "
+                "address='auto'."
             )
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
@@ -58,5 +72,11 @@ class Ray:
         from . import actors
 
         actors.connect(self.address)
-        wanted = {"num_cpus": self.cpus_per_worker, "runtime_env": self.runtime_env, "resources": self.resources}
-        return packed(cargo, actors.InStore, partial(actors.Actors, wanted, self.start_timeout))
+        wanted = {
+            "num_cpus": self.cpus_per_worker,
+            "runtime_env": self.runtime_env,
+            "resources": self.resources,
+        }
+        return packed(
+            cargo, actors.InStore, partial(actors.Actors, wanted, self.start_timeout)
+        )

@@ -1,8 +1,10 @@
-"""The batch that the user gets: a list of samples that also has its columns (arrays with one row for each sample).
+"""The batch that the user gets: a list of samples that also has its columns (arrays
+with one row for each sample).
 
-Guarantees that columns are writable and belong to the user, and stay valid as long as anything refers to them.  Samples
-fetched by workers are views of the columns' rows.  Without workers they are the dataset's objects, and the columns are
-copies.  Changing the *list* detaches the columns, which are from then on stacked from the list.
+Guarantees that columns are writable and belong to the user, and stay valid as long as
+anything refers to them.  Samples fetched by workers are views of the columns' rows.
+Without workers they are the dataset's objects, and the columns are copies.  Changing
+the *list* detaches the columns, which are from then on stacked from the list.
 """
 
 from __future__ import annotations
@@ -36,12 +38,14 @@ from .tree import (
 )
 from .tree import columns_of as leaves_of
 
-Place = tuple[tuple[Any, int], ...]  # the containers around a value, and its number in each
-Settle = Callable[[Place, Sequence[Any]], Any]  # called with a place, and the values there of all samples
+# The containers around a value, and its number in each.
+Place = tuple[tuple[Any, int], ...]
+# Called with a place, and the values there of all samples.
+Settle = Callable[[Place, Sequence[Any]], Any]
 _NUMBERS = {bool, int, float}
 
 
-# -- values that fit no column become a list, one padded array, or an error --------------------------------------------
+# -- values that fit no column become a list, one padded array, or an error ------------
 #
 # Strings and other objects are a list in any case.  Values are *uneven* where some would make a column and others
 # would make another one, or none: arrays of several shapes, lists of several lengths, a ``None`` among numbers.
@@ -50,14 +54,20 @@ _NUMBERS = {bool, int, float}
 def settle_as(ragged: str) -> Settle:
     """Return the function that implements a value of the ``ragged`` option."""
     if not (isinstance(ragged, str) and ragged in _WAYS):
-        raise OptionError(f"ragged={ragged!r:.60} is unknown; use 'raise', 'list' or 'pad'.")
+        raise OptionError(
+            f"ragged={ragged!r:.60} is unknown; use 'raise', 'list' or 'pad'."
+        )
     return _WAYS[ragged]
 
 
 def _are_values(lists: Sequence[Any]) -> bool:
-    """True if ``lists`` are values (all of numbers, or of one type), not containers with a column for each part."""
+    """True if ``lists`` are values (all of numbers, or of one type), not containers
+    with a column for each part.
+    """
     kinds = set(map(type, chain.from_iterable(lists)))
-    return kinds <= _NUMBERS or (len(kinds) == 1 and not any(hasattr(kind, "shape") for kind in kinds))
+    return kinds <= _NUMBERS or (
+        len(kinds) == 1 and not any(hasattr(kind, "shape") for kind in kinds)
+    )
 
 
 def _listed(place: Place, values: Sequence[Any]) -> Any:
@@ -71,9 +81,10 @@ def _refused(place: Place, values: Sequence[Any]) -> Any:
     ways = "'list' or 'pad'" if _are_arrays(_leaves(_as_arrays(values))) else "'list'"
     where = "".join(group.written(at) for group, at in place)
     error = UnevenSamples(
-        f"the samples of this batch are uneven{f' at {where}' if where else ''}: {_shown(values[0])} in its row 0, "
-        f"{_shown(values[other])} in row {other}.  Pass ragged={ways}, a collate_fn to a loader, or give them one "
-        f"shape and type in the dataset."
+        f"the samples of this batch are uneven{f' at {where}' if where else ''}: "
+        f"{_shown(values[0])} in its row 0, {_shown(values[other])} in row {other}.  "
+        f"Pass ragged={ways}, a collate_fn to a loader, or give them one shape and "
+        "type in the dataset."
     )
     error.rows = 0, other
     raise error
@@ -88,8 +99,14 @@ def _padded(place: Place, values: Sequence[Any]) -> Any:
         return list(values)
     if not _are_arrays(leaves):
         return _refused(place, values)
-    arrays: list[Any] = [value if isinstance(value, np.ndarray) else tensors.as_array(value) for value in values]
-    padded = np.zeros((len(arrays), *np.max([array.shape for array in arrays], axis=0)), np.result_type(*arrays))
+    arrays: list[Any] = [
+        value if isinstance(value, np.ndarray) else tensors.as_array(value)
+        for value in values
+    ]
+    padded = np.zeros(
+        (len(arrays), *np.max([array.shape for array in arrays], axis=0)),
+        np.result_type(*arrays),
+    )
     for row, array in zip(padded, arrays, strict=True):
         row[tuple(map(slice, array.shape))] = array
     return leaves[0].stack(padded)
@@ -97,19 +114,30 @@ def _padded(place: Place, values: Sequence[Any]) -> Any:
 
 _kept = functools.partial(_listed)
 _WAYS: dict[str, Settle] = {"raise": _refused, "list": _kept, "pad": _padded}
-_KEEPING = {_kept, _padded}  # with these, a list in a sample is a value where it can be
+# With these, a list in a sample is a value where it can be.
+_KEEPING = {_kept, _padded}
 
 
 def _as_arrays(values: Sequence[Any]) -> Sequence[Any]:
-    """Return ``values`` as arrays of one dtype if they are lists of numbers, else unchanged."""
-    if not all(type(value) is list and _NUMBERS.issuperset(map(type, value)) for value in values):
+    """Return ``values`` as arrays of one dtype if they are lists of numbers, else
+    unchanged.
+    """
+    if not all(
+        type(value) is list and _NUMBERS.issuperset(map(type, value))
+        for value in values
+    ):
         return values
     dtype = np.array([*chain.from_iterable(values)]).dtype
-    return values if dtype.hasobject else [np.array(value, dtype) for value in values]
+    if dtype.hasobject:
+        return values
+    return [np.array(value, dtype) for value in values]
 
 
 def _are_arrays(leaves: list[Any]) -> bool:
-    return all(isinstance(leaf, Array) and len(leaf.shape) == len(leaves[0].shape) for leaf in leaves)
+    return all(
+        isinstance(leaf, Array) and len(leaf.shape) == len(leaves[0].shape)
+        for leaf in leaves
+    )
 
 
 def _leaves(values: Sequence[Any]) -> list[Any]:
@@ -117,107 +145,173 @@ def _leaves(values: Sequence[Any]) -> list[Any]:
 
 
 def _differing(leaves: list[Any]) -> int | None:
-    """Return the first row whose leaf differs from row 0's, if any leaf would make a column; else None."""
+    """Return the first row whose leaf differs from row 0's, if any leaf would make a
+    column; else None.
+    """
     if not any(isinstance(leaf, (Leaf, int)) for leaf in leaves):
         return None
     return next((row for row, leaf in enumerate(leaves) if leaf != leaves[0]), None)
 
 
 def _stacked(leaf: Any, values: Sequence[Any]) -> Any:
-    """Return ``values`` as a column if they fit one, because they are even in this batch; else as a list."""
+    """Return ``values`` as a column if they fit one, because they are even in this
+    batch; else as a list.
+    """
     if not isinstance(leaf, Leaf):
         return list(values)
     column = np.empty((len(values), *leaf.shape), leaf.dtype)
-    return leaf.stack(column) if leaf.write(column, 0, list(values)) else list(values)
+    if leaf.write(column, 0, list(values)):
+        return leaf.stack(column)
+    return list(values)
 
 
 def _shown(value: Any) -> str:
     if type(value) is list:
         return f"list of {len(value)}"
     shape = getattr(value, "shape", None)
-    return f"{type(value).__name__} {tuple(shape)} of {value.dtype}" if shape is not None else f"{value!r:.40}"
+    if shape is not None:
+        return f"{type(value).__name__} {tuple(shape)} of {value.dtype}"
+    return f"{value!r:.40}"
 
 
 def _asides_in(contents: Contents) -> Iterator[Any]:
-    """Return an iterator over the leaves that have no column: for each, the values of all rows."""
+    """Return an iterator over the leaves that have no column: for each, the values of
+    all rows.
+    """
     return iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())
 
 
 def samples_of(contents: Contents) -> list[Any]:
-    """Return the batch as a list: samples made of the columns' rows; samples that didn't fit the columns, unchanged."""
+    """Return the batch as a list: samples made of the columns' rows; samples that
+    didn't fit the columns, unchanged.
+    """
     samples = contents.objects
     if samples is None:
-        samples = [*gather(contents.tree, iter(contents.columns), _asides_in(contents), contents.rows)]
+        samples = [
+            *gather(
+                contents.tree,
+                iter(contents.columns),
+                _asides_in(contents),
+                contents.rows,
+            )
+        ]
         for row, sample in contents.odd.items():
             samples[row] = sample
     if contents.failed:
-        return [sample for row, sample in enumerate(samples) if row not in contents.failed]
+        return [
+            sample for row, sample in enumerate(samples) if row not in contents.failed
+        ]
     return samples
 
 
-def columns_of(contents: Contents, settle: Settle = _listed, stacks: Stacker | None = None) -> Any:
-    """Return the batch as one tree of columns; ``settle`` turns values that can't be stacked into a column."""
-    return _columns_in(contents, settle) if _is_stacked(contents) else collate(samples_of(contents), settle, stacks)
+def columns_of(
+    contents: Contents, settle: Settle = _listed, stacks: Stacker | None = None
+) -> Any:
+    """Return the batch as one tree of columns; ``settle`` turns values that can't be
+    stacked into a column.
+    """
+    if _is_stacked(contents):
+        return _columns_in(contents, settle)
+    return collate(samples_of(contents), settle, stacks)
 
 
 def _columns_in(contents: Contents, settle: Settle) -> Any:
-    return _stack(contents.tree, iter(contents.columns), _asides_in(contents), contents.rows, settle, ())
+    return _stack(
+        contents.tree,
+        iter(contents.columns),
+        _asides_in(contents),
+        contents.rows,
+        settle,
+        (),
+    )
 
 
 def _stack(
-    node: Node, columns: Iterator[Any], asides: Iterator[Sequence[Any]], rows: int, settle: Settle, place: Place
+    node: Node,
+    columns: Iterator[Any],
+    asides: Iterator[Sequence[Any]],
+    rows: int,
+    settle: Settle,
+    place: Place,
 ) -> Any:
-    """Return the subtree ``node``, which lies at ``place`` in the sample, with columns in place of its leaves."""
+    """Return the subtree ``node``, which lies at ``place`` in the sample, with columns
+    in place of its leaves.
+    """
     if isinstance(node, Leaf):
         return node.stack(next(columns))
     if isinstance(node, Aside):
         return settle(place, next(asides))
     if node.kind == "list" and settle in _KEEPING:
-        mine, others = [*islice(columns, len([*leaves_of(node)]))], [*islice(asides, asides_of(node))]
+        mine = [*islice(columns, len([*leaves_of(node)]))]
+        others = [*islice(asides, asides_of(node))]
         lists = gather(node, iter(mine), iter(others), rows)
         if _are_values(lists):
             return settle(place, lists)
-        columns, asides = iter(mine), iter(others)
+        columns = iter(mine)
+        asides = iter(others)
     found = []
     for at, part in enumerate(node.parts):
-        if isinstance(part, Leaf):  # the usual case: a call for each would double the time
+        # The usual case: a call for each would double the time.
+        if isinstance(part, Leaf):
             found.append(part.stack(next(columns)))
         else:
-            found.append(_stack(part, columns, asides, rows, settle, (*place, (node, at))))
+            found.append(
+                _stack(part, columns, asides, rows, settle, (*place, (node, at)))
+            )
     return node.build(found)
 
 
 def _is_stacked(contents: Contents) -> bool:
     """True if all samples of the batch lie in the columns."""
-    return bool(contents.rows) and not (contents.odd or contents.failed or isinstance(contents.tree, Aside))
+    return bool(contents.rows) and not (
+        contents.odd or contents.failed or isinstance(contents.tree, Aside)
+    )
 
 
 def columns_in_place(batch: Batch[Any]) -> Any | None:
-    """Return the columns if the samples are stacked already; None if they must be collated first.
+    """Return the columns if the samples are stacked already; None if they must be
+    collated first.
 
-    Samples that are lists or dicts must be collated, since they may have been modified in place.
+    Samples that are lists or dicts must be collated, since they may have been modified
+    in place.
     """
     contents = batch._contents
-    if contents is None or not _is_stacked(contents) or len(batch) != contents.rows or _is_mutable(contents.tree):
+    if (
+        contents is None
+        or not _is_stacked(contents)
+        or len(batch) != contents.rows
+        or _is_mutable(contents.tree)
+    ):
         return None
     return batch.columns
 
 
 def _is_mutable(node: Node) -> bool:
-    return isinstance(node, Group) and (node.kind not in ("tuple", "namedtuple") or any(map(_is_mutable, node.parts)))
+    return isinstance(node, Group) and (
+        node.kind not in ("tuple", "namedtuple") or any(map(_is_mutable, node.parts))
+    )
 
 
 def _built(sample: Any) -> str:
     name = type(sample).__name__
     if isinstance(sample, Mapping):
         return f"{name} with {', '.join(map(repr, sample))}"
-    return f"{name} of {len(sample)}" if isinstance(sample, (list, tuple)) else name
+    if isinstance(sample, (list, tuple)):
+        return f"{name} of {len(sample)}"
+    return name
 
 
-def collate(samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | None = None) -> Any:
-    """Return samples stacked into columns; ``settle`` decides what values that fit no column become."""
+def collate(
+    samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | None = None
+) -> Any:
+    """Return samples stacked into columns; ``settle`` decides what values that fit no
+    column become.
+    """
     if type(samples) is not list and isinstance(samples, Mapping):
-        raise TypeError(f"a batch is made of a list of samples, not of a {type(samples).__name__}; pass a collate_fn.")
+        raise TypeError(
+            f"a batch is made of a list of samples, not of a {type(samples).__name__}; "
+            "pass a collate_fn."
+        )
     if not len(samples):
         return []
     if (found := (stacks or stacked)(samples)) is not None:
@@ -227,9 +321,11 @@ def collate(samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | 
         merged = merge(tree, describe(sample))
         if merged is None:
             raise TypeError(
-                f"the samples of this batch are built differently: {_built(samples[0]):.100} in its row 0, "
-                f"{_built(sample):.100} in row {row}, or something in them.  So it has no columns: build them alike in "
-                f"the dataset, pass a collate_fn to a loader, or use the iterators, whose batches are lists."
+                "the samples of this batch are built differently: "
+                f"{_built(samples[0]):.100} in its row 0, {_built(sample):.100} in row "
+                f"{row}, or something in them.  So it has no columns: build them alike "
+                "in the dataset, pass a collate_fn to a loader, or use the iterators, "
+                "whose batches are lists."
             )
         tree = merged
     found = stacked(samples, tree)
@@ -238,35 +334,58 @@ def collate(samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | 
 
 
 def stacked(samples: Sequence[Any], tree: Node | None = None) -> Contents | None:
-    """Return the samples in columns as ``tree`` (by default the first sample's) says; None if one doesn't fit."""
-    tree = describe(samples[0]) if tree is None else tree
+    """Return the samples in columns as ``tree`` (by default the first sample's) says;
+    None if one doesn't fit.
+    """
+    if tree is None:
+        tree = describe(samples[0])
+    else:
+        tree = tree
     if type(samples) is Rows and (found := _in_place(samples, tree)) is not None:
         return found
-    columns, asides = [np.empty((len(samples), *leaf.shape), leaf.dtype) for leaf in leaves_of(tree)], list[Any]()
+    columns = [
+        np.empty((len(samples), *leaf.shape), leaf.dtype) for leaf in leaves_of(tree)
+    ]
+    asides = list[Any]()
     if not scatter(tree, samples, iter(columns), 0, asides):
         return None
-    return Contents(tree, len(samples), columns, [*zip(*asides, strict=True)] if asides else None)
+    return Contents(
+        tree, len(samples), columns, [*zip(*asides, strict=True)] if asides else None
+    )
 
 
 def _in_place(samples: Rows, tree: Node) -> Contents | None:
-    """Return samples that lie in columns already, in memory of their own, without another copy; None if they don't."""
-    parts = [*samples.columns.values()] if isinstance(samples.columns, dict) else [*samples.columns]
+    """Return samples that lie in columns already, in memory of their own, without
+    another copy; None if they don't.
+    """
+    if isinstance(samples.columns, dict):
+        parts = [*samples.columns.values()]
+    else:
+        parts = [*samples.columns]
     leaves = tree.parts if isinstance(tree, Group) else ()
     if len(parts) != len(leaves):
         return None
     columns = []
     for part, leaf in zip(parts, leaves, strict=True):
-        column = tensors.as_array(part) if isinstance(leaf, Tensor) else part
+        if isinstance(leaf, Tensor):
+            column = tensors.as_array(part)
+        else:
+            column = part
         if not isinstance(leaf, (Array, Scalar)) or type(column) is not np.ndarray:
             return None
-        if column.dtype != leaf.dtype or column.shape[1:] != leaf.shape or not column.flags.c_contiguous:
+        if (
+            column.dtype != leaf.dtype
+            or column.shape[1:] != leaf.shape
+            or not column.flags.c_contiguous
+        ):
             return None
         columns.append(column)
     return Contents(tree, len(samples), columns)
 
 
 class Stacker:
-    """Stacks batches, trying the previous batch's tree first, which is cheaper than describing a sample.
+    """Stacks batches, trying the previous batch's tree first, which is cheaper than
+    describing a sample.
 
     A tree with values that have no column isn't kept, since any value would fit there.
     """
@@ -275,17 +394,27 @@ class Stacker:
         self._tree: Node | None = None
 
     def __call__(self, samples: Sequence[Any]) -> Contents | None:
-        if self._tree is not None and (found := stacked(samples, self._tree)) is not None:
+        if (
+            self._tree is not None
+            and (found := stacked(samples, self._tree)) is not None
+        ):
             return found
         found = stacked(samples)
         self._tree = None if found is None or found.asides else found.tree
         return found
 
     def columns(self, samples: list[Any]) -> Any:
-        """Return the columns of samples with the same tree as the previous batch; None for others."""
+        """Return the columns of samples with the same tree as the previous batch; None
+        for others.
+        """
         tree = self._tree
-        group = tree if isinstance(tree, Group) and tree.kind == "tuple" else None
-        leaves, parts = (group.parts, group.split(samples)) if group else ((tree,), [samples])
+        if isinstance(tree, Group) and tree.kind == "tuple":
+            group = tree
+        else:
+            group = None
+        leaves, parts = (
+            (group.parts, group.split(samples)) if group else ((tree,), [samples])
+        )
         found = []
         for leaf, values in zip(leaves, parts or (), strict=False):
             if not isinstance(leaf, Leaf):
@@ -294,22 +423,28 @@ class Stacker:
             if not leaf.write(column, 0, values):
                 return None
             found.append(leaf.stack(column))
-        return None if not found else tuple(found) if group else found[0]
+        if not found:
+            return None
+        return tuple(found) if group else found[0]
 
 
 def differing(samples: Any) -> tuple[int, ...]:
-    """Return 0 and the first row that differs from row 0 in shape, type or structure; () if none does."""
+    """Return 0 and the first row that differs from row 0 in shape, type or structure;
+    () if none does.
+    """
     if not isinstance(samples, list):
         return ()
     trees = [describe(sample) for sample in samples]
     return next(((0, row) for row, tree in enumerate(trees) if tree != trees[0]), ())
 
 
-_ROWS = Contents(Aside(), 0)  # stands for the contents of a batch that is only a list
+# Stands for the contents of a batch that is only a list.
+_ROWS = Contents(Aside(), 0)
 
 
 class Batch(list[T]):
-    """A list of samples; ``columns`` has the same samples stacked, without a copy if workers fetched them.
+    """A list of samples; ``columns`` has the same samples stacked, without a copy if
+    workers fetched them.
 
     >>> from mpiter import SerialIterator
     >>> batch = next(SerialIterator([(0, "a"), (1, "b")], 2, shuffle=False))
@@ -329,19 +464,27 @@ class Batch(list[T]):
 
     @classmethod
     def of_rows(cls, samples: list[T]) -> Batch[T]:
-        """Return a batch of ``samples`` that this process fetched; its columns are stacked when asked for."""
+        """Return a batch of ``samples`` that this process fetched; its columns are
+        stacked when asked for.
+        """
         batch = cls.__new__(cls)
         list.__init__(batch, samples)
-        batch._contents, batch._stacked = _ROWS, None
+        batch._contents = _ROWS
+        batch._stacked = None
         return batch
 
     @property
     def columns(self) -> Any:
-        """The stacked samples: a sample's container with an array (or a list) per part: ``x, y = batch.columns``."""
+        """The stacked samples: a sample's container with an array (or a list) per part:
+        ``x, y = batch.columns``.
+        """
         if self._contents is None:
             return collate(self)
         if self._stacked is None:
-            self._stacked = collate([*self]) if self._contents is _ROWS else columns_of(self._contents)
+            if self._contents is _ROWS:
+                self._stacked = collate([*self])
+            else:
+                self._stacked = columns_of(self._contents)
         return self._stacked
 
     def __reduce__(self) -> Any:
@@ -349,7 +492,9 @@ class Batch(list[T]):
 
 
 def _detaching(name: str) -> Callable[..., Any]:
-    """Return the list method ``name``, which modifies a list, such that the batch also forgets its columns."""
+    """Return the list method ``name``, which modifies a list, such that the batch also
+    forgets its columns.
+    """
     method = getattr(list, name)
 
     @functools.wraps(method)
@@ -361,7 +506,15 @@ def _detaching(name: str) -> Callable[..., Any]:
 
 
 for _name in (
-    *("__setitem__", "__delitem__", "__iadd__", "__imul__", "append", "clear", "extend"),
+    *(
+        "__setitem__",
+        "__delitem__",
+        "__iadd__",
+        "__imul__",
+        "append",
+        "clear",
+        "extend",
+    ),
     *("insert", "pop", "remove", "reverse", "sort"),
 ):
     setattr(Batch, _name, _detaching(_name))

@@ -1,12 +1,16 @@
-"""A class by value: what its own namespace holds, and how a process that can't import the class makes it again.
+"""A class by value: what its own namespace holds, and how a process that can't import
+the class makes it again.
 
-``reduced`` runs where ``byvalue`` pickles, ``_make`` and ``_fill`` where the pickle is read.  Guarantees that every
-attribute of the class's own namespace arrives, also one that a base has too: which base a look-up asks first isn't
-asked here.  And that nothing of the script's runs for a class a second time: what ``__init_subclass__``, a metaclass
-or an Enum's ``__init__`` made of the class is part of what arrives.  Imported ones do run, since their modules may note
-their subclasses; but the keywords of the class statement aren't known, and what wants some is left out.
+``reduced`` runs where ``byvalue`` pickles, ``_make`` and ``_fill`` where the pickle is
+read.  Guarantees that every attribute of the class's own namespace arrives, also one
+that a base has too: which base a look-up asks first isn't asked here.  And that nothing
+of the script's runs for a class a second time: what ``__init_subclass__``, a metaclass
+or an Enum's ``__init__`` made of the class is part of what arrives.  Imported ones do
+run, since their modules may note their subclasses; but the keywords of the class
+statement aren't known, and what wants some is left out.
 
-cloudpickle does otherwise: it leaves out what it takes for inherited, and runs these on a class without attributes.
+cloudpickle does otherwise: it leaves out what it takes for inherited, and runs these on
+a class without attributes.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ from enum import Enum, member
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, NamedTuple
 
-from cloudpickle import cloudpickle as identifiers  # in which both sides know a class; private, so bounded
+# In which both sides know a class; private, so bounded.
+from cloudpickle import cloudpickle as identifiers
 
 # What making a class gives it anyway, or, as Python's own, can't be set.
 _MADE_ANEW = {"__module__", "__annotate_func__", "_abc_impl"}
@@ -31,18 +36,28 @@ _OF_ENUMS = {"_member_names_", "_member_map_", "_member_type_", "_value2member_m
 class Contents(NamedTuple):
     """What a class gets once it exists, since it may refer to the class itself."""
 
-    maker: type  # the metaclass that makes the class and sets its attributes
+    # The metaclass that makes the class and sets its attributes.
+    maker: type
     attributes: dict[str, Any]
     registered: list[type]  # with ``ABCMeta.register``
-    members: dict[str, dict[str, Any]]  # of an Enum, with the attributes of each
+    # Of an Enum, with the attributes of each.
+    members: dict[str, dict[str, Any]]
 
 
 def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
-    """Return a class's reduction for a pickler; ``goes_by_name`` tells whether the other side imports something."""
+    """Return a class's reduction for a pickler; ``goes_by_name`` tells whether the
+    other side imports something.
+    """
     kind: Any = type(cls)
-    # A metaclass of the program's isn't run again.  Neither is TypedDict's, which refuses the bases that it has given.
-    makers = [type] if typing.is_typeddict(cls) else kind.__mro__
-    maker = next(one for one in makers if goes_by_name(one) and not _wants_keywords(one))
+    # A metaclass of the program's isn't run again.  Neither is TypedDict's, which
+    # refuses the bases that it has given.
+    if typing.is_typeddict(cls):
+        makers = [type]
+    else:
+        makers = kind.__mro__
+    maker = next(
+        one for one in makers if goes_by_name(one) and not _wants_keywords(one)
+    )
     namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     for name in ("__slots__", "__orig_bases__"):
         if name in vars(cls):
@@ -57,8 +72,8 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
         values = {name: one._value_ for name, one in cls.__members__.items()}
         members = {name: vars(one) for name, one in cls.__members__.items()}
         without = without | _OF_ENUMS | members.keys()
-    # In the order of the definition, which programs look at.  The names are copies, as cloudpickle makes them: whether
-    # two names are one object would show in the pickle.
+    # In the order of the definition, which programs look at.  The names are copies, as
+    # cloudpickle makes them: whether two names are one object would show in the pickle.
     attributes = {
         "".join(name): value
         for name, value in vars(cls).items()
@@ -70,39 +85,58 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
         registered = [one for one in found if one is not None]
     tracker = identifiers._get_or_create_tracker_id(cls)
     arguments = kind, maker, cls.__name__, cls.__bases__, namespace, values, tracker
-    return _make, arguments, Contents(maker, attributes, registered, members), None, None, _fill
+    return (
+        _make,
+        arguments,
+        Contents(maker, attributes, registered, members),
+        None,
+        None,
+        _fill,
+    )
 
 
 def _wants_keywords(kind: Any) -> bool:
-    """True if a metaclass makes no class without keywords of the class statement, which no class remembers."""
+    """True if a metaclass makes no class without keywords of the class statement, which
+    no class remembers.
+    """
     try:
         for method in (kind.__new__, kind.__init__):
             inspect.signature(method).bind(kind, "name", (), {})
     except TypeError:
         return True
-    except ValueError:  # it is written in C, and tells nothing
+    except ValueError:
+        # It is written in C, and tells nothing.
         return False
     return False
 
 
 def _check_values(cls: Any) -> None:
-    """Refuse an Enum whose members hold more than what their values and their attributes tell."""
+    """Refuse an Enum whose members hold more than what their values and their
+    attributes tell.
+    """
     mixed = cls._member_type_
     if mixed is object:
         return
     is_known = mixed.__module__ == "builtins"
     if not (is_known and all(mixed.__eq__(one, one._value_) is True for one in cls)):
-        raise TypeError(f"the {mixed.__name__} that each of its members is cannot be made again from its value")
+        raise TypeError(
+            f"the {mixed.__name__} that each of its members is cannot be made again "
+            "from its value"
+        )
 
 
 def _is_own_descriptor(cls: type, name: str, value: Any) -> bool:
-    """True for what making the class makes: a slot, ``__dict__`` or ``__weakref__``, under its own name."""
+    """True for what making the class makes: a slot, ``__dict__`` or ``__weakref__``,
+    under its own name.
+    """
     is_descriptor = isinstance(value, (MemberDescriptorType, GetSetDescriptorType))
     return is_descriptor and value.__objclass__ is cls and value.__name__ == name
 
 
-_IMMUTABLE = 1 << 8  # CPython's flag of types whose attributes can't be set
-_empty: weakref.WeakSet[type] = weakref.WeakSet()  # classes that were made and not filled yet
+# CPython's flag of types whose attributes can't be set.
+_IMMUTABLE = 1 << 8
+# Classes that were made and not filled yet.
+_empty: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def _make(
@@ -122,7 +156,8 @@ def _make(
     for key, value in namespace.items():
         space[key] = value
     for key, value in values.items():
-        space[key] = member(value)  # else a function would count as a method
+        # Else a function would count as a method.
+        space[key] = member(value)
     with _running_nothing(bases):
         made: type = maker.__new__(kind, name, bases, space)
         maker.__init__(made, name, bases, space)
@@ -133,14 +168,19 @@ def _make(
 
 @contextlib.contextmanager
 def _running_nothing(bases: tuple[type, ...]) -> Iterator[None]:
-    """Keep the program's code from running that Python runs to make a class: it has run, for the one that was sent."""
+    """Keep the program's code from running that Python runs to make a class: it has
+    run, for the one that was sent.
+    """
     theirs = {}
     for one in {one for base in bases for one in base.__mro__}:
         for name in _names_that_run(one) & vars(one).keys():
             theirs[one, name] = vars(one)[name]
     for (one, name), original in theirs.items():
         is_imported = one not in identifiers._DYNAMIC_CLASS_TRACKER_BY_CLASS
-        instead = _tried(original) if name == "__init_subclass__" and is_imported else _INSTEAD[name]
+        if name == "__init_subclass__" and is_imported:
+            instead = _tried(original)
+        else:
+            instead = _INSTEAD[name]
         type.__setattr__(one, name, instead)
     try:
         yield
@@ -150,10 +190,16 @@ def _running_nothing(bases: tuple[type, ...]) -> Iterator[None]:
 
 
 def _names_that_run(cls: type) -> set[str]:
-    """Return the methods of a class that would run for a class derived from it, and needn't."""
-    found = set() if cls.__flags__ & _IMMUTABLE else {"__init_subclass__"}
+    """Return the methods of a class that would run for a class derived from it, and
+    needn't.
+    """
+    if cls.__flags__ & _IMMUTABLE:
+        found = set()
+    else:
+        found = {"__init_subclass__"}
     if issubclass(cls, Enum) and cls.__module__ != Enum.__module__:
-        found |= {"__new_member__", "__init__"}  # of members, whose attributes are part of what arrives
+        # Of members, whose attributes are part of what arrives.
+        found |= {"__new_member__", "__init__"}
     return found
 
 
@@ -162,9 +208,11 @@ def _nothing(cls: Any, /, **keywords: Any) -> None:
 
 
 def _tried(original: Any) -> Any:
-    """Return an ``__init_subclass__`` that may fail; it is of a class that was imported, whose module notes subclasses.
+    """Return an ``__init_subclass__`` that may fail; it is of a class that was
+    imported, whose module notes subclasses.
 
-    It is called without the keywords of the class statement, which no class remembers, and may want them.
+    It is called without the keywords of the class statement, which no class remembers,
+    and may want them.
     """
 
     def init_subclass(cls: Any, /, **keywords: Any) -> None:
@@ -177,7 +225,9 @@ def _tried(original: Any) -> Any:
 def _new_member(cls: Any, *value: Any) -> Any:
     """Make an Enum's member of its value, as an Enum that has no ``__new__`` does."""
     mixed = cls._member_type_
-    return object.__new__(cls) if mixed is object else mixed.__new__(cls, *value)
+    if mixed is object:
+        return object.__new__(cls)
+    return mixed.__new__(cls, *value)
 
 
 _INSTEAD = {
@@ -188,7 +238,9 @@ _INSTEAD = {
 
 
 def _fill(cls: Any, contents: Contents) -> None:
-    """Give a class that ``_make`` has made its attributes; leave one alone that was whole before."""
+    """Give a class that ``_make`` has made its attributes; leave one alone that was
+    whole before.
+    """
     if cls not in _empty:
         return
     _empty.discard(cls)

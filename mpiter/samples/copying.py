@@ -1,8 +1,11 @@
-"""Samples by reference: notices that a dataset overwrites the memory of earlier samples, and copies samples if so.
+"""Samples by reference: notices that a dataset overwrites the memory of earlier
+samples, and copies samples if so.
 
-Pure.  Without processes a batch's samples are the objects that the dataset returned.  The first sample's bytes, or
-some of them, are compared with its bytes when the last sample has come.  From time to time this is done for all
-samples, since one may by chance have the same bytes again.  Looks at arrays and tensors, also in tuples, lists, dicts.
+Pure.  Without processes a batch's samples are the objects that the dataset returned.
+The first sample's bytes, or some of them, are compared with its bytes when the last
+sample has come.  From time to time this is done for all samples, since one may by
+chance have the same bytes again.  Looks at arrays and tensors, also in tuples, lists,
+dicts.
 """
 
 from __future__ import annotations
@@ -18,12 +21,28 @@ import numpy as np
 
 from . import tensors
 
-_FEW = 32  # parts of a container that are compared, at the most
-_PARTS = 1024  # of all containers in a sample, or a little more
-_SMALL = 1024  # elements of an array that is compared as a whole
-_RUNS, _RUN = 16, 16  # of a larger one so many runs of so many elements are compared
+# Parts of a container that are compared, at the most.
+_FEW = 32
+# Of all containers in a sample, or a little more.
+_PARTS = 1024
+# Elements of an array that is compared as a whole.
+_SMALL = 1024
+# Of a larger one so many runs of so many elements are compared.
+_RUNS = 16
+_RUN = 16
 _numbers = itertools.count()  # of looks
-_CONSTANT = {int, float, complex, bool, str, bytes, type(None), np.float32, np.float64, np.int64}
+_CONSTANT = {
+    int,
+    float,
+    complex,
+    bool,
+    str,
+    bytes,
+    type(None),
+    np.float32,
+    np.float64,
+    np.int64,
+}
 
 
 class Refilled(Exception):
@@ -31,13 +50,19 @@ class Refilled(Exception):
 
 
 class Held:
-    """Holds samples as they are, or as copies; ``sealed`` raises Refilled if the memory of one was overwritten."""
+    """Holds samples as they are, or as copies; ``sealed`` raises Refilled if the memory
+    of one was overwritten.
+    """
 
     def __init__(self, copies: bool = False) -> None:
         self._values: Any = []
         self._looks: list[Look] = []
         append = self._values.append
-        self.add: Callable[[Any], None] = (lambda value: append(copied(value))) if copies else append
+        self.add: Callable[[Any], None]
+        if copies:
+            self.add = lambda value: append(copied(value))
+        else:
+            self.add = append
 
     def look(self, value: Any) -> None:
         """Hold a sample, and remember its bytes to compare them later."""
@@ -68,7 +93,9 @@ class Copies:
 
 
 def copied(sample: Any) -> Any:
-    """Return a copy of a sample: of its arrays, tensors, tuples, lists and dicts; other objects are shared."""
+    """Return a copy of a sample: of its arrays, tensors, tuples, lists and dicts; other
+    objects are shared.
+    """
     kind: Any = type(sample)
     if kind is tuple or (isinstance(sample, tuple) and hasattr(kind, "_fields")):
         return tuple.__new__(kind, [copied(part) for part in sample])
@@ -79,13 +106,16 @@ def copied(sample: Any) -> Any:
         return one
     if isinstance(sample, np.ndarray) or kind is np.void:
         return sample.copy("K")
-    return sample.clone() if tensors.as_bytes(sample) is not None else sample
+    if tensors.as_bytes(sample) is not None:
+        return sample.clone()
+    return sample
 
 
 class Look:
     """Some bytes of each array in a sample, to notice when the dataset overwrites it.
 
-    Of a large array each look has other elements, so that a change of a single one is seen sooner or later.
+    Of a large array each look has other elements, so that a change of a single one is
+    seen sooner or later.
     """
 
     def __init__(self, sample: Any) -> None:
@@ -97,7 +127,10 @@ class Look:
     def has_changed(self) -> bool:
         """Return True if the sample has other bytes now."""
         # A list or a dict may have other arrays by now; those of a tuple are known.
-        arrays = self._arrays if self._is_fixed else _arrays_in(self._sample)[0]
+        if self._is_fixed:
+            arrays = self._arrays
+        else:
+            arrays = _arrays_in(self._sample)[0]
         return [_some_of(array, self._number) for array in arrays] != self._bytes
 
 
@@ -107,7 +140,9 @@ def bytes_in(sample: Any) -> int:
 
 
 def _arrays_in(sample: Any) -> tuple[list[Any], bool]:
-    """Return the arrays in a sample, on its memory, and whether it will always have these."""
+    """Return the arrays in a sample, on its memory, and whether it will always have
+    these.
+    """
     found = list[Any]()
     is_fixed = True
     rest = [sample]
@@ -132,16 +167,20 @@ def _arrays_in(sample: Any) -> tuple[list[Any], bool]:
 
 
 def _some_of(array: Any, number: int) -> bytes:
-    """Return the bytes of an array, or of a large one those of some elements: ``number`` says which."""
+    """Return the bytes of an array, or of a large one those of some elements:
+    ``number`` says which.
+    """
     size: int = array.size
     if size <= _SMALL:
         return array.tobytes()  # type: ignore[no-any-return]
     step = size // _RUNS
     at = number // 2 * _RUN % step
-    if not array.flags.forc:  # to make it flat would copy all of it
+    # To make it flat would copy all of it.
+    if not array.flags.forc:
         return array.flat[at::step].tobytes()  # type: ignore[no-any-return]
-    # Neighbours lie in one line of memory, which may be in no cache yet: fetching one takes as long as looking at all
-    # elements in it.  Every other time the runs begin a little later, to reach the last elements.
+    # Neighbours lie in one line of memory, which may be in no cache yet: fetching one
+    # takes as long as looking at all elements in it.  Every other time the runs begin a
+    # little later, to reach the last elements.
     flat = array.ravel("K")
     first = size % _RUNS * (number % 2)
     runs = flat[first : first + _RUNS * step].reshape(_RUNS, step)

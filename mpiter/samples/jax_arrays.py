@@ -1,7 +1,8 @@
 """JAX's arrays as leaves of a sample and as columns, without importing JAX.
 
-Guarantees that JAX is touched only where the program has it loaded, or where a batch has arrays of it.  Columns are
-NumPy's, whose memory JAX's functions take as it is; single samples have JAX's arrays again.
+Guarantees that JAX is touched only where the program has it loaded, or where a batch
+has arrays of it.  Columns are NumPy's, whose memory JAX's functions take as it is;
+single samples have JAX's arrays again.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import numpy as np
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    """Return an array of JAX's as one of NumPy's, if possible on the same memory; None for anything else."""
+    """Return an array of JAX's as one of NumPy's, if possible on the same memory; None
+    for anything else.
+    """
     kind = type(value)
     if kind.__name__ != "ArrayImpl" or kind.__module__.partition(".")[0] != "jaxlib":
         return None
     try:
         return np.asarray(value)
-    except RuntimeError:  # its memory was given away, or parts of it lie in other processes
+    except RuntimeError:
+        # Its memory was given away, or parts of it lie in other processes.
         return None
 
 

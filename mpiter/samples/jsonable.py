@@ -1,9 +1,11 @@
 """Values in JSON, instead of pickle: for the states of datasets and samplers.
 
-Numbers, strings, None, lists and dicts with string keys stay as they are; any other value becomes a dict with one key:
-``~`` and the name of its kind.  The memory of arrays is written as base64, or kept in a list beside the JSON.
-Guarantees that values come back with their types; that decoding unpickles and evaluates nothing, and imports at most
-the library of an array's dtype, torch or ml_dtypes; and that it takes no more memory than there is to decode.
+Numbers, strings, None, lists and dicts with string keys stay as they are; any other
+value becomes a dict with one key: ``~`` and the name of its kind.  The memory of arrays
+is written as base64, or kept in a list beside the JSON. Guarantees that values come
+back with their types; that decoding unpickles and evaluates nothing, and imports at
+most the library of an array's dtype, torch or ml_dtypes; and that it takes no more
+memory than there is to decode.
 """
 
 from __future__ import annotations
@@ -23,16 +25,20 @@ from ..errors import StateError
 from . import tensors
 from .tree import is_raw
 
-_LARGEST = 2**53  # the largest int that every JSON reader keeps exactly
+# The largest int that every JSON reader keeps exactly.
+_LARGEST = 2**53
 _OF_ML_DTYPES = re.compile(r"bfloat16|u?int[124]|float[468]_\w+")
-_Memory = list[Any] | None  # arrays kept beside the JSON; None: they are written in it
+# Arrays kept beside the JSON; None: they are written in it.
+_Memory = list[Any] | None
 
 
 def encoded(value: Any, beside: _Memory = None) -> Any:
-    """Return ``value`` in JSON's types; raise a StateError that names the part which can't be written, if any.
+    """Return ``value`` in JSON's types; raise a StateError that names the part which
+    can't be written, if any.
 
-    The memory of arrays and tensors is appended to the list ``beside``, if given.  That is for models, so types are
-    kept less strictly: parameters, GPU tensors and JAX's arrays become CPU arrays, named tuples become tuples.
+    The memory of arrays and tensors is appended to the list ``beside``, if given.  That
+    is for models, so types are kept less strictly: parameters, GPU tensors and JAX's
+    arrays become CPU arrays, named tuples become tuples.
     """
     try:
         return _encoded(value, "state", beside)
@@ -41,14 +47,17 @@ def encoded(value: Any, beside: _Memory = None) -> Any:
 
 
 def decoded(plain: Any, beside: Sequence[Any] = ()) -> Any:
-    """Return the value that ``encoded`` has turned into ``plain`` and the arrays ``beside``.
+    """Return the value that ``encoded`` has turned into ``plain`` and the arrays
+    ``beside``.
 
     Raise a StateError if they are damaged.
     """
     try:
         return _decoded(plain, beside)
     except Exception as error:
-        raise StateError(f"the state holds something that is no value: {error!r:.200}.") from error
+        raise StateError(
+            f"the state holds something that is no value: {error!r:.200}."
+        ) from error
 
 
 def _encoded(value: Any, path: str, beside: _Memory) -> Any:
@@ -58,37 +67,63 @@ def _encoded(value: Any, path: str, beside: _Memory) -> Any:
     if value is None or kind in (str, bool):
         return value
     if kind is int:
-        return value if -_LARGEST <= value <= _LARGEST else {"~int": hex(value)}
+        if -_LARGEST <= value <= _LARGEST:
+            return value
+        return {"~int": hex(value)}
     if kind is float:
-        return value if isfinite(value) else {"~float": repr(value)}
+        if isfinite(value):
+            return value
+        return {"~float": repr(value)}
     if kind is bytes:
         return {"~bytes": _text(value)}
     if kind in (list, tuple, deque, set):
-        parts = [_encoded(part, f"{path}[{at}]", beside) for at, part in enumerate(value)]
+        parts = [
+            _encoded(part, f"{path}[{at}]", beside) for at, part in enumerate(value)
+        ]
         if kind is set:
             parts.sort(key=json.dumps)
-        return parts if kind is list else {f"~{kind.__name__}": [parts, value.maxlen] if kind is deque else parts}
+        if kind is list:
+            return parts
+        return {f"~{kind.__name__}": [parts, value.maxlen] if kind is deque else parts}
     if kind in (dict, OrderedDict, Counter):
-        parts = [_encoded(part, f"{path}[{key!r:.60}]", beside) for key, part in value.items()]
-        if kind is dict and all(type(key) is str for key in value) and not _is_tagged(value):
+        parts = [
+            _encoded(part, f"{path}[{key!r:.60}]", beside)
+            for key, part in value.items()
+        ]
+        if (
+            kind is dict
+            and all(type(key) is str for key in value)
+            and not _is_tagged(value)
+        ):
             return dict(zip(value, parts, strict=True))
         keys = (_encoded(key, path, beside) for key in value)
-        return {f"~{kind.__name__}": [[*pair] for pair in zip(keys, parts, strict=True)]}
+        return {
+            f"~{kind.__name__}": [[*pair] for pair in zip(keys, parts, strict=True)]
+        }
     is_scalar = isinstance(value, np.generic) and kind is value.dtype.type
     if (kind is np.ndarray or is_scalar) and _is_memory(value.dtype):
         name = value.dtype.str if is_raw(value.dtype) else value.dtype.name
-        return {"~array": [name, None if is_scalar else list(value.shape), _kept(np.asarray(value), beside)]}
+        return {
+            "~array": [
+                name,
+                None if is_scalar else list(value.shape),
+                _kept(np.asarray(value), beside),
+            ]
+        }
     if (raw := tensors.as_bytes(value)) is not None:
         memory, dtype, shape = raw
         return {"~tensor": [dtype, list(shape), _kept(memory, beside)]}
     raise StateError(
-        f"{path} is of type {type(value).__qualname__}, which a state cannot hold.  It can hold numbers, "
-        f"strings, bytes, arrays and dense CPU tensors, and lists, tuples, sets, deques and dicts of them."
+        f"{path} is of type {type(value).__qualname__}, which a state cannot hold.  It "
+        "can hold numbers, strings, bytes, arrays and dense CPU tensors, and lists, "
+        "tuples, sets, deques and dicts of them."
     )
 
 
 def _kept(array: np.ndarray[Any, Any], beside: _Memory) -> Any:
-    """Return an array's memory as base64, or append it to ``beside`` and return its index there."""
+    """Return an array's memory as base64, or append it to ``beside`` and return its
+    index there.
+    """
     if beside is None:
         return _text(array.tobytes())
     flat = np.ascontiguousarray(array).reshape(-1)
@@ -97,19 +132,28 @@ def _kept(array: np.ndarray[Any, Any], beside: _Memory) -> Any:
 
 
 def _brought_home(value: Any) -> Any:
-    """Return a tensor detached and on the CPU, a JAX array or memory map as NumPy's, a named tuple as a tuple."""
+    """Return a tensor detached and on the CPU, a JAX array or memory map as NumPy's, a
+    named tuple as a tuple.
+    """
     torch = tensors.torch_with("Tensor")
     if torch is not None and isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.device.type == "meta":
             return value
-        return value.detach().cpu().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
-    if type(value) is np.memmap or (type(value).__module__.startswith("jaxlib") and hasattr(value, "__array__")):
+        return (
+            value.detach().cpu().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
+        )
+    if type(value) is np.memmap or (
+        type(value).__module__.startswith("jaxlib") and hasattr(value, "__array__")
+    ):
         return np.asarray(value)
-    return tuple(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return tuple(value)
+    return value
 
 
 def _is_memory(dtype: np.dtype[Any]) -> bool:
-    return is_raw(dtype) or (dtype.isbuiltin == 2 and not dtype.hasobject)  # the second: of ml_dtypes, as JAX has them
+    # The second: of ml_dtypes, as JAX has them.
+    return is_raw(dtype) or (dtype.isbuiltin == 2 and not dtype.hasobject)
 
 
 def _is_tagged(value: dict[Any, Any]) -> bool:
@@ -122,8 +166,12 @@ def _text(memory: bytes) -> str:
 
 
 def _memory(told: Any, beside: Sequence[Any] = ()) -> Any:
-    """Return the memory of an array, which ``told`` has as base64, or as an index into ``beside``."""
-    return beside[told] if type(told) is int else bytearray(b64decode(told, validate=True))
+    """Return the memory of an array, which ``told`` has as base64, or as an index into
+    ``beside``.
+    """
+    if type(told) is int:
+        return beside[told]
+    return bytearray(b64decode(told, validate=True))
 
 
 def _decoded(plain: Any, beside: Sequence[Any]) -> Any:
@@ -140,10 +188,14 @@ def _decoded(plain: Any, beside: Sequence[Any]) -> Any:
     if tag == "~array":
         name, shape, memory = told
         array = _array(name, shape or [], _memory(memory, beside))
-        return array[()] if shape is None else array
+        if shape is None:
+            return array[()]
+        return array
     if tag == "~tensor":
         dtype, shape, memory = told
-        return tensors.from_bytes(np.frombuffer(_memory(memory, beside), np.uint8), dtype, shape)
+        return tensors.from_bytes(
+            np.frombuffer(_memory(memory, beside), np.uint8), dtype, shape
+        )
     made_of, make = _MADE[tag]
     if type(told) is not made_of:
         raise TypeError(f"{tag} of {told!r:.60}")
@@ -159,7 +211,8 @@ def _array(name: str, shape: list[int], memory: Any) -> Any:
     if not _is_memory(dtype):
         raise TypeError(f"an array of {dtype}")
     if not dtype.itemsize:
-        return np.ndarray(shape, dtype, bytearray())  # np.zeros() would give each element a byte
+        # np.zeros() would give each element a byte.
+        return np.ndarray(shape, dtype, bytearray())
     return np.frombuffer(memory, dtype).reshape(shape)
 
 
@@ -170,7 +223,8 @@ def _deque(told: list[Any]) -> deque[Any]:
     return deque(parts, most)
 
 
-# What a tag's value must be: an array in place of a list would become far more objects than it has bytes.
+# What a tag's value must be: an array in place of a list would become far more objects
+# than it has bytes.
 _MADE: dict[str, tuple[type, Callable[[Any], Any]]] = {
     "~int": (str, lambda told: int(told, 16)),
     "~float": (str, float),

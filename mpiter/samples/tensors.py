@@ -1,8 +1,9 @@
 """torch tensors as leaves of a sample, without importing torch.
 
-Runs in workers and in the consumer process.  Guarantees that torch is touched only when the program has already
-imported it, and that torch's own way of sending tensors (one descriptor each) is never used.  A tensor in shared
-memory that belongs to the dataset stays in that memory (``shared``).
+Runs in workers and in the consumer process.  Guarantees that torch is touched only when
+the program has already imported it, and that torch's own way of sending tensors (one
+descriptor each) is never used.  A tensor in shared memory that belongs to the dataset
+stays in that memory (``shared``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import numpy as np
 
 
 def torch_with(name: str) -> Any:
-    """Return torch if the program has imported it and torch has the attribute ``name``; else None."""
+    """Return torch if the program has imported it and torch has the attribute ``name``;
+    else None.
+    """
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, name) else None
 
@@ -34,51 +37,68 @@ def is_subset(dataset: Any) -> bool:
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    """Return a dense CPU tensor without gradient as an ndarray on the same memory; None for anything else."""
-    if type(value).__module__ != "torch":  # the usual case comes first: this runs for each value
+    """Return a dense CPU tensor without gradient as an ndarray on the same memory; None
+    for anything else.
+    """
+    # The usual case comes first: this runs for each value.
+    if type(value).__module__ != "torch":
         return None
     if type(value) is not getattr(sys.modules.get("torch"), "Tensor", None):
         return None
     try:
         return value.numpy()  # type: ignore[no-any-return]
     except (TypeError, RuntimeError):
-        # Other devices, other layouts, dtypes that NumPy doesn't know, values with a gradient, or whose sign or
-        # conjugation is yet to be applied: torch itself refuses to show these as an array.
+        # Other devices, other layouts, dtypes that NumPy doesn't know, values with a
+        # gradient, or whose sign or conjugation is yet to be applied: torch itself
+        # refuses to show these as an array.
         return None
 
 
 def from_array(array: np.ndarray[Any, Any]) -> Any:
-    """Return a tensor on the array's memory, which it keeps alive, or on a copy if the array is read-only."""
+    """Return a tensor on the array's memory, which it keeps alive, or on a copy if the
+    array is read-only.
+    """
     import torch
 
-    return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch has no read-only tensors
+    # Torch has no read-only tensors.
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def reducers() -> dict[type, Any]:
     """Return reducers for tensors, which refuse those that processes can't share."""
     torch = torch_with("nn")
-    return {} if torch is None else {torch.Tensor: _reduce, torch.nn.Parameter: _reduce}
+    if torch is None:
+        return {}
+    return {torch.Tensor: _reduce, torch.nn.Parameter: _reduce}
 
 
 def _reduce(tensor: Any) -> Any:
     if tensor.device.type not in ("cpu", "meta"):
         raise TypeError(
-            f"it is a tensor on {tensor.device}, which processes cannot share.  Keep data on the CPU; "
-            f"mpiter.torch.DevicePrefetcher takes it there"
+            f"it is a tensor on {tensor.device}, which processes cannot share.  Keep "
+            "data on the CPU; mpiter.torch.DevicePrefetcher takes it there"
         )
     if (array := as_array(tensor)) is not None:
         return from_array, (array,)
     if (raw := as_bytes(tensor)) is not None:
         return from_bytes, raw
-    if str(tensor.layout) == "torch.sparse_coo" and not tensor.requires_grad:  # torch never frees unpickled ones
-        return _sparse, (tensor._indices(), tensor._values(), tuple(tensor.shape), tensor.is_coalesced())
+    # Torch never frees unpickled ones.
+    if str(tensor.layout) == "torch.sparse_coo" and not tensor.requires_grad:
+        return _sparse, (
+            tensor._indices(),
+            tensor._values(),
+            tuple(tensor.shape),
+            tensor.is_coalesced(),
+        )
     return tensor.__reduce_ex__(5)
 
 
 def shared(value: Any) -> tuple[Any, ...] | None:
-    """Return the reduction by which another process of this machine gets ``value`` on the same memory.
+    """Return the reduction by which another process of this machine gets ``value`` on
+    the same memory.
 
-    None unless it is a CPU tensor, or the storage of one, that the program has put into shared memory.
+    None unless it is a CPU tensor, or the storage of one, that the program has put into
+    shared memory.
     """
     if type(value).__module__ not in ("torch", "torch.storage"):
         return None
@@ -87,10 +107,14 @@ def shared(value: Any) -> tuple[Any, ...] | None:
         return None
     if type(value) is torch.Tensor:
         is_dense = value.device.type == "cpu" and value.layout is torch.strided
-        return value.__reduce_ex__(5) if is_dense and _is_shared(value.untyped_storage()) else None
+        if is_dense and _is_shared(value.untyped_storage()):
+            return value.__reduce_ex__(5)
+        return None
     if type(value) is torch.storage.TypedStorage:
         storage = value._untyped_storage
-        return (_typed, (storage, value.dtype)) if _is_shared(storage) else None
+        if _is_shared(storage):
+            return (_typed, (storage, value.dtype))
+        return None
     if type(value) is not torch.UntypedStorage or not _is_shared(value):
         return None
     if torch.multiprocessing.get_sharing_strategy() == "file_system":
@@ -99,8 +123,15 @@ def shared(value: Any) -> tuple[Any, ...] | None:
 
 
 def _is_shared(storage: Any) -> bool:
-    """True for shared memory of torch's own: of a mapped file torch doesn't keep the descriptor."""
-    return bool(storage.device.type == "cpu" and storage.nbytes() and storage.is_shared() and storage.filename is None)
+    """True for shared memory of torch's own: of a mapped file torch doesn't keep the
+    descriptor.
+    """
+    return bool(
+        storage.device.type == "cpu"
+        and storage.nbytes()
+        and storage.is_shared()
+        and storage.filename is None
+    )
 
 
 def _typed(storage: Any, dtype: Any) -> Any:
@@ -116,7 +147,9 @@ def _named_storage(manager: bytes, name: bytes, size: int) -> Any:
 
 
 def _open_storage(pid: int, fd: int, size: int) -> Any:
-    """Return the storage whose memory is the file that process ``pid`` has open as ``fd``."""
+    """Return the storage whose memory is the file that process ``pid`` has open as
+    ``fd``.
+    """
     import torch
 
     # Not sent as a descriptor: a fork server takes at most 250 of them for a worker.
@@ -130,13 +163,21 @@ def _open_storage(pid: int, fd: int, size: int) -> Any:
 def _sparse(indices: Any, values: Any, shape: Sequence[int], is_coalesced: bool) -> Any:
     import torch
 
-    return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=is_coalesced, check_invariants=False)
+    return torch.sparse_coo_tensor(
+        indices, values, shape, is_coalesced=is_coalesced, check_invariants=False
+    )
 
 
 def as_bytes(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | None:
-    """Return the bytes, dtype and shape of a dense CPU tensor; None if these don't describe it completely."""
+    """Return the bytes, dtype and shape of a dense CPU tensor; None if these don't
+    describe it completely.
+    """
     torch = torch_with("Tensor")
-    if torch is None or type(value) is not torch.Tensor or value.layout is not torch.strided:
+    if (
+        torch is None
+        or type(value) is not torch.Tensor
+        or value.layout is not torch.strided
+    ):
         return None
     if value.device.type != "cpu" or value.is_nested or value.is_quantized:
         return None
@@ -144,7 +185,8 @@ def as_bytes(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | 
         return None
     try:
         raw = value.contiguous().reshape(-1).view(torch.uint8).numpy()
-    except RuntimeError:  # elements smaller than a byte, say
+    except RuntimeError:
+        # Elements smaller than a byte, say.
         return None
     return raw, str(value.dtype).removeprefix("torch."), tuple(value.shape)
 

@@ -1,16 +1,18 @@
-"""A tier: a folder of copies, one file each, private to the user and shared by all processes that name the folder.
+"""A tier: a folder of copies, one file each, private to the user and shared by all
+processes that name the folder.
 
-Guarantees, even if processes are killed at any moment, that a reader never gets half a copy; that only one thread of
-one process at a time copies a sample; that all copies, unfinished ones included, stay within the capacity; and that
-only copies are deleted.  Nothing waits for the disk: a copy damaged by a power failure is found by its checksum.
+Guarantees, even if processes are killed at any moment, that a reader never gets half a
+copy; that only one thread of one process at a time copies a sample; that all copies,
+unfinished ones included, stay within the capacity; and that only copies are deleted.
+Nothing waits for the disk: a copy damaged by a power failure is found by its checksum.
 
     TIER/mpiter-staged-UID/copies/ab/cdef…    a copy, named by a hash of its source: bytes, their checksum and number
                                   cdef….part  a copy that is being written
                            claim-abc          locked while a copy whose name begins with ab/c is made
                            ledger             the number of bytes in all copies, and the number of copies
 
-A file's length or name changes only while the ledger is locked, so the ledger has the total.  After a kill it may be
-too high, never too low; the next ``Folder`` corrects it.
+A file's length or name changes only while the ledger is locked, so the ledger has the
+total.  After a kill it may be too high, never too low; the next ``Folder`` corrects it.
 """
 
 from __future__ import annotations
@@ -28,31 +30,45 @@ from collections.abc import Iterator
 
 from ..errors import OptionError
 
-_TAIL = struct.Struct("<4sIQ")  # at a copy's end: a mark, the checksum, the number of bytes
-_LEDGER = struct.Struct("<qq")  # the bytes of all copies, and their number
-_NAME, _PART = "[0-9a-f]" * 2 + "/" + "[0-9a-f]" * 30, ".part"
+# At a copy's end: a mark, the checksum, the number of bytes.
+_TAIL = struct.Struct("<4sIQ")
+# The bytes of all copies, and their number.
+_LEDGER = struct.Struct("<qq")
+_NAME = "[0-9a-f]" * 2 + "/" + "[0-9a-f]" * 30
+_PART = ".part"
 _PAUSE_S = 0.01  # between two attempts to lock
 
 
 class Folder:
-    """This user's folder of copied samples, in the folder ``tier`` on a fast disk, with at most ``capacity`` bytes."""
+    """This user's folder of copied samples, in the folder ``tier`` on a fast disk, with
+    at most ``capacity`` bytes.
+    """
 
     def __init__(self, tier: str, capacity: int) -> None:
-        self.path, self.capacity = os.path.join(os.path.abspath(tier), f"mpiter-staged-{os.getuid()}"), capacity
+        self.path = os.path.join(os.path.abspath(tier), f"mpiter-staged-{os.getuid()}")
+        self.capacity = capacity
         self._copies = os.path.join(self.path, "copies")
         os.makedirs(tier, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.path, 0o700)
         found = os.lstat(self.path)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise OptionError(f"{self.path} is not a folder that only you may use; take another tier.")
+        if (
+            not stat.S_ISDIR(found.st_mode)
+            or found.st_uid != os.getuid()
+            or found.st_mode & 0o077
+        ):
+            raise OptionError(
+                f"{self.path} is not a folder that only you may use; take another tier."
+            )
         os.makedirs(self._copies, exist_ok=True)
         self._count()
 
     def key(self, source: str | bytes | os.PathLike[str]) -> str:
         """Return the name of the copy of the sample that comes from ``source``."""
         name = os.fsencode(source)
-        found = hashlib.blake2b(name if b"://" in name else os.path.abspath(name), digest_size=16).hexdigest()
+        found = hashlib.blake2b(
+            name if b"://" in name else os.path.abspath(name), digest_size=16
+        ).hexdigest()
         return f"{found[:2]}/{found[2:]}"
 
     def held(self) -> set[str]:
@@ -63,7 +79,9 @@ class Folder:
         return os.path.exists(os.path.join(self._copies, key))
 
     def get(self, key: str) -> bytes | None:
-        """Return the copy's bytes, or None if there is no copy, or it is damaged or can't be read."""
+        """Return the copy's bytes, or None if there is no copy, or it is damaged or
+        can't be read.
+        """
         try:
             with open(os.path.join(self._copies, key), "rb") as file:
                 data = file.read(max(0, os.fstat(file.fileno()).st_size - _TAIL.size))
@@ -74,24 +92,33 @@ class Folder:
 
     @contextlib.contextmanager
     def claim(self, key: str, patience: float = 0.0) -> Iterator[bool]:
-        """Lock for making a copy; the context's value is False if others held the lock for ``patience`` seconds.
+        """Lock for making a copy; the context's value is False if others held the lock
+        for ``patience`` seconds.
 
-        The system frees the lock even if its process is killed.  Samples whose keys begin alike share a lock.
+        The system frees the lock even if its process is killed.  Samples whose keys
+        begin alike share a lock.
         """
         until = time.monotonic() + patience
         with _opened(os.path.join(self.path, f"claim-{key[:2]}{key[3]}")) as fd:
             while not (is_ours := _try_to_lock(fd)) and time.monotonic() < until:
-                time.sleep(_PAUSE_S)  # the system's own waiting for a lock has no timeout
+                # The system's own waiting for a lock has no timeout.
+                time.sleep(_PAUSE_S)
             yield is_ours
 
     def keep(self, key: str, data: bytes) -> bool:
-        """Write the copy, which the caller has claimed; return False if the capacity is used up."""
-        path, tail = os.path.join(self._copies, key), _tail(data)
-        part, size = path + _PART, len(data) + len(tail)
+        """Write the copy, which the caller has claimed; return False if the capacity is
+        used up.
+        """
+        path = os.path.join(self._copies, key)
+        tail = _tail(data)
+        part = path + _PART
+        size = len(data) + len(tail)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(os.path.dirname(path), 0o700)  # doesn't make the tier again if that was deleted
+            # Doesn't make the tier again if that was deleted.
+            os.mkdir(os.path.dirname(path), 0o700)
         self._delete(path)  # a damaged copy
-        self._delete(part)  # left by a process that was killed
+        # Left by a process that was killed.
+        self._delete(part)
         with self._changing() as ledger:
             if _totals(ledger)[0] + size > self.capacity:
                 return False
@@ -122,7 +149,9 @@ class Folder:
                 _add(ledger, -size, -1)
 
     def used(self) -> tuple[int, int]:
-        """Return the bytes of all copies, and their number; raise an OSError if the tier was deleted."""
+        """Return the bytes of all copies, and their number; raise an OSError if the
+        tier was deleted.
+        """
         with self._changing() as ledger:
             return _totals(ledger)
 
@@ -134,9 +163,13 @@ class Folder:
             yield fd
 
     def _count(self) -> None:
-        """Write the true size and number of copies to the ledger; delete killed processes' unfinished copies."""
+        """Write the true size and number of copies to the ledger; delete killed
+        processes' unfinished copies.
+        """
         with self._changing() as ledger:
-            sizes = [os.stat(os.path.join(self._copies, key)).st_size for key in self.held()]
+            sizes = [
+                os.stat(os.path.join(self._copies, key)).st_size for key in self.held()
+            ]
             for part in glob.glob(_NAME + _PART, root_dir=self._copies):
                 with self.claim(part) as is_left_over:
                     if is_left_over:
@@ -148,7 +181,9 @@ class Folder:
 
 
 def _totals(ledger: int) -> tuple[int, int]:
-    size, copies = _LEDGER.unpack(os.pread(ledger, _LEDGER.size, 0).ljust(_LEDGER.size, b"\0"))
+    size, copies = _LEDGER.unpack(
+        os.pread(ledger, _LEDGER.size, 0).ljust(_LEDGER.size, b"\0")
+    )
     return size, copies
 
 
@@ -165,7 +200,8 @@ def _opened(path: str) -> Iterator[int]:
     try:
         yield fd
     finally:
-        fcntl.flock(fd, fcntl.LOCK_UN)  # closing isn't enough: a process forked meanwhile has it open too
+        # Closing isn't enough: a process forked meanwhile has it open too.
+        fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
 

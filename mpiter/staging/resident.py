@@ -1,8 +1,10 @@
-"""Resident first: an order that, within each window, draws the samples that have a local copy before the others.
+"""Resident first: an order that, within each window, draws the samples that have a
+local copy before the others.
 
-It is an order sampler, called in the thread that plans.  It shuffles as mpiter does, then moves the local samples of
-each window to its front, without other changes.  Guarantees that an epoch has each sample once, and that the shuffle
-depends only on the seed and the order before, so that epochs after a resume get new orders.
+It is an order sampler, called in the thread that plans.  It shuffles as mpiter does,
+then moves the local samples of each window to its front, without other changes.
+Guarantees that an epoch has each sample once, and that the shuffle depends only on the
+seed and the order before, so that epochs after a resume get new orders.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ class ResidentFirst:
 
     Args:
         dataset: a staged dataset, which ``Staging.of()`` returned.
-        window: the number of samples by which one may be drawn earlier or later than shuffled. None: an epoch.
+        window: the number of samples by which one may be drawn earlier or later than
+            shuffled. None: an epoch.
         seed: seed of the shuffle.
 
     Attributes:
-        entropy: randomness of the last order: 1 for that of a uniform shuffle, None before the first order.
+        entropy: randomness of the last order: 1 for that of a uniform shuffle, None
+            before the first order.
 
     >>> import tempfile
     >>> from mpiter.staging import ResidentFirst, Staging
@@ -50,30 +54,49 @@ class ResidentFirst:
         whole("seed", seed)
         fetch = offered(dataset, "fetch")
         if not isinstance(fetch, StagedFetch):
-            raise OptionError("ResidentFirst needs a staged dataset; pass what Staging(…).of(dataset) returns.")
+            raise OptionError(
+                "ResidentFirst needs a staged dataset; pass what "
+                "Staging(…).of(dataset) returns."
+            )
         self._fetch, self._length, self._seed = fetch, len(dataset), int(seed)
-        self._window = max(1, self._length) if window is None else int(window)
+        if window is None:
+            self._window = max(1, self._length)
+        else:
+            self._window = int(window)
         self.entropy: float | None = None
 
     def __call__(self, order: Indices, position: int) -> Indices:
         """Return the order that follows the order ``order``."""
         if len(order) != self._length:
-            raise OptionError(f"ResidentFirst was made for {self._length} samples; this order has {len(order)}.")
-        key = hashlib.blake2b(np.asarray(order, np.int64).tobytes(), digest_size=12).digest()
-        drawn = Shuffled(self._length, self._seed, int.from_bytes(key, "little")).array()
+            raise OptionError(
+                f"ResidentFirst was made for {self._length} samples; this order has "
+                f"{len(order)}."
+            )
+        key = hashlib.blake2b(
+            np.asarray(order, np.int64).tobytes(), digest_size=12
+        ).digest()
+        drawn = Shuffled(
+            self._length, self._seed, int.from_bytes(key, "little")
+        ).array()
         here = self._fetch.held()[drawn]
         self.entropy = entropy(here, self._window)
         return drawn[np.lexsort((~here, np.arange(self._length) // self._window))]
 
 
 def entropy(here: NDArray[np.bool_], window: int) -> float:
-    """Return the randomness of an order with local samples first in each window: 1 for that of a uniform shuffle.
+    """Return the randomness of an order with local samples first in each window: 1 for
+    that of a uniform shuffle.
 
-    ``here`` says which are local.  In a window of n samples, k of them local, n over k shuffles give the same order.
+    ``here`` says which are local.  In a window of n samples, k of them local, n over k
+    shuffles give the same order.
     """
-    total, lost = lgamma(len(here) + 1), 0.0
+    total = lgamma(len(here) + 1)
+    lost = 0.0
     for start in range(0, len(here), window):
         part = here[start : start + window]
-        n, k = len(part), int(part.sum())
+        n = len(part)
+        k = int(part.sum())
         lost += lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
-    return 1 - lost / total if total else 1.0
+    if total:
+        return 1 - lost / total
+    return 1.0

@@ -1,8 +1,9 @@
 """Copies batches to the GPU: the next one is copied while this one is trained on.
 
-The *slots* of shared memory that the workers write batches into are page-locked, each once, so that the GPU copies
-directly from them: no pinning thread, no copy in between.  Guarantees that a slot isn't overwritten before its copy to
-the GPU has finished, and that no page-locked memory is returned to the system or unmapped.
+The *slots* of shared memory that the workers write batches into are page-locked, each
+once, so that the GPU copies directly from them: no pinning thread, no copy in between.
+Guarantees that a slot isn't overwritten before its copy to the GPU has finished, and
+that no page-locked memory is returned to the system or unmapped.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from ..errors import OptionError
 from ..samples.batch import Batch
 from ..transport.memory import arena_at
 
-_Scaling = tuple[Sequence[float], Sequence[float]] | None  # means and standard deviations
+# Means and standard deviations.
+_Scaling = tuple[Sequence[float], Sequence[float]] | None
 
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """Return ``tree`` with ``change`` applied to each value in its containers, which keep their types if possible."""
+    """Return ``tree`` with ``change`` applied to each value in its containers, which
+    keep their types if possible.
+    """
     if isinstance(tree, Batch):
         tree = tree.columns
     if isinstance(tree, dict):
@@ -35,23 +39,35 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(tree, (list, tuple)):
         parts = [mapped(value, change) for value in tree]
         try:
-            return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-        except TypeError:  # a subclass whose constructor takes other arguments
+            if hasattr(tree, "_fields"):
+                return type(tree)(*parts)
+            return type(tree)(parts)
+        except TypeError:
+            # A subclass whose constructor takes other arguments.
             return parts
     return change(tree)
 
 
 class PageLocks:
-    """The page-locked ranges of mpiter's arenas (shared memory); each is locked when it is first seen."""
+    """The page-locked ranges of mpiter's arenas (shared memory); each is locked when it
+    is first seen.
+    """
 
-    def __init__(self, lock: Callable[[int, int], bool], unlock: Callable[[int], None]) -> None:
-        self._lock, self._unlock = lock, unlock
-        self._held: dict[int, bool] = {}  # by the address of a range: whether locking it has succeeded
+    def __init__(
+        self, lock: Callable[[int, int], bool], unlock: Callable[[int], None]
+    ) -> None:
+        self._lock = lock
+        self._unlock = unlock
+        # By the address of a range: whether locking it has succeeded.
+        self._held: dict[int, bool] = {}
         self._watched: set[int] = set()  # addresses of arenas
-        self._one_at_a_time = threading.Lock()  # an arena may release a range in another thread
+        # An arena may release a range in another thread.
+        self._one_at_a_time = threading.Lock()
 
     def cover(self, address: int) -> bool:
-        """Lock the range that ``address`` lies in, unless it is; False if that fails, or if no arena has it."""
+        """Lock the range that ``address`` lies in, unless it is; False if that fails,
+        or if no arena has it.
+        """
         arena = arena_at(address)
         if arena is None or (found := arena.range_at(address)) is None:
             return False
@@ -83,17 +99,22 @@ _cuda_locks = PageLocks(_cuda_lock, _cuda_unlock)
 
 
 class DevicePrefetcher:
-    """Iterates over the batches of ``loader`` as tensors on ``device``; the next is copied while the last one is used.
+    """Iterates over the batches of ``loader`` as tensors on ``device``; the next is
+    copied while the last one is used.
 
     Args:
-        loader: a ``DataLoader``, ``mpiter.batches(…)`` or any iterable of tensors, arrays, or containers of them.
+        loader: a ``DataLoader``, ``mpiter.batches(…)`` or any iterable of tensors,
+            arrays, or containers of them.
         device: the target device; None is CUDA if it is available, else the CPU.
-        normalize: (mean, std), a number for each channel, in the units of the samples: images (tensors of four
-            dimensions, channels second) are normalised on the device, so that workers may send bytes.
-        dtype: of images and of floating-point tensors; None keeps it (float32 for images that are normalised).
+        normalize: (mean, std), a number for each channel, in the units of the samples:
+            images (tensors of four dimensions, channels second) are normalised on the
+            device, so that workers may send bytes.
+        dtype: of images and of floating-point tensors; None keeps it (float32 for
+            images that are normalised).
 
-    Values that are no tensor or array are left unchanged.  ``state_dict()`` is the state after the last batch handed
-    out, not after the one that is being copied; ``stats()`` and ``close()`` are the loader's.
+    Values that are no tensor or array are left unchanged.  ``state_dict()`` is the
+    state after the last batch handed out, not after the one that is being copied;
+    ``stats()`` and ``close()`` are the loader's.
 
     >>> import numpy as np
     >>> for x, y in DevicePrefetcher([(np.zeros((2, 1, 2, 2), np.uint8), [1, 2])], "cpu", normalize=([128], [64])):
@@ -101,21 +122,42 @@ class DevicePrefetcher:
     torch.float32 -2.0 [1, 2]
     """
 
-    def __init__(self, loader: Any, device: Any = None, *, normalize: _Scaling = None, dtype: Any = None) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        device: Any = None,
+        *,
+        normalize: _Scaling = None,
+        dtype: Any = None,
+    ) -> None:
         if dtype is not None and not isinstance(dtype, torch.dtype):
-            raise OptionError(f"dtype={dtype!r:.60} is no dtype of torch's; use one such as torch.float16.")
+            raise OptionError(
+                f"dtype={dtype!r:.60} is no dtype of torch's; use one such as "
+                "torch.float16."
+            )
         self.loader = loader
         usual = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(usual if device is None else device)
         self.dtype = dtype
         self._scale: tuple[Any, Any] | None = None
         if normalize is not None:
-            mean, std = (torch.as_tensor(part, dtype=torch.float32).reshape(-1) for part in normalize)
+            mean, std = (
+                torch.as_tensor(part, dtype=torch.float32).reshape(-1)
+                for part in normalize
+            )
             if len(mean) != len(std) or not bool((std > 0).all()):
-                raise OptionError("normalize: mean and std need equal lengths, and each std must be above 0.")
-            self._scale = tuple(part.to(self.device).reshape(1, -1, 1, 1) for part in (mean, std))
-        self._state: Any = None  # the loader's after the last batch handed out, if it is a batch ahead; else None
-        self._was_new_epoch, self._was_in_pass = False, 0
+                raise OptionError(
+                    "normalize: mean and std need equal lengths, and each std must be "
+                    "above 0."
+                )
+            self._scale = tuple(
+                part.to(self.device).reshape(1, -1, 1, 1) for part in (mean, std)
+            )
+        # The loader's after the last batch handed out, if it is a batch ahead; else
+        # None.
+        self._state: Any = None
+        self._was_new_epoch = False
+        self._was_in_pass = 0
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -124,20 +166,27 @@ class DevicePrefetcher:
         self._state = None
         if self.device.type == "cuda":
             return _Ahead(self)
-        return map(partial(mapped, change=self._here), self.loader)  # unlike a generator, map() goes on after an error
+        # Unlike a generator, map() goes on after an error.
+        return map(partial(mapped, change=self._here), self.loader)
 
     @property
     def is_new_epoch(self) -> bool:
         """True if the last batch handed out completed an epoch."""
-        return bool(self.loader.is_new_epoch) if self._state is None else self._was_new_epoch
+        if self._state is None:
+            return bool(self.loader.is_new_epoch)
+        return self._was_new_epoch
 
     @property
     def passes(self) -> int:
         """The number of the loader's passes before that of the last batch handed out."""
-        return getattr(self.loader, "passes", 0) if self._state is None else self._was_in_pass
+        if self._state is None:
+            return getattr(self.loader, "passes", 0)
+        return self._was_in_pass
 
     def end_pass(self) -> bool:
-        """Count the present pass as ended if all its batches were handed out; True unless it is known to go on."""
+        """Count the present pass as ended if all its batches were handed out; True
+        unless it is known to go on.
+        """
         if self.is_new_epoch and hasattr(self.loader, "end_pass"):
             self._state = None
             self.loader.end_pass()
@@ -145,11 +194,15 @@ class DevicePrefetcher:
 
     def __getattr__(self, name: str) -> Any:
         """Return ``stats`` or ``close``, which are the loader's."""
-        return getattr(self.loader, name) if name in ("stats", "close") else object.__getattribute__(self, name)
+        if name in ("stats", "close"):
+            return getattr(self.loader, name)
+        return object.__getattribute__(self, name)
 
     def state_dict(self) -> Any:
         """Return the loader's state after the last batch handed out."""
-        return self.loader.state_dict() if self._state is None else self._state
+        if self._state is None:
+            return self.loader.state_dict()
+        return self._state
 
     def load_state_dict(self, state: Any) -> None:
         """Make the next ``iter()`` go on from where ``state`` was saved."""
@@ -161,33 +214,49 @@ class DevicePrefetcher:
         scale = self._scale
         if scale is not None and tensor.ndim == 4:
             if tensor.shape[1] != scale[0].shape[1]:
-                channels = f"{scale[0].shape[1]} channels, but there are images of shape {tuple(tensor.shape[1:])}"
+                channels = (
+                    f"{scale[0].shape[1]} channels, but there are images of shape "
+                    f"{tuple(tensor.shape[1:])}"
+                )
                 raise OptionError(f"normalize= has {channels}; channels come first.")
-            return tensor.float().sub(scale[0]).div_(scale[1]).to(self.dtype or torch.float32)
+            return (
+                tensor.float()
+                .sub(scale[0])
+                .div_(scale[1])
+                .to(self.dtype or torch.float32)
+            )
         if self.dtype is not None and (tensor.is_floating_point() or tensor.ndim == 4):
             return tensor.to(self.dtype)
         return tensor
 
     def _here(self, value: Any) -> Any:
-        return self._prepared(_tensor(value).to(self.device)) if _counts(value) else value
+        if _counts(value):
+            return self._prepared(_tensor(value).to(self.device))
+        return value
 
 
 @dataclass(slots=True)
 class _Sent:
     batch: Any  # on the device
-    state: Any  # the loader's after this batch; None if it has none
+    # The loader's after this batch; None if it has none.
+    state: Any
     is_new_epoch: bool
     passes: int
-    arrived: Any  # the CUDA event that the copy has finished
-    host: Any  # the batch in the host's memory, kept until the copy has finished
+    # The CUDA event that the copy has finished.
+    arrived: Any
+    # The batch in the host's memory, kept until the copy has finished.
+    host: Any
 
 
 class _Ahead:
-    """Iterates over a loader and copies one batch ahead; an error of the loader is raised in place of its batch."""
+    """Iterates over a loader and copies one batch ahead; an error of the loader is
+    raised in place of its batch.
+    """
 
     def __init__(self, prefetcher: DevicePrefetcher) -> None:
         self._coming: _Sent | Exception | None = None
-        self._used: list[_Sent] = []  # handed out; their copies may not have finished
+        # Handed out; their copies may not have finished.
+        self._used: list[_Sent] = []
         self._prefetcher = prefetcher
         self._side = torch.cuda.Stream(prefetcher.device)
         self._source = iter(prefetcher.loader)
@@ -200,12 +269,18 @@ class _Ahead:
         self._coming = None
         if isinstance(coming, Exception):  # also StopIteration
             raise coming
-        self._coming = self._send()  # the next batch, copied while the caller works on this one
+        # The next batch, copied while the caller works on this one.
+        self._coming = self._send()
         here = torch.cuda.current_stream(self._prefetcher.device)
         here.wait_event(coming.arrived)
-        # tell torch's allocator that the tensors, made on another stream, are used on this one
-        mapped(coming.batch, lambda value: value.record_stream(here) if _counts(value) else None)
-        self._prefetcher._state, self._prefetcher._was_new_epoch = coming.state, coming.is_new_epoch
+        # tell torch's allocator that the tensors, made on another stream, are used on
+        # this one
+        mapped(
+            coming.batch,
+            lambda value: value.record_stream(here) if _counts(value) else None,
+        )
+        self._prefetcher._state = coming.state
+        self._prefetcher._was_new_epoch = coming.is_new_epoch
         self._prefetcher._was_in_pass = coming.passes
         self._used = [sent for sent in self._used if not sent.arrived.query()]
         self._used.append(coming)
@@ -217,32 +292,47 @@ class _Ahead:
             host = next(self._source)
         except Exception as error:
             return error
-        state = loader.state_dict() if hasattr(loader, "state_dict") else None
+        if hasattr(loader, "state_dict"):
+            state = loader.state_dict()
+        else:
+            state = None
         with torch.cuda.stream(self._side):
-            batch = mapped(host, lambda value: self._copied(_tensor(value)) if _counts(value) else value)
+            batch = mapped(
+                host,
+                lambda value: self._copied(_tensor(value)) if _counts(value) else value,
+            )
             arrived = torch.cuda.Event()
             arrived.record(self._side)
-        is_new_epoch, passes = bool(getattr(loader, "is_new_epoch", False)), getattr(loader, "passes", 0)
+        is_new_epoch = bool(getattr(loader, "is_new_epoch", False))
+        passes = getattr(loader, "passes", 0)
         return _Sent(batch, state, is_new_epoch, passes, arrived, host)
 
     def _copied(self, tensor: Any) -> Any:
         if tensor.device.type == "cpu" and tensor.numel():
             _cuda_locks.cover(tensor.data_ptr())
-        return self._prefetcher._prepared(tensor.to(self._prefetcher.device, non_blocking=True))
+        return self._prefetcher._prepared(
+            tensor.to(self._prefetcher.device, non_blocking=True)
+        )
 
     def __del__(self) -> None:
-        """Wait until all copies have finished: their slots must not be overwritten before."""
+        """Wait until all copies have finished: their slots must not be overwritten
+        before.
+        """
         for sent in (*self._used, self._coming):
             if isinstance(sent, _Sent):
                 sent.arrived.synchronize()
 
 
 def _counts(value: Any) -> bool:
-    """True for what is copied to the device: tensors, and arrays whose memory a tensor can share."""
+    """True for what is copied to the device: tensors, and arrays whose memory a tensor
+    can share.
+    """
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "biufc" and value.dtype.isnative
     return isinstance(value, torch.Tensor)
 
 
 def _tensor(value: Any) -> Any:
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    return value

@@ -1,4 +1,6 @@
-"""Tensors of a batch's columns: what torch's collating would make of the samples, without a copy where possible."""
+"""Tensors of a batch's columns: what torch's collating would make of the samples,
+without a copy where possible.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,21 @@ _TORCHS_WAYS = {
 }
 # NumPy's are those that rows of common columns of labels are.
 _NUMBERS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
-_NUMBERS |= {kind: kind for kind in (np.bool_, np.int32, np.int64, np.float32, np.float64)}
+_NUMBERS |= {
+    kind: kind for kind in (np.bool_, np.int32, np.int64, np.float32, np.float64)
+}
 
 
 class _NotPlain(Exception):
-    """Raised if the columns don't show what torch would make of the samples, so that torch must be asked."""
+    """Raised if the columns don't show what torch would make of the samples, so that
+    torch must be asked.
+    """
 
 
 def collated(samples: Sequence[Any], stacks: Stacker) -> Any:
-    """Return what torch's ``default_collate`` would make of samples that this process has fetched."""
+    """Return what torch's ``default_collate`` would make of samples that this process
+    has fetched.
+    """
     if _all_ways_are_torchs():
         try:
             return _stacked(samples)
@@ -39,8 +47,11 @@ def collated(samples: Sequence[Any], stacks: Stacker) -> Any:
 
 
 def collated_anywhere(samples: Any) -> Any:
-    """Collate as torch, but not in torch's shared memory, which it uses in workers: mpiter copies into its own."""
-    here, _utils.worker._worker_info = _utils.worker._worker_info, None
+    """Collate as torch, but not in torch's shared memory, which it uses in workers:
+    mpiter copies into its own.
+    """
+    here = _utils.worker._worker_info
+    _utils.worker._worker_info = None
     try:
         if type(samples) is list and _all_ways_are_torchs():
             try:
@@ -53,11 +64,19 @@ def collated_anywhere(samples: Any) -> Any:
 
 
 def tensors_of(contents: Contents, stacks: Stacker) -> Any:
-    """Return what torch's ``default_collate`` would make: of the columns if possible, else by calling it."""
-    if _all_ways_are_torchs() and not (contents.odd or contents.failed or contents.asides):
+    """Return what torch's ``default_collate`` would make: of the columns if possible,
+    else by calling it.
+    """
+    if _all_ways_are_torchs() and not (
+        contents.odd or contents.failed or contents.asides
+    ):
         objects = contents.objects
-        # for samples of arrays ``stacks`` is faster than torch, for samples of tensors slower
-        columns = contents if objects is None or _holds_tensors(objects[0]) else stacks(objects)
+        # for samples of arrays ``stacks`` is faster than torch, for samples of tensors
+        # slower
+        if objects is None or _holds_tensors(objects[0]):
+            columns = contents
+        else:
+            columns = stacks(objects)
         try:
             if columns is not None:
                 return _built(columns.tree, iter(columns.columns))
@@ -67,13 +86,17 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
 
 
 def tensors_of_columns(columns: Any) -> Any:
-    """Return what torch's ``default_collate`` would make of the rows of ``columns``; None if torch must be asked."""
+    """Return what torch's ``default_collate`` would make of the rows of ``columns``;
+    None if torch must be asked.
+    """
     if not _all_ways_are_torchs():
         return None
     if isinstance(columns, dict):
         return {name: torch.as_tensor(column) for name, column in columns.items()}
     found = [torch.as_tensor(column) for column in columns]
-    return found if type(columns) is tuple else tuple.__new__(type(columns), found)
+    if type(columns) is tuple:
+        return found
+    return tuple.__new__(type(columns), found)
 
 
 def _all_ways_are_torchs() -> bool:
@@ -82,9 +105,11 @@ def _all_ways_are_torchs() -> bool:
 
 
 def _stacked(samples: Sequence[Any]) -> Any:
-    """Stack samples of tensors, numbers and texts as torch does, without its questions about each value's type.
+    """Stack samples of tensors, numbers and texts as torch does, without its questions
+    about each value's type.
 
-    As in torch the first sample's type decides; what another one may be is left to ``zip`` and to ``torch.stack``.
+    As in torch the first sample's type decides; what another one may be is left to
+    ``zip`` and to ``torch.stack``.
     """
     first = samples[0]
     kind = type(first)
@@ -113,13 +138,16 @@ def _stacked(samples: Sequence[Any]) -> Any:
 
 
 def _stacked_parts(sample: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
-    """Stack the parts of samples such as ``sample``: beside tensors, what isn't plain is collated by torch itself."""
+    """Stack the parts of samples such as ``sample``: beside tensors, what isn't plain
+    is collated by torch itself.
+    """
     found = []
     for part in parts:
         try:
             found.append(_stacked(part))
         except _NotPlain:
-            # Tensors that are stacked already, pictures say, must not be stacked again for the labels beside them.
+            # Tensors that are stacked already, pictures say, must not be stacked again
+            # for the labels beside them.
             if not _holds_tensors(sample):
                 raise
             found.append(default_collate(part))
@@ -127,7 +155,10 @@ def _stacked_parts(sample: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def _holds_tensors(sample: Any) -> bool:
-    parts = sample.values() if type(sample) is dict else sample if type(sample) in (tuple, list) else (sample,)
+    if type(sample) is dict:
+        parts = sample.values()
+    else:
+        parts = sample if type(sample) in (tuple, list) else (sample,)
     return any(isinstance(part, torch.Tensor) for part in parts)
 
 
@@ -136,7 +167,9 @@ def _built(node: Node, columns: Iterator[Any]) -> Any:
         parts = [_built(part, columns) for part in node.parts]
         if not parts:
             raise _NotPlain
-        return parts if node.kind == "tuple" else node.build(parts)
+        if node.kind == "tuple":
+            return parts
+        return node.build(parts)
     if not isinstance(node, Leaf) or isinstance(node, OfJax):
         raise _NotPlain
     if isinstance(node, Number) and node.kind is complex:  # which torch refuses

@@ -1,8 +1,10 @@
-"""The *arena*: one piece of memory that all processes of an iterator share, and the ranges of it that are in use.
+"""The *arena*: one piece of memory that all processes of an iterator share, and the
+ranges of it that are in use.
 
-On Linux it is a memfd, freed with the last process, however that ends; elsewhere an unlinked temporary file.  ``Arena``
-guarantees that a range is backed by memory before it is used (if memory is full it raises an error with numbers,
-instead of a later SIGBUS).  Only the consumer process may allocate.
+On Linux it is a memfd, freed with the last process, however that ends; elsewhere an
+unlinked temporary file.  ``Arena`` guarantees that a range is backed by memory before
+it is used (if memory is full it raises an error with numbers, instead of a later
+SIGBUS).  Only the consumer process may allocate.
 """
 
 from __future__ import annotations
@@ -27,12 +29,16 @@ from ..errors import SharedMemoryFull
 from ..samples.envelope import aligned
 from ..samples.tree import PAGE
 
-_SMALLEST = 1 << 26  # bytes of address space to reserve at least
-_HEADROOM = 1 << 26  # bytes of available memory left to other programs
+# Bytes of address space to reserve at least.
+_SMALLEST = 1 << 26
+# Bytes of available memory left to other programs.
+_HEADROOM = 1 << 26
 
 
 class SharedFile:
-    """An unnamed file; pickling it sends its descriptor, which works only for a process that is being started."""
+    """An unnamed file; pickling it sends its descriptor, which works only for a process
+    that is being started.
+    """
 
     def __init__(self) -> None:
         self.fd = unnamed_file()
@@ -54,22 +60,32 @@ def _opened_again(kind: type[SharedFile], handle: Any) -> SharedFile:
 
 
 class Arena:
-    """Shared memory: address space for all of it is reserved at once, memory is committed range by range."""
+    """Shared memory: address space for all of it is reserved at once, memory is
+    committed range by range.
+    """
 
     def __init__(self, reserve: int) -> None:
         self._file = SharedFile()
-        self.size, self.map = _map_as_much_as_possible(self._file, aligned(reserve, PAGE))
-        self._free = [(0, self.size)]  # (start, stop), sorted; neighbours are joined
+        self.size, self.map = _map_as_much_as_possible(
+            self._file, aligned(reserve, PAGE)
+        )
+        # (start, stop), sorted; neighbours are joined.
+        self._free = [(0, self.size)]
         self._taken: dict[int, int] = {}  # start -> size
         self._watchers: list[Callable[[int], None]] = []
         self.address = _address_of(self.map)
         _live.add(self)
 
     def allocate(self, size: int) -> int:
-        """Return the offset of ``size`` bytes that are backed by memory; their contents are arbitrary."""
+        """Return the offset of ``size`` bytes that are backed by memory; their contents
+        are arbitrary.
+        """
         size = aligned(size, PAGE)
         available = machine.memory_available() - _HEADROOM
-        start = self._take(size) if size <= available else None
+        if size <= available:
+            start = self._take(size)
+        else:
+            start = None
         if start is None:
             raise _full(size, available, self.size)
         try:
@@ -81,10 +97,14 @@ class Arena:
         return start
 
     def _take(self, size: int) -> int | None:
-        """Take ``size`` bytes from the first free range that has as many; return their start, or None."""
+        """Take ``size`` bytes from the first free range that has as many; return their
+        start, or None.
+        """
         for at, (start, stop) in enumerate(self._free):
             if stop - start >= size:
-                self._free[at : at + 1] = [(start + size, stop)] if stop - start > size else []
+                self._free[at : at + 1] = (
+                    [(start + size, stop)] if stop - start > size else []
+                )
                 return start
         return None
 
@@ -100,7 +120,9 @@ class Arena:
         self._free.insert(at, (start, stop))
 
     def range_at(self, address: int) -> tuple[int, int] | None:
-        """Return address and size of the range in use that ``address`` lies in, or None."""
+        """Return address and size of the range in use that ``address`` lies in, or
+        None.
+        """
         offset = address - self.address
         for start, size in list(self._taken.items()):
             if start <= offset < start + size:
@@ -108,7 +130,9 @@ class Arena:
         return None
 
     def watch(self, gone: Callable[[int], None]) -> None:
-        """Have ``gone`` called with a range's address before the range is freed or the arena is closed."""
+        """Have ``gone`` called with a range's address before the range is freed or the
+        arena is closed.
+        """
         self._watchers.append(gone)
 
     def _give_up(self, start: int) -> None:
@@ -120,7 +144,8 @@ class Arena:
         """Free a range, and return its memory to the system where that is possible."""
         size = aligned(size, PAGE)
         self._give_up(start)
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # else it stays committed and is used again
+        # Else it stays committed and is used again.
+        with contextlib.suppress(AttributeError, OSError, ValueError):
             self.map.madvise(mmap.MADV_REMOVE, start, size)
         self._give(start, size)
 
@@ -132,13 +157,17 @@ class Arena:
                 os.pwrite(self._file.fd, bytes(min(1 << 20, start + size - at)), at)
 
     def close(self) -> None:
-        """Close the descriptor; the memory itself lives until the last view of it is dropped."""
+        """Close the descriptor; the memory itself lives until the last view of it is
+        dropped.
+        """
         for start in list(self._taken):
             self._give_up(start)
         self._file.close()
 
     def go_private(self) -> None:
-        """Have this process keep a copy of the memory: what it writes from now on, no other process sees."""
+        """Have this process keep a copy of the memory: what it writes from now on, no
+        other process sees.
+        """
         _map_privately(self._file.fd, self.address, self.size)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -150,7 +179,14 @@ _live: weakref.WeakSet[Arena] = weakref.WeakSet()
 
 def arena_at(address: int) -> Arena | None:
     """Return the arena of this process that ``address`` lies in, or None."""
-    return next((arena for arena in list(_live) if arena.address <= address < arena.address + arena.size), None)
+    return next(
+        (
+            arena
+            for arena in list(_live)
+            if arena.address <= address < arena.address + arena.size
+        ),
+        None,
+    )
 
 
 def _attached(file: SharedFile, size: int) -> Arena:
@@ -166,11 +202,14 @@ def _address_of(memory: mmap.mmap) -> int:
     return int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
 
 
-_MAP_FIXED = 0x10  # of <sys/mman.h>, on Linux and macOS
+# Of <sys/mman.h>, on Linux and macOS.
+_MAP_FIXED = 0x10
 
 
 def _map_privately(fd: int, address: int, size: int) -> None:
-    """Replace the map of the file ``fd`` at ``address`` by a private one with the same contents."""
+    """Replace the map of the file ``fd`` at ``address`` by a private one with the same
+    contents.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [
@@ -181,8 +220,8 @@ def _map_privately(fd: int, address: int, size: int) -> None:
         ctypes.c_int,
         ctypes.c_long,
     ]
-    # Where memory may not be overcommitted the system may refuse a private map that can be
-    # written to.  With one that can't, a process that writes ends instead.
+    # Where memory may not be overcommitted the system may refuse a private map that can
+    # be written to.  With one that can't, a process that writes ends instead.
     for protection in (mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_READ):
         flags = mmap.MAP_PRIVATE | _MAP_FIXED
         if libc.mmap(address, size, protection, flags, fd, 0) == address:
@@ -191,7 +230,9 @@ def _map_privately(fd: int, address: int, size: int) -> None:
 
 
 class SharedBytes(mmap.mmap):
-    """A read-only map of a finished file; pickled as the file for a process that is being started, else as bytes."""
+    """A read-only map of a finished file; pickled as the file for a process that is
+    being started, else as bytes.
+    """
 
     file: SharedFile
 
@@ -200,7 +241,9 @@ class SharedBytes(mmap.mmap):
             self = super().__new__(cls, file.fd, 0, access=mmap.ACCESS_READ)
         except OSError as error:  # RLIMIT_AS
             size = os.fstat(file.fd).st_size
-            raise SharedMemoryFull(f"cannot map {size / 1e6:.0f} MB ({error}); raise ulimit -v.") from error
+            raise SharedMemoryFull(
+                f"cannot map {size / 1e6:.0f} MB ({error}); raise ulimit -v."
+            ) from error
         self.file = file
         weakref.finalize(self, file.close)
         return self
@@ -208,11 +251,15 @@ class SharedBytes(mmap.mmap):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         if context.get_spawning_popen() is not None:
             return SharedBytes, (self.file,)
-        return shared_bytes, (pickle.PickleBuffer(self) if protocol >= 5 else bytes(self),)
+        return shared_bytes, (
+            pickle.PickleBuffer(self) if protocol >= 5 else bytes(self),
+        )
 
 
 def shared_bytes(buffer: Any) -> SharedBytes:
-    """Return a copy of ``buffer`` that other processes can map, or ``buffer`` itself if they already can."""
+    """Return a copy of ``buffer`` that other processes can map, or ``buffer`` itself if
+    they already can.
+    """
     if type(buffer) is SharedBytes:
         return buffer
     file = SharedFile()
@@ -235,10 +282,13 @@ def memfd() -> int:
 
 
 def unnamed_file() -> int:
-    """Return a descriptor of a new memfd, or of an unlinked file where there is no memfd."""
+    """Return a descriptor of a new memfd, or of an unlinked file where there is no
+    memfd.
+    """
     try:
         return memfd()
-    except (AttributeError, OSError):  # not Linux, or a sandbox without memfd
+    except (AttributeError, OSError):
+        # Not Linux, or a sandbox without memfd.
         return unlinked_file()
 
 
@@ -253,7 +303,8 @@ def _map_as_much_as_possible(file: SharedFile, size: int) -> tuple[int, mmap.mma
         try:
             os.ftruncate(file.fd, size)
             return size, mmap.mmap(file.fd, size)
-        except (OSError, ValueError) as error:  # RLIMIT_AS, RLIMIT_FSIZE or strict overcommit
+        except (OSError, ValueError) as error:
+            # RLIMIT_AS, RLIMIT_FSIZE or strict overcommit.
             if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
                 file.close()
                 raise
@@ -261,14 +312,16 @@ def _map_as_much_as_possible(file: SharedFile, size: int) -> tuple[int, mmap.mma
                 size = aligned(max(_SMALLEST, size // 2), PAGE)
                 continue
             file.close()
-            raise SharedMemoryFull(f"cannot map {size / 1e6:.0f} MB ({error}); raise ulimit -v or -f.") from error
+            raise SharedMemoryFull(
+                f"cannot map {size / 1e6:.0f} MB ({error}); raise ulimit -v or -f."
+            ) from error
 
 
 def _full(size: int, available: int, reserve: int) -> SharedMemoryFull:
     error = SharedMemoryFull(
-        f"a slot of {size / 1e6:.1f} MB does not fit: {max(available, 0) / 1e6:.1f} MB of memory are available, "
-        f"{reserve / 1e6:.1f} MB of address space (ulimit -v) for all slots; lower batch_size, n_prefetch or "
-        f"run_ahead, or free memory."
+        f"a slot of {size / 1e6:.1f} MB does not fit: {max(available, 0) / 1e6:.1f} MB "
+        f"of memory are available, {reserve / 1e6:.1f} MB of address space (ulimit -v) "
+        "for all slots; lower batch_size, n_prefetch or run_ahead, or free memory."
     )
     error.errno = errno.ENOSPC  # type: ignore[attr-defined]
     return error

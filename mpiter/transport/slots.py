@@ -1,9 +1,12 @@
-"""Slots: ranges of the arena (shared memory), all of one size.  A *slot* holds a batch and is leased to the user.
+"""Slots: ranges of the arena (shared memory), all of one size.  A *slot* holds a batch
+and is leased to the user.
 
-A *lease* is a ctypes object on the slot's memory, and every array on that memory keeps it alive through its ``base``.
-When the last array is dropped, in any thread, the callback of a weak reference to the lease returns the slot, in C
-only: callbacks in Python would lose a Ctrl-C.  All else runs in the prefetch thread.  Guarantees that a slot isn't
-written while an array of this process refers to it, and that many kept batches don't take all slots from the engine.
+A *lease* is a ctypes object on the slot's memory, and every array on that memory keeps
+it alive through its ``base``. When the last array is dropped, in any thread, the
+callback of a weak reference to the lease returns the slot, in C only: callbacks in
+Python would lose a Ctrl-C.  All else runs in the prefetch thread.  Guarantees that a
+slot isn't written while an array of this process refers to it, and that many kept
+batches don't take all slots from the engine.
 """
 
 from __future__ import annotations
@@ -21,8 +24,11 @@ from ..bell import Bell
 from ..errors import SharedMemoryFull
 from .memory import Arena
 
-_SPARE = 8  # free slots that are kept, beyond as many as were needed lately…
-_FADING = 0.99  # …where each use reduces the earlier need by 1 %, so that memory is freed some time after a peak
+# Free slots that are kept, beyond as many as were needed lately…
+_SPARE = 8
+# …where each use reduces the earlier need by 1 %, so that memory is freed some time
+# after a peak.
+_FADING = 0.99
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,15 +40,20 @@ class Slot:
 
 
 class _Lease(weakref.ref[Any]):
-    """A weak reference to a lease, whose callback returns the slot when the user has dropped its last array."""
+    """A weak reference to a lease, whose callback returns the slot when the user has
+    dropped its last array.
+    """
 
     __slots__ = ("ringer", "slot")
     slot: Slot
-    ringer: _Ringer | None  # a second weak reference, while the loop waits for a slot
+    # A second weak reference, while the loop waits for a slot.
+    ringer: _Ringer | None
 
 
 class _Ringer(weakref.ref[Any]):
-    """A weak reference to a lease, whose callback rings the bell when the slot is dropped; it runs in C only."""
+    """A weak reference to a lease, whose callback rings the bell when the slot is
+    dropped; it runs in C only.
+    """
 
     __slots__ = ("ring",)
     ring: Callable[[], object]
@@ -57,14 +68,19 @@ def _memory_type(size: int) -> Any:
 
 
 class Slots:
-    """The slots of an iterator, all of one size; after ``resize``, those of the old size are freed when returned."""
+    """The slots of an iterator, all of one size; after ``resize``, those of the old
+    size are freed when returned.
+    """
 
     def __init__(self, arena: Arena, most_bytes: int, bell: Bell) -> None:
         self._arena = arena
-        self.most_bytes = most_bytes  # the arena's share that slots may take
+        # The arena's share that slots may take.
+        self.most_bytes = most_bytes
         self._bell = bell
-        self._free: list[Slot] = []  # last in, first out, since the last one is in the caches
-        self._home: deque[_Lease] = deque()  # leases that have ended, added by the callbacks
+        # Last in, first out, since the last one is in the caches.
+        self._free: list[Slot] = []
+        # Leases that have ended, added by the callbacks.
+        self._home: deque[_Lease] = deque()
         self._leases: dict[Slot, _Lease] = {}
         self.is_refused = False  # the system gave no more memory
         self._need = 0.0
@@ -79,13 +95,16 @@ class Slots:
         self.shrink(keep=0)
 
     def acquire(self) -> Slot | None:
-        """Return a free slot, or None if there is none; the bell is then rung when one is returned."""
+        """Return a free slot, or None if there is none; the bell is then rung when one
+        is returned.
+        """
         self.collect()
         free = self._free
         if not free and (slot := self._grow()) is not None:
             return slot
         if not free:
-            self._listen()  # and look again: a slot may have been returned meanwhile
+            # And look again: a slot may have been returned meanwhile.
+            self._listen()
         if not free:
             return self._grow()
         slot = free.pop()
@@ -95,18 +114,26 @@ class Slots:
         return slot
 
     def can_lease(self, reserve: int) -> bool:
-        """True if after one more lease the engine would still have ``reserve`` slots to work with."""
+        """True if after one more lease the engine would still have ``reserve`` slots to
+        work with.
+        """
         if self.count - len(self._leases) > reserve:
             return True
         self.collect()
-        to_come = 0 if self.is_refused else max(0, self.most_bytes - self.bytes) // max(self.size, 1)
+        if self.is_refused:
+            to_come = 0
+        else:
+            to_come = max(0, self.most_bytes - self.bytes) // max(self.size, 1)
         return self.count - len(self._leases) + to_come > reserve
 
     def lease(self, slot: Slot) -> Any:
-        """Return a lease: an object on the slot's memory to make arrays from.  Dropping it returns the slot."""
+        """Return a lease: an object on the slot's memory to make arrays from.  Dropping
+        it returns the slot.
+        """
         memory = _memory_type(slot.size).from_buffer(self._arena.map, slot.start)
         watch = _Lease(memory, self._home.append)
-        watch.slot, watch.ringer = slot, None
+        watch.slot = slot
+        watch.ringer = None
         self._leases[slot] = watch
         return memory
 
@@ -122,7 +149,9 @@ class Slots:
             self._retire(slot)
 
     def lose(self) -> None:
-        """Stop counting a slot that a lost worker may still write into, and which is never used again."""
+        """Stop counting a slot that a lost worker may still write into, and which is
+        never used again.
+        """
         self.count -= 1
 
     def collect(self) -> None:
@@ -131,7 +160,9 @@ class Slots:
             self._take_in(self._home.popleft())
 
     def _listen(self) -> None:
-        """Have the end of each lease (the user's hold on a slot) wake the loop; free slots whose lease has ended."""
+        """Have the end of each lease (the user's hold on a slot) wake the loop; free
+        slots whose lease has ended.
+        """
         for watch in list(self._leases.values()):
             if (memory := watch()) is None:
                 self._take_in(watch)
@@ -150,7 +181,9 @@ class Slots:
             self._retire(self._free.pop(0))
 
     def close(self) -> None:
-        """Free the slots that aren't leased; leased ones live as long as the arrays on them."""
+        """Free the slots that aren't leased; leased ones live as long as the arrays on
+        them.
+        """
         for watch in self._leases.values():
             watch.ringer = None
         self.collect()

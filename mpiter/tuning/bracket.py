@@ -1,8 +1,9 @@
 """Searches for the number of workers by a bracket, which needs few trials.
 
-The bracket doubles the number while that helps, tries numbers in between that could be better, then repeats the best
-in turn until their times differ clearly or the rounds are used up.  It always tries 0 workers, chooses the smallest
-number whose time differs from the best by no more than the noise, and tries none that would take too much memory.
+The bracket doubles the number while that helps, tries numbers in between that could be
+better, then repeats the best in turn until their times differ clearly or the rounds are
+used up.  It always tries 0 workers, chooses the smallest number whose time differs from
+the best by no more than the noise, and tries none that would take too much memory.
 """
 
 from __future__ import annotations
@@ -13,32 +14,54 @@ import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
-_SAME = 0.02  # a smaller difference is none, whatever the spread
-_PRIOR, _PRIOR_COUNTS = 0.03, 2  # the spread assumed before any trial is repeated, and its weight in repetitions
-_MIDDLE = 0.6745 * math.sqrt(2)  # the median difference of two normal draws, in standard deviations
-_LEAST_TRIALS, _FINALISTS, _ROUNDS = 9, 4, 5
+# A smaller difference is none, whatever the spread.
+_SAME = 0.02
+# The spread assumed before any trial is repeated, and its weight in repetitions.
+_PRIOR = 0.03
+_PRIOR_COUNTS = 2
+# The median difference of two normal draws, in standard deviations.
+_MIDDLE = 0.6745 * math.sqrt(2)
+_LEAST_TRIALS = 9
+_FINALISTS = 4
+_ROUNDS = 5
 
 
 class Trial(NamedTuple):
     """The measurements of one trial with some number of workers."""
 
     batch_s: float
-    bytes: int = 0  # of all processes; 0: unknown
-    cost_s: float = 0.0  # including the start of the workers and the warm-up
+    # Of all processes; 0: unknown.
+    bytes: int = 0
+    # Including the start of the workers and the warm-up.
+    cost_s: float = 0.0
 
 
-Measure = Callable[[int, float], Trial]  # runs a trial with a number of workers, limited to a number of seconds
+# Runs a trial with a number of workers, limited to a number of seconds.
+Measure = Callable[[int, float], Trial]
 
 
 class Bracket:
-    """Searches for a number of workers from 0 to ``most``; ``of`` has the trials of each number that was tried."""
+    """Searches for a number of workers from 0 to ``most``; ``of`` has the trials of
+    each number that was tried.
+    """
 
-    def __init__(self, measure: Measure, most: int, budget_s: float = math.inf, memory_bytes: float = math.inf) -> None:
-        self._measure, self._most, self._budget_s, self._memory_bytes = measure, most, budget_s, memory_bytes
+    def __init__(
+        self,
+        measure: Measure,
+        most: int,
+        budget_s: float = math.inf,
+        memory_bytes: float = math.inf,
+    ) -> None:
+        self._measure = measure
+        self._most = most
+        self._budget_s = budget_s
+        self._memory_bytes = memory_bytes
         self._trials_left = max(_LEAST_TRIALS, 5 * (most + 1) // 4)
-        self._spent_s, self._last_cost_s = 0.0, 0.0
+        self._spent_s = 0.0
+        self._last_cost_s = 0.0
         self.of: dict[int, list[Trial]] = {}
-        self._is_over = self._is_short = False  # the budget has ended the search; the memory limits the number
+        # The budget has ended the search; the memory limits the number.
+        self._is_over = self._is_short = False
 
     def choose(self) -> tuple[int, str]:
         """Search, and return the best number and the reason."""
@@ -49,20 +72,28 @@ class Bracket:
         return self._fewest, self._reason()
 
     def _take(self, workers: int) -> bool:
-        """Run a trial with ``workers``; return False if budget or trials are used up (the first always runs)."""
+        """Run a trial with ``workers``; return False if budget or trials are used up
+        (the first always runs).
+        """
         left = self._budget_s - self._spent_s
-        cost_s = self.of[workers][-1].cost_s if workers in self.of else self._last_cost_s
+        if workers in self.of:
+            cost_s = self.of[workers][-1].cost_s
+        else:
+            cost_s = self._last_cost_s
         self._is_over = bool(self.of) and left <= cost_s
         if self._is_over or not self._trials_left:
             return False
         trial = self._measure(workers, left)
         self.of.setdefault(workers, []).append(trial)
         self._trials_left -= 1
-        self._spent_s, self._last_cost_s = self._spent_s + trial.cost_s, trial.cost_s
+        self._spent_s = self._spent_s + trial.cost_s
+        self._last_cost_s = trial.cost_s
         return True
 
     def median(self, workers: int) -> Trial:
-        """Return the median of each figure; the lower of two, since disturbances only add to a time."""
+        """Return the median of each figure; the lower of two, since disturbances only
+        add to a time.
+        """
         return Trial(*map(statistics.median_low, zip(*self.of[workers], strict=True)))
 
     def batch_s(self, workers: int) -> float:
@@ -72,18 +103,26 @@ class Bracket:
     def _spread(self) -> float:
         """The standard deviation of a trial's time, divided by that time.
 
-        It is estimated from the median difference between two trials of the same number of workers.
+        It is estimated from the median difference between two trials of the same number
+        of workers.
         """
         differences = [_PRIOR * _MIDDLE] * _PRIOR_COUNTS
         for trials in self.of.values():
-            differences += [abs(math.log(a.batch_s / b.batch_s)) for a, b in itertools.pairwise(trials)]
+            differences += [
+                abs(math.log(a.batch_s / b.batch_s))
+                for a, b in itertools.pairwise(trials)
+            ]
         return statistics.median(differences) / _MIDDLE
 
     def _scout(self) -> bool:
-        """Double the number of workers while that helps; return False if the trials are used up before that."""
-        before, workers = -1, 0
+        """Double the number of workers while that helps; return False if the trials are
+        used up before that.
+        """
+        before = -1
+        workers = 0
         while before < workers:
-            for _ in range(2):  # twice, so that a disturbance doesn't end the doubling
+            # Twice, so that a disturbance doesn't end the doubling.
+            for _ in range(2):
                 if not self._take(workers):
                     return False
                 if before < 1 or self._beats(workers, before):
@@ -91,11 +130,16 @@ class Bracket:
             else:
                 return True
             doubled = min(max(1, 2 * workers), self._most)
-            before, workers = workers, self._that_fits(before, workers, doubled) if workers else doubled
+            before, workers = (
+                workers,
+                self._that_fits(before, workers, doubled) if workers else doubled,
+            )
         return True
 
     def _between(self) -> int | None:
-        """Return a number between two that were tried which could be faster, or as fast with fewer; None if none."""
+        """Return a number between two that were tried which could be faster, or as fast
+        with fewer; None if none.
+        """
         times = {one: self.batch_s(one) for one in self._eligible if one}
         if not times:
             return None
@@ -103,49 +147,77 @@ class Bracket:
         best = min(workers for workers in times if times[workers] <= enough_s)
         fewer = max((workers for workers in times if workers < best), default=best)
         more = min((workers for workers in times if workers > best), default=best)
-        enough = math.ceil(fewer * times[fewer] / enough_s - 1e-9)  # at best the time falls in proportion
+        # At best the time falls in proportion.
+        enough = math.ceil(fewer * times[fewer] / enough_s - 1e-9)
         if fewer < enough < best:
             return enough
-        return round(math.sqrt(best * more)) if more > best + 1 else None
+        if more > best + 1:
+            return round(math.sqrt(best * more))
+        return None
 
     def _race(self) -> None:
-        """Repeat the best numbers in turn, until they differ clearly or each has had ``_ROUNDS`` trials."""
+        """Repeat the best numbers in turn, until they differ clearly or each has had
+        ``_ROUNDS`` trials.
+        """
         for _ in range(_ROUNDS):
             fastest, *others = sorted(self._eligible, key=self.batch_s)[:_FINALISTS]
-            near = {self._fewest, fastest, *(one for one in others if not self._beats(fastest, one, sure=2.0))}
+            near = {
+                self._fewest,
+                fastest,
+                *(one for one in others if not self._beats(fastest, one, sure=2.0)),
+            }
             for one in sorted(near):
                 if len(self.of[one]) < _ROUNDS and not self._take(one):
                     return
 
     @property
     def _eligible(self) -> list[int]:
-        """The tried numbers whose memory is within the limit; if none is, the one that takes least."""
+        """The tried numbers whose memory is within the limit; if none is, the one that
+        takes least.
+        """
         used = {one: self.median(one).bytes for one in sorted(self.of)}
-        return [one for one in used if used[one] <= self._memory_bytes] or [min(used, key=used.__getitem__)]
+        return [one for one in used if used[one] <= self._memory_bytes] or [
+            min(used, key=used.__getitem__)
+        ]
 
     @property
     def _fewest(self) -> int:
-        """The smallest number of workers that isn't slower than the fastest by more than the noise."""
+        """The smallest number of workers that isn't slower than the fastest by more
+        than the noise.
+        """
         fastest = min(self._eligible, key=self.batch_s)
         return next(one for one in self._eligible if not self._beats(fastest, one))
 
     def _beats(self, one: int, other: int, sure: float = 1.0) -> bool:
-        """True if ``one`` is faster than ``other`` by more than the noise, times ``sure``."""
-        doubt = self._spread * math.sqrt(1 / len(self.of[one]) + 1 / len(self.of[other]))
+        """True if ``one`` is faster than ``other`` by more than the noise, times
+        ``sure``.
+        """
+        doubt = self._spread * math.sqrt(
+            1 / len(self.of[one]) + 1 / len(self.of[other])
+        )
         return self.batch_s(other) / self.batch_s(one) - 1 > max(_SAME, sure * doubt)
 
     def _that_fits(self, fewer: int, now: int, wanted: int) -> int:
-        """Return ``wanted``, or fewer if the memory, extrapolated from ``fewer`` and ``now``, wouldn't suffice."""
-        least, size = self.median(fewer).bytes, self.median(now).bytes
+        """Return ``wanted``, or fewer if the memory, extrapolated from ``fewer`` and
+        ``now``, wouldn't suffice.
+        """
+        least = self.median(fewer).bytes
+        size = self.median(now).bytes
         each = max(1.0, (size - least) / (now - fewer))
-        fitting = now + max(0.0, (self._memory_bytes - size) / each) if size else math.inf
+        if size:
+            fitting = now + max(0.0, (self._memory_bytes - size) / each)
+        else:
+            fitting = math.inf
         self._is_short = fitting < wanted
         return int(min(wanted, fitting))
 
     def _reason(self) -> str:
-        chosen, parts = self._fewest, []
+        chosen = self._fewest
+        parts = []
         if chosen:
-            parts.append(f"{self.batch_s(0) / self.batch_s(chosen):.2g} times as fast as none")
+            parts.append(
+                f"{self.batch_s(0) / self.batch_s(chosen):.2g} times as fast as none"
+            )
         if max(self.of) > chosen:
             parts.append("more gain nothing")
         elif chosen == self._most:
@@ -154,5 +226,9 @@ class Bracket:
             parts.append("more do not fit into the memory allowed")
         if self._is_over:
             untried = "nothing else was tried: raise budget_s, or lower batch_size"
-            parts.append(untried if len(self.of) == 1 <= self._most else "the budget ended the search")
+            parts.append(
+                untried
+                if len(self.of) == 1 <= self._most
+                else "the budget ended the search"
+            )
         return "; ".join(parts)

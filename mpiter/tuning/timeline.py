@@ -1,8 +1,10 @@
-"""``mpiter trace run.json``: the timeline of a trace as one page of HTML, for any browser.
+"""``mpiter trace run.json``: the timeline of a trace as one page of HTML, for any
+browser.
 
-Reads the file that ``trace=`` has written: ``Loading`` is what some loops in it did, ``page`` draws it. Guarantees that
-the page loads nothing from elsewhere and runs no script, and that it stays small: it has at most ``SHAPES`` shapes. A
-row with more events than its part of them is drawn in slices of time, and the page says so.
+Reads the file that ``trace=`` has written: ``Loading`` is what some loops in it did,
+``page`` draws it. Guarantees that the page loads nothing from elsewhere and runs no
+script, and that it stays small: it has at most ``SHAPES`` shapes. A row with more
+events than its part of them is drawn in slices of time, and the page says so.
 """
 
 from __future__ import annotations
@@ -21,15 +23,25 @@ from typing import Any, NamedTuple
 from ..errors import OptionError
 from .trace import CONSUMER, WORKER
 
-SHAPES = 20_000  # of a page, which then has some 3 MB
-MOST_LOADINGS, MOST_ROWS, MOST_MARKS = 6, 66, 100  # that are drawn
-_A_ROW = 400  # shapes, at most: as many as can be told apart
-_CLOSE = 15  # batches before and after the longest wait that are shown closer
+# Of a page, which then has some 3 MB.
+SHAPES = 20_000
+MOST_LOADINGS = 6  # that are drawn
+MOST_ROWS = 66
+MOST_MARKS = 100
+# Shapes, at most: as many as can be told apart.
+_A_ROW = 400
+# Batches before and after the longest wait that are shown closer.
+_CLOSE = 15
 _LARGEST = 1 << 53  # microseconds
 _GENERATOR = '<meta name="generator" content="mpiter trace">'
 
-WIDTH, BESIDE, MARGIN, ROW, BAR = 1000, 205, 14, 28, 22  # pixels
-KINDS = {  # of activity: by whom, what
+WIDTH = 1000  # pixels
+BESIDE = 205
+MARGIN = 14
+ROW = 28
+BAR = 22
+# Of activity: by whom, what.
+KINDS = {
     "step": "your program's step",
     "wait": "your program waits for a batch",
     "open": "it takes the batch out of shared memory",
@@ -68,18 +80,24 @@ class Span(NamedTuple):
     end: float
     kind: str
     says: str = ""  # beside its kind and its time
-    height: float = 1.0  # of the row, from 0 to 1
+    # Of the row, from 0 to 1.
+    height: float = 1.0
 
 
 @dataclass(slots=True)
 class Loading:
-    """What loops of the same kind did: those that ran one after the other have the same rows."""
+    """What loops of the same kind did: those that ran one after the other have the same
+    rows.
+    """
 
     name: str
-    rows: dict[int, str]  # the name of each row by its thread number
+    # The name of each row by its thread number.
+    rows: dict[int, str]
     spans: dict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))
-    counts: list[tuple[float, int, int]] = field(default_factory=list)  # when, ready, on their way
-    losses: list[tuple[float, str]] = field(default_factory=list)  # when, and what was lost
+    # When, ready, on their way.
+    counts: list[tuple[float, int, int]] = field(default_factory=list)
+    # When, and what was lost.
+    losses: list[tuple[float, str]] = field(default_factory=list)
     loops: int = 1
 
     @property
@@ -109,7 +127,9 @@ class Loading:
         for thread, spans in self.spans.items():
             for span in spans:
                 if span.end > begin and span.begin < end:
-                    cut = span._replace(begin=max(begin, span.begin), end=min(end, span.end))
+                    cut = span._replace(
+                        begin=max(begin, span.begin), end=min(end, span.end)
+                    )
                     found.spans[thread].append(cut)
         before = [count for count in self.counts if count[0] < begin]
         found.counts = [(begin, *count[1:]) for count in before[-1:]]
@@ -118,24 +138,39 @@ class Loading:
         return found
 
     def ready(self) -> list[Span]:
-        """Return the numbers of finished batches as spans, the largest as high as the row."""
+        """Return the numbers of finished batches as spans, the largest as high as the
+        row.
+        """
         counts = sorted(self.counts)
         most = max((ready for _, ready, _ in counts), default=0) or 1
-        ends = [begin for begin, _, _ in counts[1:]] + [max(self.end, *(at for at, _, _ in counts))]
+        ends = [begin for begin, _, _ in counts[1:]] + [
+            max(self.end, *(at for at, _, _ in counts))
+        ]
         spans = list[Span]()
         for (begin, ready, coming), end in zip(counts, ends, strict=True):
-            spans.append(Span(begin, end, "ready", f"{ready}, and {coming} on their way", ready / most))
+            spans.append(
+                Span(
+                    begin,
+                    end,
+                    "ready",
+                    f"{ready}, and {coming} on their way",
+                    ready / most,
+                )
+            )
         return spans
 
 
-# -- the trace -------------------------------------------------------------------------------------------------------
+# -- the trace -------------------------------------------------------------------------
 
 
 def read(path: str) -> list[Loading]:
-    """Return what the trace in the file ``path`` says; raise an OptionError if it can't be one."""
+    """Return what the trace in the file ``path`` says; raise an OptionError if it can't
+    be one.
+    """
     loops = dict[int, Loading]()
     number = 0
-    # Another machine's clock may have begun later than this one's, so that its workers' times are below zero.
+    # Another machine's clock may have begun later than this one's, so that its workers'
+    # times are below zero.
     earliest = 0
     try:
         events = json.loads(Path(path).read_bytes())
@@ -150,11 +185,20 @@ def read(path: str) -> list[Loading]:
         for event in events:
             number += 1
             _note(loops, event, earliest)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        where = f"event {number} of {path}" if number else path
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        if number:
+            where = f"event {number} of {path}"
+        else:
+            where = path
         raise OptionError(
-            f"{where} is damaged, or of no trace of mpiter's ({error!r:.90}): name a file that "
-            "trace= has written, or record it again."
+            f"{where} is damaged, or of no trace of mpiter's ({error!r:.90}): name a "
+            "file that trace= has written, or record it again."
         ) from error
     for loop in loops.values():
         for spans in loop.spans.values():
@@ -162,21 +206,30 @@ def read(path: str) -> list[Loading]:
     found = list[Loading]()
     with_spans = (loop for loop in loops.values() if loop.spans)
     for loop in sorted(with_spans, key=lambda loop: loop.begin):
-        before = (one for one in found if one.name == loop.name and one.end <= loop.begin)
+        before = (
+            one for one in found if one.name == loop.name and one.end <= loop.begin
+        )
         earlier = next(before, None)
         if earlier is None:
             found.append(loop)
         else:
             earlier.add(loop)
     if not found:
-        raise OptionError(f"{path} has nothing to draw: take some batches while trace= records.")
+        raise OptionError(
+            f"{path} has nothing to draw: take some batches while trace= records."
+        )
     return found
 
 
 def _note(loops: dict[int, Loading], event: dict[str, Any], earliest: int) -> None:
-    """Add an event, in the form that ``trace.py`` gives it; its time counts from ``earliest``."""
-    phase, name, args = event["ph"], event["name"], event["args"]
-    loop, thread = _whole(event["pid"]), _whole(event["tid"])
+    """Add an event, in the form that ``trace.py`` gives it; its time counts from
+    ``earliest``.
+    """
+    phase = event["ph"]
+    name = event["name"]
+    args = event["args"]
+    loop = _whole(event["pid"])
+    thread = _whole(event["tid"])
     begin = (_whole(event["ts"], least=earliest) - earliest) / 1e6
     end = begin + _whole(event["dur"]) / 1e6
     if phase == "M" and name == "process_name":
@@ -184,7 +237,9 @@ def _note(loops: dict[int, Loading], event: dict[str, Any], earliest: int) -> No
     elif phase == "M":
         loops[loop].rows[thread] = str(args["name"])
     elif phase == "C":
-        loops[loop].counts.append((begin, _whole(args["ready"]), _whole(args["on their way"])))
+        loops[loop].counts.append(
+            (begin, _whole(args["ready"]), _whole(args["on their way"]))
+        )
     elif phase == "i":
         loops[loop].losses.append((begin, str(name)))
     elif name in KINDS and thread in loops[loop].rows:
@@ -204,7 +259,8 @@ def _about(args: dict[str, Any]) -> str:
     if "samples" in args:
         return f"a batch of {_whole(args['samples']):,}"
     if "rows" in args:
-        queue_s, cpu_s = float(args["queue_s"]), float(args["cpu_s"])
+        queue_s = float(args["queue_s"])
+        cpu_s = float(args["cpu_s"])
         return (
             f"samples: {_whole(args['rows']):,}; {_time(cpu_s)} of processor time; "
             f"waited {_time(queue_s)} for its turn"
@@ -212,11 +268,13 @@ def _about(args: dict[str, Any]) -> str:
     return ""
 
 
-# -- the page --------------------------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------
 
 
 def page(title: str, found: Sequence[Loading]) -> str:
-    """Return the page: for each loading what it comes to in a sentence, all of it, and a part closer."""
+    """Return the page: for each loading what it comes to in a sentence, all of it, and
+    a part closer.
+    """
     drawn = found[:MOST_LOADINGS]
     rows = sum(min(len(one.rows), MOST_ROWS) + 1 for one in drawn)
     shapes = min(_A_ROW, SHAPES // (2 * rows))
@@ -224,22 +282,34 @@ def page(title: str, found: Sequence[Loading]) -> str:
     for one in drawn:
         body += _section(one, shapes)
     if len(found) > len(drawn):
-        body.append(f"<p>{len(found) - len(drawn)} more, which overlap these, aren't drawn.</p>")
+        body.append(
+            f"<p>{len(found) - len(drawn)} more, which overlap these, aren't drawn.</p>"
+        )
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"{_GENERATOR}<title>{escape(title)}</title><style>{STYLE}</style>"
     )
-    lines = [f'<!doctype html><html lang="en"><head>{head}</head><body>', *body, "</body></html>"]
+    lines = [
+        f'<!doctype html><html lang="en"><head>{head}</head><body>',
+        *body,
+        "</body></html>",
+    ]
     return "\n".join([*lines, ""])
 
 
 def _legend(found: Sequence[Loading]) -> Iterator[str]:
-    kinds = {span.kind for one in found for spans in one.spans.values() for span in spans}
+    kinds = {
+        span.kind for one in found for spans in one.spans.values() for span in spans
+    }
     kinds |= {"ready"} if any(one.counts for one in found) else set()
-    marks = {kind: f"<b>{kind}</b>: {says}" for kind, says in KINDS.items() if kind in kinds}
+    marks = {
+        kind: f"<b>{kind}</b>: {says}" for kind, says in KINDS.items() if kind in kinds
+    }
     if any(one.losses for one in found):
         marks["lost"] = "a worker was lost, and replaced"
-    items = (f'<li style="--colour: var(--{kind})">{says}' for kind, says in marks.items())
+    items = (
+        f'<li style="--colour: var(--{kind})">{says}' for kind, says in marks.items()
+    )
     yield f"<ul>{''.join(items)}</ul>"
     yield "<p class=faint>Point at a bar to read what it is and how long it took.</p>"
 
@@ -250,16 +320,20 @@ def _section(one: Loading, shapes: int) -> Iterator[str]:
     if len(one.rows) > MOST_ROWS:
         yield f"<p class=faint>{len(one.rows) - MOST_ROWS} more rows aren't drawn.</p>"
     if len(one.losses) > MOST_MARKS:
-        yield f"<p class=faint>Of {len(one.losses)} losses the first {MOST_MARKS} are marked.</p>"
+        yield (
+            f"<p class=faint>Of {len(one.losses)} losses the first {MOST_MARKS} are "
+            "marked.</p>"
+        )
     merged = [thread for thread, spans in _lanes(one) if len(spans) > shapes]
     yield from _figure("All of it" if merged else "", one, shapes)
     if not merged:
         return
     slice_s = (one.end - one.begin) / shapes
     yield (
-        "<p class=faint>There are more events than can be told apart: rows marked ≈ are drawn in "
-        f"slices of {_time(slice_s)} or a few times that, each filled by the share of its time "
-        "that an activity took. <code>mpiter trace FILE --from S --to S</code> shows a part.</p>"
+        "<p class=faint>There are more events than can be told apart: rows marked ≈ "
+        f"are drawn in slices of {_time(slice_s)} or a few times that, each filled by "
+        "the share of its time that an activity took. <code>mpiter trace FILE --from "
+        "S --to S</code> shows a part.</p>"
     )
     longest = _longest(one)
     if longest is not None:
@@ -303,7 +377,7 @@ def _around(one: Loading, longest: Span) -> tuple[float, float]:
     return waits[max(0, at - _CLOSE)].begin, waits[min(len(waits) - 1, at + _CLOSE)].end
 
 
-# -- a picture -------------------------------------------------------------------------------------------------------
+# -- a picture -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,22 +388,34 @@ class Axis:
     end: float
 
     def x(self, at: float) -> float:
-        return BESIDE + (WIDTH - BESIDE - MARGIN) * (at - self.begin) / (self.end - self.begin)
+        return BESIDE + (WIDTH - BESIDE - MARGIN) * (at - self.begin) / (
+            self.end - self.begin
+        )
 
     def ticks(self) -> Iterator[tuple[float, str]]:
         """Yield some ten round numbers, with their unit."""
         span_s = self.end - self.begin
-        unit, factor = ("ms", 1e3) if self.end < 1 else ("s", 1.0) if self.end < 300 else ("min", 1 / 60)
+        unit, factor = (
+            ("ms", 1e3)
+            if self.end < 1
+            else ("s", 1.0)
+            if self.end < 300
+            else ("min", 1 / 60)
+        )
         rough = factor * span_s / 8
         scale = 10.0 ** math.floor(math.log10(rough))
         step = next(scale * digit for digit in (1, 2, 5, 10) if scale * digit >= rough)
         digits = max(0, -math.floor(math.log10(step)))
-        for number in range(math.ceil(factor * self.begin / step), int(factor * self.end / step) + 1):
+        for number in range(
+            math.ceil(factor * self.begin / step), int(factor * self.end / step) + 1
+        ):
             yield number * step / factor, f"{number * step:,.{digits}f} {unit}"
 
 
 def _lanes(one: Loading) -> Iterator[tuple[int, list[Span]]]:
-    """Yield the rows of a picture: their thread numbers, and 0 for the batches that are ready."""
+    """Yield the rows of a picture: their thread numbers, and 0 for the batches that are
+    ready.
+    """
     for thread in sorted(one.rows)[:MOST_ROWS]:
         yield thread, one.spans.get(thread, [])
     if one.counts:
@@ -343,17 +429,27 @@ def _figure(caption: str, one: Loading, shapes: int) -> Iterator[str]:
     parts = list[str]()
     for at, says in axis.ticks():
         x = axis.x(at)
-        parts.append(f'<path d="M{x:.1f} 2V{bottom + 2}" stroke="var(--line)" stroke-width=".6"/>')
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" class="faint middle">{says}</text>')
+        parts.append(
+            f'<path d="M{x:.1f} 2V{bottom + 2}" stroke="var(--line)" stroke-width=".6"/>'
+        )
+        parts.append(
+            f'<text x="{x:.1f}" y="{bottom + 16}" class="faint middle">{says}</text>'
+        )
     for number, (thread, spans) in enumerate(lanes):
         top = 4 + ROW * number
         is_merged = len(spans) > shapes
         name = one.rows.get(thread, "ready batches") + (" ≈" if is_merged else "")
         parts.append(f'<text x="6" y="{top + 15}">{escape(name)}</text>')
         aside = _aside(thread, spans, axis)
-        parts.append(f'<text x="{BESIDE - 8}" y="{top + 15}" class="faint end">{escape(aside)}</text>')
+        parts.append(
+            f'<text x="{BESIDE - 8}" y="{top + 15}" class="faint end">{escape(aside)}</text>'
+        )
         parts.append(_bar(BESIDE, top, WIDTH - BESIDE - MARGIN, BAR, "track"))
-        parts += _merged(spans, axis, top, shapes) if is_merged else _single(spans, axis, top)
+        parts += (
+            _merged(spans, axis, top, shapes)
+            if is_merged
+            else _single(spans, axis, top)
+        )
     for at, says in one.losses[:MOST_MARKS]:
         x = axis.x(min(max(at, axis.begin), axis.end))
         told = f"<title>{escape(says)}, at {_time(at)}</title>"
@@ -373,25 +469,36 @@ def _aside(thread: int, spans: Sequence[Span], axis: Axis) -> str:
     if not thread:
         counts = [int(span.says.partition(",")[0]) for span in spans]
         return f"at most {max(counts, default=0)}"
-    kind = "wait" if thread == CONSUMER else "fetch" if thread >= WORKER else "order"
-    share = sum(span.end - span.begin for span in spans if span.kind == kind) / (axis.end - axis.begin)
+    if thread == CONSUMER:
+        kind = "wait"
+    else:
+        kind = "fetch" if thread >= WORKER else "order"
+    share = sum(span.end - span.begin for span in spans if span.kind == kind) / (
+        axis.end - axis.begin
+    )
     return f"{_share(share)} {'waiting' if kind == 'wait' else 'busy'}"
 
 
 def _single(spans: Iterable[Span], axis: Axis, top: float) -> Iterator[str]:
     """Draw each span."""
     for span in spans:
-        left, right = axis.x(span.begin), axis.x(span.end)
+        left = axis.x(span.begin)
+        right = axis.x(span.end)
         tall = BAR * span.height
         where = f"{_time(span.end - span.begin)} from {_time(span.begin)} on"
-        about = f"; {span.says}" if span.says else ""
+        if span.says:
+            about = f"; {span.says}"
+        else:
+            about = ""
         wide = max(right - left - 0.7, 0.6)  # neighbours can be told apart
         if tall:
             says = f"{span.kind}: {where}{about}"
             yield _bar(left, top + BAR - tall, wide, tall, span.kind, says)
 
 
-def _merged(spans: Sequence[Span], axis: Axis, top: float, shapes: int) -> Iterator[str]:
+def _merged(
+    spans: Sequence[Span], axis: Axis, top: float, shapes: int
+) -> Iterator[str]:
     """Draw slices of time, each filled by the shares of what went on in it."""
     kinds = [kind for kind in KINDS if any(span.kind == kind for span in spans)]
     slices = max(1, shapes // len(kinds))
@@ -422,9 +529,13 @@ def _merged(spans: Sequence[Span], axis: Axis, top: float, shapes: int) -> Itera
     yield "</g>"
 
 
-def _bar(x: float, y: float, wide: float, tall: float, kind: str, says: str = "") -> str:
+def _bar(
+    x: float, y: float, wide: float, tall: float, kind: str, says: str = ""
+) -> str:
     box = f'x="{x:.2f}" y="{y:.1f}" width="{wide:.2f}" height="{tall:.1f}" fill="var(--{kind})"'
-    return f"<rect {box}><title>{escape(says)}</title></rect>" if says else f"<rect {box}/>"
+    if says:
+        return f"<rect {box}><title>{escape(says)}</title></rect>"
+    return f"<rect {box}/>"
 
 
 def _time(seconds: float) -> str:
@@ -434,26 +545,44 @@ def _time(seconds: float) -> str:
     [['12.3', 'µs'], ['1.23', 's'], ['123', 's'], ['20.6', 'min']]
     """
     limits = (1e-3, 1e6, "µs"), (1, 1e3, "ms"), (600, 1, "s"), (math.inf, 1 / 60, "min")
-    factor, unit = next((factor, unit) for limit, factor, unit in limits if seconds < limit)
+    factor, unit = next(
+        (factor, unit) for limit, factor, unit in limits if seconds < limit
+    )
     value = seconds * factor
-    digits = 0 if value >= 100 or not value else 1 if value >= 10 else 2
+    if value >= 100 or not value:
+        digits = 0
+    else:
+        digits = 1 if value >= 10 else 2
     return f"{value:,.{digits}f}\N{NO-BREAK SPACE}{unit}"
 
 
 def _share(share: float) -> str:
-    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"
+    if 0 < share < 0.01:
+        return "<1%"
+    return f"{share:.0%}"
 
 
-# -- the command -----------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    about = "Draw what trace= has recorded as a page of HTML that opens in any browser, without a network."
-    parser = commands.add_parser("trace", help="draw the timeline of a trace", description=about)
+    about = (
+        "Draw what trace= has recorded as a page of HTML that opens in any browser, "
+        "without a network."
+    )
+    parser = commands.add_parser(
+        "trace", help="draw the timeline of a trace", description=about
+    )
     parser.add_argument("file", metavar="FILE.json", help="what trace= has written")
-    parser.add_argument("--out", metavar="FILE.html", help="the page (default: beside the trace)")
-    parser.add_argument("--from", dest="begin", type=float, metavar="S", help="draw from this second on")
-    parser.add_argument("--to", dest="end", type=float, metavar="S", help="draw up to this second")
+    parser.add_argument(
+        "--out", metavar="FILE.html", help="the page (default: beside the trace)"
+    )
+    parser.add_argument(
+        "--from", dest="begin", type=float, metavar="S", help="draw from this second on"
+    )
+    parser.add_argument(
+        "--to", dest="end", type=float, metavar="S", help="draw up to this second"
+    )
     parser.set_defaults(run=_run)
 
 
@@ -461,14 +590,19 @@ def _run(options: argparse.Namespace) -> int:
     found = read(options.file)
     out = Path(options.out or Path(options.file).with_suffix(".html"))
     if out.exists() and _GENERATOR not in _beginning(out):
-        raise OptionError(f"{out} isn't a page of mpiter trace: name another file by --out.")
+        raise OptionError(
+            f"{out} isn't a page of mpiter trace: name another file by --out."
+        )
     if options.begin is not None or options.end is not None:
         begin = options.begin if options.begin is not None else 0.0
         end = options.end if options.end is not None else math.inf
         parts = [one.within(begin, end) for one in found]
         found = [one for one in parts if one.spans]
         if not found:
-            raise OptionError(f"nothing was recorded from {begin:g} to {end:g} s: choose other seconds.")
+            raise OptionError(
+                f"nothing was recorded from {begin:g} to {end:g} s: choose other "
+                "seconds."
+            )
     text = page(f"Timeline of {Path(options.file).name}", found)
     part = out.with_name(f"{out.name}.{os.getpid()}")
     try:

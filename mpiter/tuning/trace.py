@@ -1,9 +1,10 @@
 """``trace="run.json"``: what every worker, the prefetch thread and the consumer did.
 
-The file has the format of Perfetto and chrome://tracing, and ``timeline.py`` draws it. A ``Tracer`` is a hook of
-one loop and notes each event; once a second the notes are appended to the file.  Guarantees that the file is complete
-JSON after each write, even if the program is killed; that it has at most ``MOST`` events; and that a full disk ends the
-trace, not the program.
+The file has the format of Perfetto and chrome://tracing, and ``timeline.py`` draws it.
+A ``Tracer`` is a hook of one loop and notes each event; once a second the notes are
+appended to the file.  Guarantees that the file is complete JSON after each write, even
+if the program is killed; that it has at most ``MOST`` events; and that a full disk ends
+the trace, not the program.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ from ..rules import Rules
 from ..transport.memory import write_all
 from ..worker.block import Done
 
-MOST = 500_000  # events, of about 100,000 batches, in 60 MB
-CONSUMER, PREFETCH, WORKER = 1, 2, 3  # thread numbers in the trace: worker 0 is number 3, worker 1 is number 4
+# Events, of about 100,000 batches, in 60 MB.
+MOST = 500_000
+# Thread numbers in the trace: worker 0 is number 3, worker 1 is number 4.
+CONSUMER = 1
+PREFETCH = 2
+WORKER = 3
 _EVERY_S = 1.0
 _log = logging.getLogger("mpiter")
 
@@ -35,46 +40,67 @@ _WAIT, _STEP, _ORDER, _OPEN, _FETCH = (
     f'{{"ph":"X",{_HEAD},"name":"{name}","args":{{{_ARGS.get(name, "")}}}}}'
     for name in ("wait", "step", "order", "open", "fetch")
 )
-_BATCHES = f'{{"ph":"C",{_HEAD},"name":"batches","args":{{"ready":%d,"on their way":%d}}}}'
+_BATCHES = (
+    f'{{"ph":"C",{_HEAD},"name":"batches","args":{{"ready":%d,"on their way":%d}}}}'
+)
 _NAME = f'{{"ph":"M",{_HEAD},"name":"%s_name","args":{{"name":"%s"}}}}'
 _MARK = f'{{"ph":"i","s":"p",{_HEAD},"name":"worker %d was lost, and is replaced","args":{{}}}}'
 
-Note = tuple[Any, ...]  # the event's pattern, its thread, its beginning and end, and the pattern's further values
+# The event's pattern, its thread, its beginning and end, and the pattern's further
+# values.
+Note = tuple[Any, ...]
 
 
 class Trace:
-    """A trace file that all loops of an iterator or a loader write to; its pickle has the path only."""
+    """A trace file that all loops of an iterator or a loader write to; its pickle has
+    the path only.
+    """
 
     def __init__(self, path: str) -> None:
-        # A link in place of the file is replaced itself: following it would replace what another user has it point to.
+        # A link in place of the file is replaced itself: following it would replace
+        # what another user has it point to.
         folder, name = os.path.split(os.path.abspath(path))
         self._path = os.path.join(os.path.realpath(folder), name)
-        is_other = os.path.exists(self._path) and not os.path.isfile(self._path)  # a folder, or a device
+        # A folder, or a device.
+        is_other = os.path.exists(self._path) and not os.path.isfile(self._path)
         if is_other or not os.path.isdir(os.path.dirname(self._path)):
-            raise OptionError(f"trace={path!r} must name a file, such as 'run.json', in a folder that exists.")
-        self._lock = threading.RLock()  # the garbage collector may end a loop in the thread that holds it
+            raise OptionError(
+                f"trace={path!r} must name a file, such as 'run.json', in a folder "
+                "that exists."
+            )
+        # The garbage collector may end a loop in the thread that holds it.
+        self._lock = threading.RLock()
         self._begin()
 
     def _begin(self) -> None:
         self._pid, self._zero = os.getpid(), time.monotonic()
-        self._fd: int | None = None  # guarded by _lock, like all below
-        self._size = self._loops = self._count = 0  # bytes without the closing bracket; number of loops; of events
+        # Guarded by _lock, like all below.
+        self._fd: int | None = None
+        # Bytes without the closing bracket; number of loops; of events.
+        self._size = self._loops = self._count = 0
         self._is_over = False
 
     def __reduce__(self) -> Any:
         return Trace, (self._path,)
 
     def hook(self, rules: Rules, backend: str) -> Tracer:
-        """Return the hook that records a new loop, which is named by its ``rules`` and ``backend``."""
+        """Return the hook that records a new loop, which is named by its ``rules`` and
+        ``backend``.
+        """
         with self._lock:
-            if self._pid != os.getpid():  # this is a forked process, which writes its own file
+            # This is a forked process, which writes its own file.
+            if self._pid != os.getpid():
                 self._begin()
             self._loops += 1
             workers = f"{rules.workers} worker{'s' * (rules.workers != 1)} ({backend})"
-            return Tracer(self, self._loops, f"batches of {rules.batch_size}, {workers}")
+            return Tracer(
+                self, self._loops, f"batches of {rules.batch_size}, {workers}"
+            )
 
     def write(self, number: int, notes: list[Note]) -> None:
-        """Append the notes of loop ``number`` as events, unless the trace is full or has failed."""
+        """Append the notes of loop ``number`` as events, unless the trace is full or
+        has failed.
+        """
         with self._lock:
             if not notes or self._is_over:
                 return
@@ -82,26 +108,50 @@ class Trace:
             try:
                 if self._count > MOST:
                     raise OSError(f"it has {MOST:,} events")
-                self._fd = self._opened() if self._fd is None else self._fd
+                if self._fd is None:
+                    self._fd = self._opened()
+                else:
+                    self._fd = self._fd
                 lines = ",\n".join(self._event(number, *note) for note in notes)
                 data = f"{',' if self._size else '['}\n{lines}".encode()
                 write_all(self._fd, memoryview(data + b"\n]\n"), self._size)
                 self._size += len(data)
             except OSError as error:
                 self._is_over = True
-                _log.warning("the trace %s cannot be written, and ends here: %s", self._path, str(error))
+                _log.warning(
+                    "the trace %s cannot be written, and ends here: %s",
+                    self._path,
+                    str(error),
+                )
 
-    def _event(self, number: int, pattern: str, thread: int, began: float, ended: float, *more: Any) -> str:
+    def _event(
+        self,
+        number: int,
+        pattern: str,
+        thread: int,
+        began: float,
+        ended: float,
+        *more: Any,
+    ) -> str:
         since = int(1e6 * (began - self._zero))
-        return pattern % (number, thread, since, max(0, int(1e6 * (ended - self._zero)) - since), *more)
+        return pattern % (
+            number,
+            thread,
+            since,
+            max(0, int(1e6 * (ended - self._zero)) - since),
+            *more,
+        )
 
     def _opened(self) -> int:
-        """Open a new file, until this trace is garbage, since unclosed loops write until then.
+        """Open a new file, until this trace is garbage, since unclosed loops write
+        until then.
 
-        It replaces an older one, rather than emptying it: another program may still write that.
+        It replaces an older one, rather than emptying it: another program may still
+        write that.
         """
         new = f"{self._path}.{self._pid}"
-        with contextlib.suppress(FileNotFoundError):  # left by a killed program, or a link that someone has put there
+        # Left by a killed program, or a link that someone has put there.
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(new)
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         weakref.finalize(self, os.close, fd).atexit = False
@@ -110,16 +160,21 @@ class Trace:
 
 
 class Tracer(Hook):
-    """The hook that records the events of one loop, and writes them to the trace once a second."""
+    """The hook that records the events of one loop, and writes them to the trace once a
+    second.
+    """
 
     def __init__(self, trace: Trace, number: int, name: str) -> None:
         self._trace: Trace | None = trace
-        self._lock = threading.RLock()  # both threads write, and the garbage collector in either of them
+        # Both threads write, and the garbage collector in either of them.
+        self._lock = threading.RLock()
         self._number = number
         self._notes: list[Note] = []
         self._due = time.monotonic() + _EVERY_S
-        self._since: float | None = None  # when the consumer got its present batch
-        self._seen = (-1, -1)  # batches in flight, and how many of them are ready, as recorded last
+        # When the consumer got its present batch.
+        self._since: float | None = None
+        # Batches in flight, and how many of them are ready, as recorded last.
+        self._seen = (-1, -1)
         self._threads: set[int] = set()
         self._note(_NAME, 0, "process", f"mpiter {number}: {name}")
         self._note(_NAME, CONSUMER, "thread", "consumer")
@@ -134,7 +189,8 @@ class Tracer(Hook):
         with self._lock:
             self._due = now + _EVERY_S
             notes = self._notes[:]
-            del self._notes[: len(notes)]  # keeps those that the other thread appends meanwhile
+            # Keeps those that the other thread appends meanwhile.
+            del self._notes[: len(notes)]
             if self._trace is not None:
                 self._trace.write(self._number, notes)
 
@@ -142,7 +198,7 @@ class Tracer(Hook):
         self._write()
         self._trace = None
 
-    # -- in the consumer's thread --------------------------------------------------------------------------------
+    # -- in the consumer's thread ------------------------------------------------------
 
     def waited(self, began: float, ended: float) -> None:
         if self._since is not None:
@@ -150,7 +206,9 @@ class Tracer(Hook):
             self._since = None
         self._notes.append((_WAIT, CONSUMER, began, ended))
 
-    def handed_out(self, delivery: Delivery, samples: int | None, began: float, ended: float) -> None:
+    def handed_out(
+        self, delivery: Delivery, samples: int | None, began: float, ended: float
+    ) -> None:
         if samples is None:
             return
         self._since = ended
@@ -158,7 +216,7 @@ class Tracer(Hook):
         if ended > self._due:
             self._write(ended)
 
-    # -- in the prefetch thread ----------------------------------------------------------------------------------
+    # -- in the prefetch thread --------------------------------------------------------
 
     def planned(self, plan: Plan, plans: Plans, began: float, ended: float) -> None:
         self._notes.append((_ORDER, PREFETCH, began, ended))
@@ -169,7 +227,17 @@ class Tracer(Hook):
         if thread not in self._threads:
             self._threads.add(thread)
             self._note(_NAME, thread, "thread", f"worker {done.worker}")
-        self._notes.append((_FETCH, thread, began, began + done.seconds, done.rows, done.queue_s, done.cpu_s))
+        self._notes.append(
+            (
+                _FETCH,
+                thread,
+                began,
+                began + done.seconds,
+                done.rows,
+                done.queue_s,
+                done.cpu_s,
+            )
+        )
         if began > self._due:
             self._write(began)
 

@@ -1,6 +1,8 @@
-"""``mpiter.tune()`` and `mpiter tune module:dataset`: try numbers of workers on a dataset, and report which is best.
+"""``mpiter.tune()`` and `mpiter tune module:dataset`: try numbers of workers on a
+dataset, and report which is best.
 
-Runs in the consumer process.  Each trial loads batches as a program would; ``bracket`` chooses what to try.
+Runs in the consumer process.  Each trial loads batches as a program would; ``bracket``
+chooses what to try.
 """
 
 from __future__ import annotations
@@ -25,15 +27,21 @@ from ..iterators.iterators import batches
 from .bracket import Bracket, Trial
 
 BUDGET_S = 60.0  # by default
-_TRIAL_S, _PART = 0.5, 40  # a trial measures for at least 0.5 seconds, or a 40th of the budget if that is less
-_MEMORY = 0.9  # the share of the available memory that may be used
-_WARM_S = 0.15  # seconds of batches before the measurement of a trial
+# A trial measures for at least 0.5 seconds, or a 40th of the budget if that is less.
+_TRIAL_S = 0.5
+_PART = 40
+# The share of the available memory that may be used.
+_MEMORY = 0.9
+# Seconds of batches before the measurement of a trial.
+_WARM_S = 0.15
 
 _log = logging.getLogger("mpiter.tuning")
 
 
 class Tuned(NamedTuple):
-    """The result of ``tune``: the chosen number, the reason, and the median trial of each number that was tried."""
+    """The result of ``tune``: the chosen number, the reason, and the median trial of
+    each number that was tried.
+    """
 
     n_processes: int
     reason: str
@@ -58,15 +66,19 @@ def tune(
     step: Callable[[Any], object] | None = None,
     **loading: Any,
 ) -> Tuned:
-    """Find the best number of workers, by loading from ``dataset`` with several numbers of them.
+    """Find the best number of workers, by loading from ``dataset`` with several numbers
+    of them.
 
     Args:
         dataset: as for ``batches()``.
         batch_size: as for ``batches()``.
-        max_workers: the most workers to try; None: twice the number of cores, and at least 8.
+        max_workers: the most workers to try; None: twice the number of cores, and at
+            least 8.
         budget_s: seconds that all trials together may take; None sets no limit.
-        step: a function that does with a batch what your program does; None measures loading alone.
-        loading: the other arguments of ``batches()``, but for ``n_processes`` and ``epochs``.
+        step: a function that does with a batch what your program does; None measures
+            loading alone.
+        loading: the other arguments of ``batches()``, but for ``n_processes`` and
+            ``epochs``.
 
     >>> from mpiter import batches
     >>> found = tune(range(100_000), 64, max_workers=1, budget_s=5)
@@ -81,9 +93,15 @@ def tune(
         raise OptionError(f"{name} is set by tune() for each trial: leave it out.")
     refuse_mistaken(dataset, batch_size)
     if not isinstance(found := as_dataset(dataset), Sized) or not len(found):
-        raise OptionError("the dataset is empty or has no len(): there is nothing to try.")
+        raise OptionError(
+            "the dataset is empty or has no len(): there is nothing to try."
+        )
     each_s = min(_TRIAL_S, budget_s / _PART)
-    most = max(8, 2 * machine.cores()) if max_workers is None else max_workers  # workers may wait for a disk
+    # workers may wait for a disk
+    if max_workers is None:
+        most = max(8, 2 * machine.cores())
+    else:
+        most = max_workers
     memory = machine.own_bytes(os.getpid()) + int(_MEMORY * machine.memory_available())
 
     def trial(workers: int, limit_s: float) -> Trial:
@@ -91,7 +109,9 @@ def tune(
 
     search = Bracket(trial, most, budget_s, memory)
     chosen, why = search.choose()
-    return Tuned(chosen, why, {workers: search.median(workers) for workers in sorted(search.of)})
+    return Tuned(
+        chosen, why, {workers: search.median(workers) for workers in sorted(search.of)}
+    )
 
 
 def measure(
@@ -103,54 +123,84 @@ def measure(
     step: Callable[[Any], object] | None = None,
     **loading: Any,
 ) -> Trial:
-    """Load batches for ``seconds`` with a new iterator, as a user's program would, and return the time of one.
+    """Load batches for ``seconds`` with a new iterator, as a user's program would, and
+    return the time of one.
 
-    The start of the workers and the warm-up are in the cost of the trial, which ends soon after ``limit_s`` seconds.
+    The start of the workers and the warm-up are in the cost of the trial, which ends
+    soon after ``limit_s`` seconds.
     """
 
     def consume(seconds: float, least: int, ends: float) -> float:
-        """Take ``least`` batches for ``seconds`` or more, but not after ``ends``; return the seconds of one."""
-        count, since = 0, time.perf_counter()
+        """Take ``least`` batches for ``seconds`` or more, but not after ``ends``;
+        return the seconds of one.
+        """
+        count = 0
+        since = time.perf_counter()
         for batch in stream:
             if step is not None:
                 step(batch)
-            count, now = count + 1, time.perf_counter()
+            count = count + 1
+            now = time.perf_counter()
             if (now - since >= seconds and count >= least) or now >= ends:
                 return (now - since) / count
-        raise OptionError("no batch comes: drop_last needs as many samples as batch_size says.")
+        raise OptionError(
+            "no batch comes: drop_last needs as many samples as batch_size says."
+        )
 
     began = time.perf_counter()
-    with batches(dataset, batch_size, n_processes=workers, epochs=None, **loading) as stream:
+    with batches(
+        dataset, batch_size, n_processes=workers, epochs=None, **loading
+    ) as stream:
         consume(0.0, 1, math.inf)
         consume(_WARM_S, workers + 1, began + limit_s / 2)
-        batch_s = consume(seconds, max(2 * workers, 1), began + limit_s)  # workers finish at about the same time
+        # Workers finish at about the same time.
+        batch_s = consume(seconds, max(2 * workers, 1), began + limit_s)
         shown = stream.stats()
-        used = machine.own_bytes(os.getpid()) + shown.worker_bytes + shown.in_flight_bytes
+        used = (
+            machine.own_bytes(os.getpid()) + shown.worker_bytes + shown.in_flight_bytes
+        )
     _log.info("%s workers: %.3g ms a batch", workers, 1e3 * batch_s)
     return Trial(batch_s, used, time.perf_counter() - began)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     about = (
-        "Find out how many workers a dataset needs on this machine, if any, by loading from it. MODULE:NAME is a "
-        "dataset, or a function or class that makes one, found as `python -m` would find it."
+        "Find out how many workers a dataset needs on this machine, if any, by "
+        "loading from it. MODULE:NAME is a dataset, or a function or class that makes "
+        "one, found as `python -m` would find it."
     )
-    parser = commands.add_parser("tune", help="are workers worth having, and how many?", description=about)
+    parser = commands.add_parser(
+        "tune", help="are workers worth having, and how many?", description=about
+    )
     add = parser.add_argument
     add("dataset", metavar="MODULE:NAME")
     add("--batch-size", type=int, default=32, metavar="B", help="(default 32)")
-    add("--budget", type=float, default=BUDGET_S, metavar="S", help="seconds (default %(default)g)")
-    add("--max-workers", type=int, metavar="N", help="the most to try (default: 8, or twice the cores)")
+    add(
+        "--budget",
+        type=float,
+        default=BUDGET_S,
+        metavar="S",
+        help="seconds (default %(default)g)",
+    )
+    add(
+        "--max-workers",
+        type=int,
+        metavar="N",
+        help="the most to try (default: 8, or twice the cores)",
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    tells = logging.StreamHandler()  # shows each trial on standard error
+    # Shows each trial on standard error.
+    tells = logging.StreamHandler()
     _log.addHandler(tells)
     _log.setLevel(logging.INFO)
-    dataset, bounds = _named(options.dataset), {"max_workers": options.max_workers, "budget_s": options.budget}
+    dataset = _named(options.dataset)
+    bounds = {"max_workers": options.max_workers, "budget_s": options.budget}
     try:
-        print(tune(dataset, options.batch_size, **bounds, ragged="list"))  # samples may differ in shape
+        # Samples may differ in shape.
+        print(tune(dataset, options.batch_size, **bounds, ragged="list"))
     finally:
         _log.removeHandler(tells)
     return 0
@@ -161,18 +211,34 @@ def _named(name: str) -> Any:
     sys.path.insert(0, os.getcwd())
     module, _, within = name.partition(":")
     if module.endswith(".py"):
-        module = os.path.normpath(module.removesuffix(".py")).replace(os.sep, ".").lstrip(".")
-        raise OptionError(f"{name} is a file: write {module}:{within or 'dataset'}, as after `import`.")
+        module = (
+            os.path.normpath(module.removesuffix(".py"))
+            .replace(os.sep, ".")
+            .lstrip(".")
+        )
+        raise OptionError(
+            f"{name} is a file: write {module}:{within or 'dataset'}, as after "
+            "`import`."
+        )
     try:
         made = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise OptionError(f"{name} cannot be found ({error}); write module:name, of a dataset or its class.") from error
+        raise OptionError(
+            f"{name} cannot be found ({error}); write module:name, of a dataset or its "
+            "class."
+        ) from error
     if inspect.ismodule(made):
-        raise OptionError(f"{name} is a module: write {module}:NAME, of a dataset in it or what makes one.")
+        raise OptionError(
+            f"{name} is a module: write {module}:NAME, of a dataset in it or what "
+            "makes one."
+        )
     if hasattr(type(made), "__getitem__"):
         return made
     try:
         inspect.signature(made).bind()
     except (TypeError, ValueError) as error:
-        raise OptionError(f"{name} is no dataset ({error}); name a function of no arguments that makes it.") from error
+        raise OptionError(
+            f"{name} is no dataset ({error}); name a function of no arguments that "
+            "makes it."
+        ) from error
     return made()

@@ -1,8 +1,10 @@
-"""What a worker shows of itself: on the board what it is fetching, and in the black box its stack when it crashes.
+"""What a worker shows of itself: on the board what it is fetching, and in the black box
+its stack when it crashes.
 
-The *board* has a *line* in shared memory for each worker: a few integers.  Each is read whole, but a line may be read
-half updated.  The *black box* is one unnamed file for all worker processes of an iterator.  Even a worker that never
-releases the GIL writes its stack there, by a signal handler in C; one that was killed or stopped doesn't.
+The *board* has a *line* in shared memory for each worker: a few integers.  Each is read
+whole, but a line may be read half updated.  The *black box* is one unnamed file for all
+worker processes of an iterator.  Even a worker that never releases the GIL writes its
+stack there, by a signal handler in C; one that was killed or stopped doesn't.
 """
 
 from __future__ import annotations
@@ -21,53 +23,84 @@ from ..transport.memory import SharedFile
 
 
 class Line(NamedTuple):
-    """The integers that one worker shares about itself, its line on the board, as they were read."""
+    """The integers that one worker shares about itself, its line on the board, as they
+    were read.
+    """
 
-    pid: int  # of the process, or the native id of the thread
-    ready: int  # the dataset is loaded and worker_init has returned
-    block: int  # number of the current block, -1 before the first
-    row: int  # the row of the block that is being fetched or written
-    since: int  # when the block was begun, in monotonic nanoseconds
-    active: int  # 1 while a block is fetched, 2 while several of its rows are read at once, 0 when idle
+    # Of the process, or the native id of the thread.
+    pid: int
+    # The dataset is loaded and worker_init has returned.
+    ready: int
+    # Number of the current block, -1 before the first.
+    block: int
+    # The row of the block that is being fetched or written.
+    row: int
+    # When the block was begun, in monotonic nanoseconds.
+    since: int
+    # 1 while a block is fetched, 2 while several of its rows are read at once, 0 when
+    # idle.
+    active: int
 
 
-CELL = Line(*range(len(Line._fields)))  # the place of each integer in its line
+# The place of each integer in its line.
+CELL = Line(*range(len(Line._fields)))
 LINE_BYTES = 64  # one cache line
 
 
 class Board:
-    """A line of shared integers for each worker; it is sent to every worker, which finds its own line in it."""
+    """A line of shared integers for each worker; it is sent to every worker, which
+    finds its own line in it.
+    """
 
     def __init__(self, workers: int, arena: Any = None) -> None:
         self._arena, self._left = arena, list[int]()
         size = LINE_BYTES
-        self._memory = None if arena else bytearray(workers * size)  # without an arena no other process needs it
-        self._places = [arena.allocate(size) if arena else worker * size for worker in range(workers)]
+        # without an arena no other process needs it
+        if arena:
+            self._memory = None
+        else:
+            self._memory = bytearray(workers * size)
+        self._places = [
+            arena.allocate(size) if arena else worker * size
+            for worker in range(workers)
+        ]
         for worker in range(workers):
             self.clear(worker)
 
     def cells(self, worker: int) -> memoryview:
         """Return a worker's line as a memoryview of integers."""
         at = self._places[worker]
-        return memoryview(self._memory or self._arena.map)[at : at + 8 * len(CELL)].cast("q")
+        return memoryview(self._memory or self._arena.map)[
+            at : at + 8 * len(CELL)
+        ].cast("q")
 
     def lines(self, pids: Mapping[int, int] | None = None) -> list[Line]:
-        """Return all lines as they are now, with the process ids in ``pids`` in place of the workers' own."""
+        """Return all lines as they are now, with the process ids in ``pids`` in place
+        of the workers' own.
+        """
         lines = [Line(*self.cells(worker)) for worker in range(len(self._places))]
-        return lines if pids is None else [line._replace(pid=pids.get(at, line.pid)) for at, line in enumerate(lines)]
+        if pids is None:
+            return lines
+        return [
+            line._replace(pid=pids.get(at, line.pid)) for at, line in enumerate(lines)
+        ]
 
     def clear(self, worker: int) -> None:
         self.cells(worker)[:] = memoryview(bytes(8 * len(CELL))).cast("q")
 
     def move(self, worker: int) -> None:
-        """Use another line for ``worker`` from now on, because its predecessor may still write into the old one."""
+        """Use another line for ``worker`` from now on, because its predecessor may
+        still write into the old one.
+        """
         if self._arena is not None:
             self._left.append(self._places[worker])
             self._places[worker] = self._arena.allocate(LINE_BYTES)
         self.clear(worker)
 
     def go_private(self) -> None:
-        """Have this process write to a copy of the shared memory, in which the lines and the batches lie."""
+        """Have this process write to a copy of the shared memory, in which the lines
+        and the batches lie.
+        """
         if self._arena is not None:
             self._arena.go_private()
 
@@ -77,32 +110,46 @@ class Board:
 
 
 _LONGEST = 20_000  # characters of a stack
-_ASK = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else None  # a signal that nothing else uses
+# A signal that nothing else uses.
+_ASK = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else None
 
 
 class BlackBox(SharedFile):
-    """The file that workers write their stacks to; ``arm`` is called in a worker, the rest in the consumer process."""
+    """The file that workers write their stacks to; ``arm`` is called in a worker, the
+    rest in the consumer process.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._read_to = 0
 
     def arm(self) -> None:
-        """Have this process write its stack to the file when it crashes, and when ``ask`` sends its signal."""
+        """Have this process write its stack to the file when it crashes, and when
+        ``ask`` sends its signal.
+        """
         faulthandler.enable(self.fd)
         if _ASK is not None:
             faulthandler.register(_ASK, self.fd, all_threads=True, chain=False)
 
     def ask(self, pid: int) -> None:
-        """Ask process ``pid`` for its stack, which ``read`` returns once it has been written."""
-        if _ASK is not None and pid > 0:  # 0 would be the signal for our own process group
+        """Ask process ``pid`` for its stack, which ``read`` returns once it has been
+        written.
+        """
+        # 0 would be the signal for our own process group.
+        if _ASK is not None and pid > 0:
             with contextlib.suppress(OSError):
                 os.kill(pid, _ASK)
 
     def read(self) -> str:
-        """Return the stacks that workers have written since the last ``turn_over``, shortened if they are long."""
-        text = os.pread(self.fd, 1 << 20, self._read_to).decode(errors="replace").strip()
-        return text if len(text) <= _LONGEST else text[:_LONGEST] + "\n…"
+        """Return the stacks that workers have written since the last ``turn_over``,
+        shortened if they are long.
+        """
+        text = (
+            os.pread(self.fd, 1 << 20, self._read_to).decode(errors="replace").strip()
+        )
+        if len(text) <= _LONGEST:
+            return text
+        return text[:_LONGEST] + "\n…"
 
     def turn_over(self) -> None:
         """Have ``read`` skip what was written so far."""
@@ -112,6 +159,8 @@ class BlackBox(SharedFile):
 def thread_stack(native_id: int) -> str:
     """Return the stack of a thread of this process; empty if there is no such thread."""
     for thread in threading.enumerate():
-        if thread.native_id == native_id and thread.ident in (frames := sys._current_frames()):
+        if thread.native_id == native_id and thread.ident in (
+            frames := sys._current_frames()
+        ):
             return "".join(traceback.format_stack(frames[thread.ident]))[-_LONGEST:]
     return ""

@@ -1,8 +1,9 @@
 """Fetching without workers: the caller's own thread acts as the worker.
 
-An ordinary batch is fetched by a bare loop over its keys, any other by the code that all workers run.  Guarantees that
-the caller's random generators are left as they were, even after an error; that Ctrl-C and SystemExit are raised; and
-that samples fetched before one raised an error aren't fetched again.
+An ordinary batch is fetched by a bare loop over its keys, any other by the code that
+all workers run.  Guarantees that the caller's random generators are left as they were,
+even after an error; that Ctrl-C and SystemExit are raised; and that samples fetched
+before one raised an error aren't fetched again.
 """
 
 from __future__ import annotations
@@ -26,39 +27,62 @@ from .here import NONE, WorkerInfo, here
 from .sheets import Writer
 from .worker import Worker, call_hooks, settle_at
 
-_LEAST_KEPT, _MOST_KEPT = 1 << 20, 31 << 20  # bytes; glibc knows no larger blocks than of 32 MB
+# Bytes; glibc knows no larger blocks than of 32 MB.
+_LEAST_KEPT, _MOST_KEPT = 1 << 20, 31 << 20
 
 
 class CallersWorker:
-    """Fetches from one dataset in the caller's thread; with ``copies``, samples are copied as they come."""
+    """Fetches from one dataset in the caller's thread; with ``copies``, samples are
+    copied as they come.
+    """
 
-    def __init__(self, dataset: Any, worker_init: Any, rules: Rules, copies: bool) -> None:
+    def __init__(
+        self, dataset: Any, worker_init: Any, rules: Rules, copies: bool
+    ) -> None:
         cells = memoryview(bytearray(LINE_BYTES)).cast("q")
-        worker = Worker(WorkerInfo(0, 1, rules.seed, None, "serial"), rules, Writer(None, Held), cells)
+        worker = Worker(
+            WorkerInfo(0, 1, rules.seed, None, "serial"),
+            rules,
+            Writer(None, Held),
+            cells,
+        )
         try:
             settle_at(worker, dataset, copies=rules.batch_size > 1)
             call_hooks(worker.info, worker_init)
         except Exception as error:
-            raise WorkerStartError(f"worker 0 could not start: {with_traceback(error)}") from error
+            raise WorkerStartError(
+                f"worker 0 could not start: {with_traceback(error)}"
+            ) from error
         worker.copies |= copies
-        self._worker, self._dataset = worker, dataset
-        self._kept = _LEAST_KEPT  # bytes of a batch that glibc keeps memory for
+        self._worker = worker
+        self._dataset = dataset
+        # Bytes of a batch that glibc keeps memory for.
+        self._kept = _LEAST_KEPT
         self._callers = seeding.Kept()
-        self._is_list = type(dataset) in (list, tuple, range)  # reading it runs no code of the user's
-        # Where batches are lists of samples, rows read one by one would be views of the user's own columns.
-        self.gather = None if rules.as_samples else gather_of(dataset)
+        # Reading it runs no code of the user's.
+        self._is_list = type(dataset) in (list, tuple, range)
+        # Where batches are lists of samples, rows read one by one would be views of the
+        # user's own columns.
+        if rules.as_samples:
+            self.gather = None
+        else:
+            self.gather = gather_of(dataset)
 
     @property
     def is_plain(self) -> bool:
-        """True if samples are fetched one by one or gathered, without seeding generators and without copies."""
+        """True if samples are fetched one by one or gathered, without seeding
+        generators and without copies.
+        """
         if self.gather is not None:
             return True
         worker = self._worker
         return worker.reader is None and not (worker.seeds or worker.copies)
 
     def fetch(self, block: Block) -> Done:
-        worker, callers = self._worker, self._callers
-        outer, here.now = here.now, worker.frame
+        worker = self._worker
+        callers = self._callers
+        outer = here.now
+        here.now = worker.frame
         callers.keep()
         try:
             while True:
@@ -68,43 +92,61 @@ class CallersWorker:
                 worker.seeds |= drawn  # and this batch is fetched again
         finally:
             callers.restore()
-            here.now, worker.dataset = outer, self._dataset
+            here.now = outer
+            worker.dataset = self._dataset
 
     def keep_memory(self, nbytes: int) -> None:
-        """Have glibc keep the memory of a batch of ``nbytes`` and of its samples for the next ones.
+        """Have glibc keep the memory of a batch of ``nbytes`` and of its samples for
+        the next ones.
 
-        In the caller's own process no limit of glibc's is set. But it gives memory back only once twice as much lies
-        free as the largest block that was freed so far had, and a batch and its samples are just about that: the pages
-        of all of them would be new for each batch, a tenth of the time of decoding pictures.
+        In the caller's own process no limit of glibc's is set. But it gives memory back
+        only once twice as much lies free as the largest block that was freed so far
+        had, and a batch and its samples are just about that: the pages of all of them
+        would be new for each batch, a tenth of the time of decoding pictures.
         """
         if nbytes <= self._kept:
             return
         self._kept = nbytes
-        np.empty(min(nbytes * 3 // 2, _MOST_KEPT), np.uint8)  # freed at once, without a page of it being touched
+        # Freed at once, without a page of it being touched.
+        np.empty(min(nbytes * 3 // 2, _MOST_KEPT), np.uint8)
 
-    def read(self, keys: Any, seed: int, epoch: int, position: int) -> Sequence[Any] | None:
-        """Return the samples of a whole batch, or None if ``fetch`` must be called instead.
+    def read(
+        self, keys: Any, seed: int, epoch: int, position: int
+    ) -> Sequence[Any] | None:
+        """Return the samples of a whole batch, or None if ``fetch`` must be called
+        instead.
 
-        After an error ``fetch`` continues with the samples that came before it; otherwise it fetches all of them again.
+        After an error ``fetch`` continues with the samples that came before it;
+        otherwise it fetches all of them again.
         """
         if type(keys) is np.ndarray:
             keys = keys.tolist()
         if self._is_list:
-            with contextlib.suppress(Exception):  # an order sampler's keys may be missing in the list
-                return [*itemgetter(*keys)(self._dataset)] if len(keys) > 1 else [self._dataset[keys[0]]]
+            # An order sampler's keys may be missing in the list.
+            with contextlib.suppress(Exception):
+                if len(keys) > 1:
+                    return [*itemgetter(*keys)(self._dataset)]
+                return [self._dataset[keys[0]]]
             return None
-        worker, callers, rows = self._worker, self._callers, list[Any]()
-        dataset, frame, outer = worker.dataset, worker.frame, here.now
+        worker = self._worker
+        callers = self._callers
+        rows = list[Any]()
+        dataset = worker.dataset
+        frame = worker.frame
+        outer = here.now
         rest = iter(keys)
         first: Look | None = None
         problem: BaseException | None = None
         callers.keep()
         frame.at = lambda: (seed, epoch, position + len(rows))
-        frame.seeds, frame.beyond, frame.drawn = NONE, 0, None
+        frame.seeds = NONE
+        frame.beyond = 0
+        frame.drawn = None
         here.now = frame
         try:
             rows.append(dataset[next(rest)])
-            # A row that is a whole batch has no other beside it that could have been written over it.
+            # A row that is a whole batch has no other beside it that could have been
+            # written over it.
             if len(keys) > 1:
                 first = Look(rows[0])
             for key in rest:
@@ -112,7 +154,8 @@ class CallersWorker:
         except BaseException as error:
             problem = error
         finally:
-            here.now, frame.at = outer, None
+            here.now = outer
+            frame.at = None
             if drawn := callers.drawn():
                 callers.restore()
                 worker.seeds |= drawn
@@ -127,15 +170,28 @@ class CallersWorker:
         return None
 
     def give_again(self, samples: Iterable[Any], *errors: BaseException) -> None:
-        """Have the next fetch begin with ``samples``, which were fetched already, and then raise ``errors``."""
-        self._worker.dataset = _Begun(self._dataset, samples, errors) if samples or errors else self._dataset
+        """Have the next fetch begin with ``samples``, which were fetched already, and
+        then raise ``errors``.
+        """
+        if samples or errors:
+            self._worker.dataset = _Begun(self._dataset, samples, errors)
+        else:
+            self._worker.dataset = self._dataset
 
 
 class _Begun:
-    """Wraps a dataset; the first lookups return samples that were fetched already, or raise the error after them."""
+    """Wraps a dataset; the first lookups return samples that were fetched already, or
+    raise the error after them.
+    """
 
-    def __init__(self, dataset: Any, samples: Iterable[Any], errors: Iterable[BaseException]) -> None:
-        self._dataset, self._samples, self._errors = dataset, iter(samples), iter(errors)
+    def __init__(
+        self, dataset: Any, samples: Iterable[Any], errors: Iterable[BaseException]
+    ) -> None:
+        self._dataset, self._samples, self._errors = (
+            dataset,
+            iter(samples),
+            iter(errors),
+        )
 
     def __getitem__(self, key: Any) -> Any:
         for sample in self._samples:

@@ -1,4 +1,6 @@
-"""What this thread is fetching, and for which worker: for ``get_worker_info``, ``get_rng`` and seeding."""
+"""What this thread is fetching, and for which worker: for ``get_worker_info``,
+``get_rng`` and seeding.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ class WorkerInfo:
     """The worker that a dataset's code runs in.
 
     Attributes:
-        id: number of the worker, from 0 on; the replacement of a dead worker has the same.
+        id: number of the worker, from 0 on; the replacement of a dead worker has the
+            same.
         num_workers: number of workers.
         seed: seed of the iterator, or of the loader's epoch.
         dataset: the dataset, as this worker has it.
@@ -41,24 +44,33 @@ class WorkerInfo:
 
 
 class Frame:
-    """What a thread is fetching: its worker, the sample's place and seed.  As it is made, nothing is fetched."""
+    """What a thread is fetching: its worker, the sample's place and seed.  As it is
+    made, nothing is fetched.
+    """
 
     __slots__ = ("at", "beyond", "drawn", "hearer", "notices", "seeds", "worker")
 
     def __init__(self) -> None:
         self.worker: WorkerInfo | None = None
-        self.at: Callable[[], tuple[int, int, int]] | None = None  # returns the sample's seed, epoch and position
-        self.seeds = NONE  # the global generators that are seeded for each sample
-        self.beyond = 0  # the sample's number in a row that is made of several
-        self.drawn: Any = None  # the sample's place, and the generator that ``get_rng`` made for it
-        self.notices: list[str] = []  # warnings for the user, which the next answer takes along
-        self.hearer: Any = None  # the fetch, which records samples that fail within a row
+        # Returns the sample's seed, epoch and position.
+        self.at: Callable[[], tuple[int, int, int]] | None = None
+        # The global generators that are seeded for each sample.
+        self.seeds = NONE
+        # The sample's number in a row that is made of several.
+        self.beyond = 0
+        # The sample's place, and the generator that ``get_rng`` made for it.
+        self.drawn: Any = None
+        # Warnings for the user, which the next answer takes along.
+        self.notices: list[str] = []
+        # The fetch, which records samples that fail within a row.
+        self.hearer: Any = None
 
 
 class Here(threading.local):
     def __init__(self) -> None:
         self.now = Frame()
-        self.asked = False  # True once dataset code has called ``get_worker_info``
+        # True once dataset code has called ``get_worker_info``
+        self.asked = False
 
 
 here = Here()
@@ -83,31 +95,42 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 def was_asked() -> bool:
-    """True if dataset code has called ``get_worker_info`` since the last call of this function."""
-    asked, here.asked = here.asked, False
+    """True if dataset code has called ``get_worker_info`` since the last call of this
+    function.
+    """
+    asked = here.asked
+    here.asked = False
     return asked
 
 
-# -- a row that is made of several samples: those that fail are left out, and each has a fault of its own -----------
+# -- a row that is made of several samples: those that fail are left out, and each has a fault of its own
 
 
 class AllLeftOut(Exception):
-    """All samples of a row that is made of several have failed, and their faults are recorded."""
+    """All samples of a row that is made of several have failed, and their faults are
+    recorded.
+    """
 
 
 class NotOfASample(Exception):
-    """A row that is made of several samples has failed, though no sample has; the cause is the reason."""
+    """A row that is made of several samples has failed, though no sample has; the cause
+    is the reason.
+    """
 
 
 def leave_out(error: BaseException, key: Any, at: int) -> None:
-    """Record that sample number ``at`` of the row has failed; raise ``error`` again outside of a fetch."""
+    """Record that sample number ``at`` of the row has failed; raise ``error`` again
+    outside of a fetch.
+    """
     if here.now.hearer is None:
         raise error
     here.now.hearer.part(error, key, at)
 
 
 def let_pass(error: BaseException) -> None:
-    """Raise ``error`` again if it is Ctrl-C or the like in the caller's own thread, so no failure of a sample."""
+    """Raise ``error`` again if it is Ctrl-C or the like in the caller's own thread, so
+    no failure of a sample.
+    """
     if here.now.hearer is None:
         raise error
     here.now.hearer.let_pass(error)

@@ -1,8 +1,10 @@
-"""The setup of a worker process: its signals, its memory, its libraries' threads, and its end with the main process.
+"""The setup of a worker process: its signals, its memory, its libraries' threads, and
+its end with the main process.
 
-Runs in workers; ``limit_loaded_libraries`` also in the fork server.  Guarantees on Linux that the kernel kills the
-worker when the main process ends, even a worker that is stopped or never releases the GIL: each worker has the reading
-end of a pipe whose other end only the main process has.
+Runs in workers; ``limit_loaded_libraries`` also in the fork server.  Guarantees on
+Linux that the kernel kills the worker when the main process ends, even a worker that is
+stopped or never releases the GIL: each worker has the reading end of a pipe whose other
+end only the main process has.
 """
 
 from __future__ import annotations
@@ -25,15 +27,17 @@ from typing import Any
 
 from ..samples.tensors import torch_with
 
-# Variables with the numbers of the descriptors by which an MPI rank reaches its launcher.  In a worker these numbers
-# are other files', the fork server's say, and MPI would write there when a dataset imports it.
+# Variables with the numbers of the descriptors by which an MPI rank reaches its
+# launcher.  In a worker these numbers are other files', the fork server's say, and MPI
+# would write there when a dataset imports it.
 TO_THE_LAUNCHER = ("PMI_FD", "HYDI_CONTROL_FD")
 
 
 def settle_in(environment: dict[str, str]) -> None:
     """Set this process up as a worker, before the dataset is loaded."""
     global _user_decides
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who closes us
+    # Ctrl-C is for the caller, who closes us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -42,17 +46,20 @@ def settle_in(environment: dict[str, str]) -> None:
     for name in TO_THE_LAUNCHER:
         os.environ.pop(name, None)
     _user_decides = any(name in os.environ for name in _VARIABLES)
-    for name in _VARIABLES:  # for libraries that are loaded later
+    # For libraries that are loaded later.
+    for name in _VARIABLES:
         os.environ.setdefault(name, "1")
     _keep_memory()
-    with contextlib.suppress(OSError):  # to be killed first if memory runs out: workers can be replaced
+    # To be killed first if memory runs out: workers can be replaced.
+    with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def die_with_parent() -> None:
     """Have this process killed when the main process ends.
 
-    PR_SET_PDEATHSIG can't do it: it reports the end of the *thread* that started this process, or of the fork server.
+    PR_SET_PDEATHSIG can't do it: it reports the end of the *thread* that started this
+    process, or of the fork server.
     """
     pipe: Any = multiprocessing.parent_process().sentinel  # type: ignore[union-attr]
     try:
@@ -61,10 +68,14 @@ def die_with_parent() -> None:
         fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    except (ImportError, AttributeError, OSError):  # not Linux: a stuck worker stays
-        threading.Thread(target=_end_with, args=(pipe, None), name="mpiter-lifeline", daemon=True).start()
+    except (ImportError, AttributeError, OSError):
+        # Not Linux: a stuck worker stays.
+        threading.Thread(
+            target=_end_with, args=(pipe, None), name="mpiter-lifeline", daemon=True
+        ).start()
     else:
-        _end_with(pipe, 0)  # the main process may have ended already
+        # The main process may have ended already.
+        _end_with(pipe, 0)
 
 
 def _end_with(pipe: Any, timeout: float | None) -> None:
@@ -72,9 +83,13 @@ def _end_with(pipe: Any, timeout: float | None) -> None:
         os._exit(1)
 
 
-generation = 0  # counts the forks between this process and the first: asking for the process's number takes longer
-locks: weakref.WeakSet[Any] = weakref.WeakSet()  # free in a forked child, even if another thread of the parent held one
-ties: list[Callable[[], object]] = []  # each cuts one tie to the consumer, in a process that is forked from this worker
+# Counts the forks between this process and the first: asking for the process's number
+# takes longer.
+generation = 0
+# Free in a forked child, even if another thread of the parent held one.
+locks: weakref.WeakSet[Any] = weakref.WeakSet()
+# Each cuts one tie to the consumer, in a process that is forked from this worker.
+ties: list[Callable[[], object]] = []
 
 
 def _is_child() -> None:
@@ -88,7 +103,9 @@ def _is_child() -> None:
 
 
 def _leave_the_consumer() -> None:
-    """Cut all ties to the consumer: the dataset has forked this process from a worker, whose answers aren't its own."""
+    """Cut all ties to the consumer: the dataset has forked this process from a worker,
+    whose answers aren't its own.
+    """
     try:
         for cut in ties:
             cut()
@@ -104,38 +121,54 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_is_child)
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
-_LARGE = 32 << 20  # larger blocks of memory are returned to the system
+_M_TRIM_THRESHOLD = -1  # of <malloc.h>
+_M_MMAP_THRESHOLD = -3
+# Larger blocks of memory are returned to the system.
+_LARGE = 32 << 20
 _TUNABLES = ("GLIBC_TUNABLES", "MALLOC_TRIM_", "MALLOC_MMAP_", "MALLOC_TOP_PAD_")
-_KEPT = 128 << 20  # free bytes at the top of the heap: to crop a picture of 4000 x 3000 Pillow takes 87 MB
+# Free bytes at the top of the heap: to crop a picture of 4000 x 3000 Pillow takes 87
+# MB.
+_KEPT = 128 << 20
 
 
 def _keep_memory() -> None:
-    """Have glibc keep freed memory, instead of returning each decoded picture's to the system."""
+    """Have glibc keep freed memory, instead of returning each decoded picture's to the
+    system.
+    """
     is_told = any(name.startswith(_TUNABLES) for name in os.environ)
-    mallopt = None if is_told else getattr(ctypes.CDLL(None), "mallopt", None)
+    if is_told:
+        mallopt = None
+    else:
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE)
         mallopt(_M_TRIM_THRESHOLD, _KEPT)
 
 
-# -- numerical libraries get one thread: by default each worker would start as many as there are cores ----------------
+# -- numerical libraries get one thread: by default each worker would start as many as there are cores
 
-_VARIABLES = [f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")] + ["VECLIB_MAXIMUM_THREADS"]
+_VARIABLES = [
+    f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
+] + ["VECLIB_MAXIMUM_THREADS"]
 _user_decides = any(name in os.environ for name in _VARIABLES)
 
 
 def limit_loaded_libraries() -> None:
-    """Limit loaded libraries to one thread; called before the first block and after it, which may load more."""
+    """Limit loaded libraries to one thread; called before the first block and after it,
+    which may load more.
+    """
     if _user_decides:
         return
-    import threadpoolctl  # noqa: F401  before the modules are counted; it takes 10 ms, so not in each program
+    # Before the modules are counted; it takes 10 ms, so not in each program.
+    import threadpoolctl  # noqa: F401
 
     for library in _loaded_libraries(len(sys.modules)).lib_controllers:
         if library.num_threads != 1:
             library.set_num_threads(1)
-            if threading.active_count() == 1:  # or another thread might be using them
-                # after a fork OpenBLAS restarts its threads when it is told to use one: they would spin
+            # Or another thread might be using them.
+            if threading.active_count() == 1:
+                # after a fork OpenBLAS restarts its threads when it is told to use one:
+                # they would spin
                 with contextlib.suppress(AttributeError):
                     library.dynlib.blas_thread_shutdown_()
     if (cv2 := sys.modules.get("cv2")) is not None and hasattr(cv2, "setNumThreads"):
@@ -146,7 +179,9 @@ def limit_loaded_libraries() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _loaded_libraries(modules: int) -> Any:
-    """Look for loaded libraries, which takes some 20 ms; not again unless the number of ``modules`` has changed."""
+    """Look for loaded libraries, which takes some 20 ms; not again unless the number of
+    ``modules`` has changed.
+    """
     import threadpoolctl
 
     return threadpoolctl.ThreadpoolController()

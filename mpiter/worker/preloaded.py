@@ -1,9 +1,11 @@
-"""What the fork server imports before it forks the first worker, so that its workers needn't.
+"""What the fork server imports before it forks the first worker, so that its workers
+needn't.
 
-Runs in the fork server only.  Guarantees that a module which fails leaves the server as it was, and that what datasets
-need is kept only if a fork can share it: a thread would be missing in a worker, a file or a connection would have one
-place for all workers, and a random generator would give all workers the same numbers.  Otherwise the server ends, and
-the program starts one without these modules.
+Runs in the fork server only.  Guarantees that a module which fails leaves the server as
+it was, and that what datasets need is kept only if a fork can share it: a thread would
+be missing in a worker, a file or a connection would have one place for all workers, and
+a random generator would give all workers the same numbers.  Otherwise the server ends,
+and the program starts one without these modules.
 """
 
 from __future__ import annotations
@@ -21,25 +23,34 @@ from typing import Any
 
 from .home import limit_loaded_libraries
 
-REFUSED = 77  # the exit code of a server that has imported what can't be shared
-_FORKABLE = "jemalloc_bg_thd"  # the name of a thread that the library starts again after a fork
+# The exit code of a server that has imported what can't be shared.
+REFUSED = 77
+# The name of a thread that the library starts again after a fork.
+_FORKABLE = "jemalloc_bg_thd"
 
 
-def load(usual: Iterable[str], of_datasets: Sequence[str], argv: list[str]) -> list[str]:
-    """Import modules, those of datasets with the program's ``argv``; return those that are still to be imported: none.
+def load(
+    usual: Iterable[str], of_datasets: Sequence[str], argv: list[str]
+) -> list[str]:
+    """Import modules, those of datasets with the program's ``argv``; return those that
+    are still to be imported: none.
 
     Called in the command line of the server, which goes on with the list.
     """
     for name in usual:
-        with contextlib.suppress(BaseException):  # a worker that needs it will say so
+        # A worker that needs it will say so.
+        with contextlib.suppress(BaseException):
             importlib.import_module(name)
-    limit_loaded_libraries()  # once, for all workers
+    # Once, for all workers.
+    limit_loaded_libraries()
     if of_datasets:
-        ours, sys.argv = sys.argv, argv
+        ours = sys.argv
+        sys.argv = argv
         try:
             is_shareable = _load_for_all(of_datasets)
         except BaseException:
-            is_shareable = False  # a worker will raise it again, with its traceback
+            # A worker will raise it again, with its traceback.
+            is_shareable = False
         sys.argv = ours
         if not is_shareable:
             os._exit(REFUSED)
@@ -47,27 +58,40 @@ def load(usual: Iterable[str], of_datasets: Sequence[str], argv: list[str]) -> l
 
 
 def _load_for_all(names: Iterable[str]) -> bool:
-    """Import modules; return False if that has left something that forked processes can't share."""
-    threads, files, generators, known = _threads(), _files(), _generators(), set(sys.modules)
+    """Import modules; return False if that has left something that forked processes
+    can't share.
+    """
+    threads = _threads()
+    files = _files()
+    generators = _generators()
+    known = set(sys.modules)
     for name in names:
         importlib.import_module(name)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()  # or each worker would write what is left
+            # Or each worker would write what is left.
+            stream.flush()
     limit_loaded_libraries()
     if _threads() - threads or _files() - files:
         return False
     found = _generators()
     for name, module in list(sys.modules.items()):
-        if name not in known:  # torch's generators are none of the garbage collector's objects
-            found += filter(_is_generator, list(getattr(module, "__dict__", {}).values()))
-    seeded = getattr(sys.modules.get("torch"), "default_generator", None)  # by each worker
+        # Torch's generators are none of the garbage collector's objects.
+        if name not in known:
+            found += filter(
+                _is_generator, list(getattr(module, "__dict__", {}).values())
+            )
+    # By each worker
+    seeded = getattr(sys.modules.get("torch"), "default_generator", None)
     before = set(map(id, [*generators, seeded]))
     return all(id(one) in before for one in found)
 
 
 def _threads() -> Counter[str]:
-    names = (Path("/proc/self/task", task, "comm").read_text().strip() for task in os.listdir("/proc/self/task"))
+    names = (
+        Path("/proc/self/task", task, "comm").read_text().strip()
+        for task in os.listdir("/proc/self/task")
+    )
     return Counter(name for name in names if name != _FORKABLE)
 
 
@@ -75,7 +99,8 @@ def _files() -> set[str]:
     """Return what the descriptors of this process are open on."""
     found = set()
     for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the descriptor by which the folder was read
+        # The descriptor by which the folder was read.
+        with contextlib.suppress(OSError):
             found.add(f"{descriptor} {os.readlink(f'/proc/self/fd/{descriptor}')}")
     return found
 
@@ -87,4 +112,6 @@ def _generators() -> list[Any]:
 def _is_generator(value: Any) -> bool:
     """True for a random generator of Python, NumPy or torch."""
     kind = type(value)
-    return kind.__name__ in ("Generator", "RandomState") or issubclass(kind, random.Random)
+    return kind.__name__ in ("Generator", "RandomState") or issubclass(
+        kind, random.Random
+    )

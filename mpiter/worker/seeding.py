@@ -1,8 +1,10 @@
-"""Makes a sample's random draws depend only on seed, epoch and the sample's position (together its *place*).
+"""Makes a sample's random draws depend only on seed, epoch and the sample's position
+(together its *place*).
 
-This holds for ``get_rng()``, and, but for threads, for the global generators (random, numpy.random, torch if loaded).
-Whether a dataset draws from these is seen by comparing their *marks* (a cheap part of their state) before and after a
-block.  The first block that drew is fetched again, and from then on the generator is seeded for every sample.
+This holds for ``get_rng()``, and, but for threads, for the global generators (random,
+numpy.random, torch if loaded). Whether a dataset draws from these is seen by comparing
+their *marks* (a cheap part of their state) before and after a block.  The first block
+that drew is fetched again, and from then on the generator is seeded for every sample.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.random  # else NumPy loads it at the first draw, while workers start
+
+# Else NumPy loads it at the first draw, while workers start.
+import numpy.random
 
 from ..samples.tensors import torch_with
 from . import twister
 from .here import NONE, here
 
-GLOBALS = frozenset({"random", "numpy", "torch"})  # generators that code uses which doesn't call ``get_rng``
+# Generators that code uses which doesn't call ``get_rng``
+GLOBALS = frozenset({"random", "numpy", "torch"})
 _MERSENNE_WORDS = 624
 _PHILOX_WORDS = 4
 _STREAM = 0x5A3
@@ -30,7 +35,8 @@ _WORD = (1 << 64) - 1  # torch takes no longer seeds
 
 
 def get_rng() -> np.random.Generator:
-    """Return a generator for dataset code; its draws for a sample don't depend on the worker that fetches it.
+    """Return a generator for dataset code; its draws for a sample don't depend on the
+    worker that fetches it.
 
     Outside of a fetch, return an ordinary, unseeded generator.
 
@@ -50,28 +56,41 @@ def get_rng() -> np.random.Generator:
     key = _place(now.at)
     if now.drawn is None or now.drawn[0] != key:
         words = [number & (1 << 128) - 1 for number in key]
-        now.drawn = key, np.random.Generator(np.random.PCG64(np.random.SeedSequence([*words, _STREAM])))
+        now.drawn = (
+            key,
+            np.random.Generator(
+                np.random.PCG64(np.random.SeedSequence([*words, _STREAM]))
+            ),
+        )
     return now.drawn[1]  # type: ignore[no-any-return]
 
 
 def begin_anew() -> bool:
     """Forget the generator that ``get_rng`` has made; return True if there was one."""
     now = here.now
-    before, now.drawn = now.drawn, None
+    before = now.drawn
+    now.drawn = None
     return before is not None
 
 
 def seed_for(draws: bool) -> int:
-    """Return a seed from NumPy's global generator: drawn if ``draws``, else computed from its state."""
+    """Return a seed from NumPy's global generator: drawn if ``draws``, else computed
+    from its state.
+    """
     if draws:
         return int(np.random.randint(0, 1 << 63, dtype=np.int64))
     state = np.random.get_state(legacy=False)["state"]
     told = repr([np.asarray(value).tolist() for value in state.values()])
-    return int.from_bytes(hashlib.blake2b(told.encode(), digest_size=8).digest(), "little") >> 1
+    return (
+        int.from_bytes(hashlib.blake2b(told.encode(), digest_size=8).digest(), "little")
+        >> 1
+    )
 
 
 def step_to(beyond: int, seeds: bool = True) -> None:
-    """Use the place of sample number ``beyond`` of the row; with ``seeds``, seed the global generators for it."""
+    """Use the place of sample number ``beyond`` of the row; with ``seeds``, seed the
+    global generators for it.
+    """
     now = here.now
     now.beyond = beyond
     if seeds and now.seeds and now.at is not None:
@@ -79,7 +98,9 @@ def step_to(beyond: int, seeds: bool = True) -> None:
 
 
 def go_to(position: int, seeds: bool = True) -> None:
-    """Use ``position`` in place of the row's own; with ``seeds``, seed the global generators for it."""
+    """Use ``position`` in place of the row's own; with ``seeds``, seed the global
+    generators for it.
+    """
     if (at := here.now.at) is not None:
         step_to(position - at()[2], seeds)
 
@@ -89,13 +110,18 @@ def _place(at: Callable[[], tuple[int, int, int]]) -> tuple[int, int, int]:
     return seed, epoch, position + here.now.beyond
 
 
-def seed_globals(seed: int, epoch: int, position: int, which: frozenset[str] = GLOBALS) -> None:
+def seed_globals(
+    seed: int, epoch: int, position: int, which: frozenset[str] = GLOBALS
+) -> None:
     """Seed the global generators in ``which`` for a place."""
-    told = hashlib.blake2b(f"{seed} {epoch} {position}".encode(), digest_size=32).digest()
+    told = hashlib.blake2b(
+        f"{seed} {epoch} {position}".encode(), digest_size=32
+    ).digest()
     if "random" in which:
         random.seed(int.from_bytes(told[:8], "little"))
     if "numpy" in which:
-        np.random.seed(int.from_bytes(told[8:12], "little"))  # a longer seed, in an array, takes seven times as long
+        # A longer seed, in an array, takes seven times as long.
+        np.random.seed(int.from_bytes(told[8:12], "little"))
     if "torch" in which and (torch := torch_with("default_generator")) is not None:
         torch.default_generator.manual_seed(int.from_bytes(told[24:], "little") >> 1)
 
@@ -103,60 +129,94 @@ def seed_globals(seed: int, epoch: int, position: int, which: frozenset[str] = G
 def begin_with(seed: int, number: int) -> None:
     """Seed the global generators as torch seeds those of its worker ``number``.
 
-    Most datasets never see this: the place of a sample replaces it once they draw.  But ``worker_init`` draws from it,
-    and a dataset may make a generator of its own from ``torch.initial_seed()``.
+    Most datasets never see this: the place of a sample replaces it once they draw.  But
+    ``worker_init`` draws from it, and a dataset may make a generator of its own from
+    ``torch.initial_seed()``.
     """
     base = seed & _WORD
     of_worker = base + number & _WORD
     random.seed(of_worker)
-    np.random.seed(np.random.SeedSequence([number, base & 0xFFFFFFFF, base >> 32, 0]).generate_state(4))
+    np.random.seed(
+        np.random.SeedSequence(
+            [number, base & 0xFFFFFFFF, base >> 32, 0]
+        ).generate_state(4)
+    )
     if (torch := torch_with("default_generator")) is not None:
         torch.default_generator.manual_seed(of_worker)
 
 
 def globals_mark() -> tuple[Any, ...]:
-    """Return a mark that changes when global generators are drawn from; it is cheap, as every block compares two.
+    """Return a mark that changes when global generators are drawn from; it is cheap, as
+    every block compares two.
 
-    Of a Mersenne twister it has the index, and one word, which changes after 624 draws.  It lacks the normal number
-    that numpy may keep in reserve: ``seed_globals`` clears that, and ``Kept`` checks it separately.
+    Of a Mersenne twister it has the index, and one word, which changes after 624
+    draws.  It lacks the normal number that numpy may keep in reserve: ``seed_globals``
+    clears that, and ``Kept`` checks it separately.
     """
     torch = sys.modules.get("torch")
     torchs_own = getattr(torch, "default_generator", None)  # it may be half imported
-    torchs = None if torchs_own is None else twister.mark_of(torchs_own)
-    mine = random.getstate() if _own_words is None else (_own_words[0], _own_words[1], _own.gauss_next)
+    if torchs_own is None:
+        torchs = None
+    else:
+        torchs = twister.mark_of(torchs_own)
+    if _own_words is None:
+        mine = random.getstate()
+    else:
+        mine = (_own_words[0], _own_words[1], _own.gauss_next)
     generator = np.random.mtrand._rand._bit_generator
     words = _numpys_words(generator)
-    numpys = str(generator.state) if words is None else (words[_MERSENNE_WORDS], words[0])
+    if words is None:
+        numpys = str(generator.state)
+    else:
+        numpys = (words[_MERSENNE_WORDS], words[0])
     return mine, numpys, torchs
 
 
 def drawn_between(before: tuple[Any, ...], after: tuple[Any, ...]) -> frozenset[str]:
-    """Return the names of the generators that were used between two calls of ``globals_mark``, by its results."""
+    """Return the names of the generators that were used between two calls of
+    ``globals_mark``, by its results.
+    """
     if before == after:
         return NONE
     names = ("random", "numpy", "torch")
-    return frozenset(name for name, was, now in zip(names, before, after, strict=True) if was != now)
+    return frozenset(
+        name for name, was, now in zip(names, before, after, strict=True) if was != now
+    )
 
 
 def _words_at(address: int) -> memoryview:
-    return memoryview((ctypes.c_uint32 * (_MERSENNE_WORDS + 1)).from_address(address)).cast("B").cast("I")
+    return (
+        memoryview((ctypes.c_uint32 * (_MERSENNE_WORDS + 1)).from_address(address))
+        .cast("B")
+        .cast("I")
+    )
 
 
 @functools.lru_cache(maxsize=1)
 def _numpys_words(generator: Any) -> memoryview | None:
-    """Return a view of a Mersenne twister of NumPy's in memory, 624 words and the index; None for other generators."""
-    return _words_at(generator.ctypes.state_address) if type(generator) is np.random.MT19937 else None
+    """Return a view of a Mersenne twister of NumPy's in memory, 624 words and the
+    index; None for other generators.
+    """
+    if type(generator) is np.random.MT19937:
+        return _words_at(generator.ctypes.state_address)
+    return None
 
 
 _own = random.getstate.__self__  # type: ignore[attr-defined]
-_in_memory, (*_words, _index) = _words_at(id(_own) + object.__basicsize__), _own.getstate()[1]
-_own_words = _in_memory if _in_memory.tolist() == [_index, *_words] else None  # None: they aren't where we expect them
+_in_memory, (*_words, _index) = (
+    _words_at(id(_own) + object.__basicsize__),
+    _own.getstate()[1],
+)
+# None: they aren't where we expect them.
+_own_words = _in_memory if _in_memory.tolist() == [_index, *_words] else None
 
 
 def global_generators() -> dict[str, Any]:
     """Return the modules that have a global generator and are loaded, by name."""
     torch = torch_with("get_rng_state")
-    return {"random": random, "numpy": np.random} | ({} if torch is None else {"torch": torch})
+    return {"random": random, "numpy": np.random} | (
+        {} if torch is None else {"torch": torch}
+    )
 
 
 def state_of(generator: Any) -> Any:
@@ -167,21 +227,32 @@ def state_of(generator: Any) -> Any:
         return generator.get_state(legacy=False)
     if hasattr(generator, "getstate"):
         return generator.getstate()
-    return generator.get_rng_state() if hasattr(generator, "get_rng_state") else generator.get_state()
+    if hasattr(generator, "get_rng_state"):
+        return generator.get_rng_state()
+    return generator.get_state()
 
 
 def give_back(generator: Any, state: Any) -> None:
-    """Set the state of a generator, or of a module's; raise an error if ``state`` is damaged."""
+    """Set the state of a generator, or of a module's; raise an error if ``state`` is
+    damaged.
+    """
     if hasattr(generator, "setstate"):
         if not isinstance(state[2], (float, type(None))):
-            raise ValueError("the number in reserve is none")  # Python itself would fail only when it is drawn
+            # Python itself would fail only when it is drawn.
+            raise ValueError("the number in reserve is none")
         generator.setstate(state)
     elif hasattr(generator, "set_rng_state"):
         generator.set_rng_state(state)
     else:
-        if generator is np.random or isinstance(generator, (np.random.RandomState, np.random.Generator)):
-            # a larger position would have NumPy read behind a Mersenne twister's words, or Philox's buffer
-            places = (state["state"].get("pos", 0), _MERSENNE_WORDS), (state.get("buffer_pos", 0), _PHILOX_WORDS)
+        if generator is np.random or isinstance(
+            generator, (np.random.RandomState, np.random.Generator)
+        ):
+            # a larger position would have NumPy read behind a Mersenne twister's words,
+            # or Philox's buffer
+            places = (
+                (state["state"].get("pos", 0), _MERSENNE_WORDS),
+                (state.get("buffer_pos", 0), _PHILOX_WORDS),
+            )
             for position, most in places:
                 if not 0 <= position <= most:
                     raise ValueError(f"position {position} is not within 0 … {most}")
@@ -197,14 +268,20 @@ class Kept:
     def __init__(self) -> None:
         self._mark: tuple[Any, ...] = ()
         self._states: dict[str, Any] = {}
-        self._has_reserve = False  # numpy keeps a normal number, and taking it changes no mark
+        # Numpy keeps a normal number, and taking it changes no mark.
+        self._has_reserve = False
 
     def keep(self) -> None:
-        """Remember the present states; they are read only if a generator was used since the last call."""
+        """Remember the present states; they are read only if a generator was used since
+        the last call.
+        """
         mark = globals_mark()
         if mark != self._mark or self._has_reserve:
             self._mark = mark
-            self._states = {name: state_of(generator) for name, generator in global_generators().items()}
+            self._states = {
+                name: state_of(generator)
+                for name, generator in global_generators().items()
+            }
             self._has_reserve = bool(self._states["numpy"].get("has_gauss", 0))
 
     def drawn(self) -> frozenset[str]:
@@ -224,7 +301,9 @@ class Kept:
 
 
 def _gave_back_words(state: Any) -> bool:
-    """Set NumPy's global Mersenne twister in memory, which takes a tenth of the time; False if that can't be done."""
+    """Set NumPy's global Mersenne twister in memory, which takes a tenth of the time;
+    False if that can't be done.
+    """
     generator = np.random.mtrand._rand._bit_generator
     words = _numpys_words(generator)
     if words is None or state.get("has_gauss") or state["bit_generator"] != "MT19937":

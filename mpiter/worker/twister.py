@@ -1,7 +1,9 @@
-"""torch's global generator, looked at in memory: whether it was drawn from is asked twice for each batch.
+"""torch's global generator, looked at in memory: whether it was drawn from is asked
+twice for each batch.
 
-Reading its state through torch takes six times as long.  Where its words lie is tried with another generator of the
-same kind; if they aren't found there, or if a draw doesn't show, torch is asked instead.
+Reading its state through torch takes six times as long.  Where its words lie is tried
+with another generator of the same kind; if they aren't found there, or if a draw
+doesn't show, torch is asked instead.
 """
 
 from __future__ import annotations
@@ -14,11 +16,17 @@ import numpy as np
 
 from ..samples.tensors import torch_with
 
-_WORDS = 624  # of a Mersenne twister, four bytes each
-_BEFORE = 16  # bytes before them in memory: how many are left, whether it is seeded, and which comes next
-_RESERVE = 24  # bytes after them: the normal numbers that it keeps for later draws
-_TOLD = slice(24, 24 + 8 * _WORDS)  # where a state has the words, eight bytes each
-_SEARCHED = 256  # bytes of the generator in which they are looked for
+# Of a Mersenne twister, four bytes each.
+_WORDS = 624
+# Bytes before them in memory: how many are left, whether it is seeded, and which comes
+# next.
+_BEFORE = 16
+# Bytes after them: the normal numbers that it keeps for later draws.
+_RESERVE = 24
+# Where a state has the words, eight bytes each.
+_TOLD = slice(24, 24 + 8 * _WORDS)
+# Bytes of the generator in which they are looked for.
+_SEARCHED = 256
 
 Views = tuple[memoryview, memoryview]
 
@@ -34,7 +42,9 @@ def mark_of(generator: Any) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _views_of(generator: Any) -> Views | None:
-    """Return views of a generator's index with its first word, and of its reserve; None if they can't be trusted."""
+    """Return views of a generator's index with its first word, and of its reserve; None
+    if they can't be trusted.
+    """
     like = type(generator)()
     offset = _offset_in(like)
     if offset is None or not _shows_each_draw(like, _views_at(like, offset)):
@@ -43,7 +53,9 @@ def _views_of(generator: Any) -> Views | None:
 
 
 def _offset_in(generator: Any) -> int | None:
-    """Return where the words begin in a generator's memory, by comparing it with the state that torch tells."""
+    """Return where the words begin in a generator's memory, by comparing it with the
+    state that torch tells.
+    """
     address = getattr(generator, "_cdata", None)
     words = generator.get_state().numpy()[_TOLD]
     if address is None or len(words) < 8 * _WORDS:
@@ -61,7 +73,9 @@ def _views_at(generator: Any, offset: int) -> Views:
 
 
 def _shows_each_draw(generator: Any, views: Views) -> bool:
-    """Return True if each of several draws changes what the views show; some only take a number from the reserve."""
+    """Return True if each of several draws changes what the views show; some only take
+    a number from the reserve.
+    """
     torch = torch_with("randn")
     index, reserve = views
     for dtype in (torch.float64, torch.float32) * 2:

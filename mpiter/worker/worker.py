@@ -1,8 +1,10 @@
-"""The start of a worker: the initializer that every Pool runs once in each of its workers, and the worker's state.
+"""The start of a worker: the initializer that every Pool runs once in each of its
+workers, and the worker's state.
 
-Runs in workers.  Guarantees that a failure doesn't end the worker, which would be replaced and fail again: it is kept,
-and is the answer to the first block.  A process may serve several iterators at once, and each thread may be a worker.
-So every block names its dataset, and a registry has the worker for each dataset and thread.
+Runs in workers.  Guarantees that a failure doesn't end the worker, which would be
+replaced and fail again: it is kept, and is the answer to the first block.  A process
+may serve several iterators at once, and each thread may be a worker. So every block
+names its dataset, and a registry has the worker for each dataset and thread.
 """
 
 from __future__ import annotations
@@ -29,15 +31,20 @@ class Setup:
     """What a worker must know; sent to it once, when it starts."""
 
     dataset: int  # key in the registry
-    cargo: Any  # its ``open`` returns (dataset, worker_init)
+    # Its ``open`` returns (dataset, worker_init)
+    cargo: Any
     writer: Writer
     board: Board
-    box: BlackBox | None  # for the stacks of processes that crash or are stuck
+    # For the stacks of processes that crash or are stuck.
+    box: BlackBox | None
     rules: Rules
     backend: str
-    environment: dict[str, str] | None  # the caller's; None in a process that we haven't started
-    drawn: set[str] = field(default_factory=set)  # global generators that other workers have seen the dataset draw from
-    ended: Counter[int] = field(default_factory=Counter)  # workers that have ended, by their number
+    # The caller's; None in a process that we haven't started.
+    environment: dict[str, str] | None
+    # Global generators that other workers have seen the dataset draw from.
+    drawn: set[str] = field(default_factory=set)
+    # Workers that have ended, by their number.
+    ended: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(eq=False, slots=True)
@@ -50,17 +57,26 @@ class Worker:
     cells: memoryview  # this worker's line of the board
     dataset: Any = None
     reader: Reader | None = None  # fetches many samples at once
-    startup: str | None = None  # why it couldn't start, with the traceback
-    blocks: int = 0  # number of blocks that it has fetched
-    seeds: frozenset[str] = NONE  # global generators that the dataset draws from, as known so far
-    mark: Any = None  # of the global generators after the last block, see ``seeding.globals_mark``
-    copies: bool = False  # copy samples, because the dataset overwrites their memory
-    looked: float = -1.0  # when all samples of a block were last checked for that
+    # Why it couldn't start, with the traceback.
+    startup: str | None = None
+    # Number of blocks that it has fetched.
+    blocks: int = 0
+    # Global generators that the dataset draws from, as known so far.
+    seeds: frozenset[str] = NONE
+    # Of the global generators after the last block, see ``seeding.globals_mark``
+    mark: Any = None
+    # Copy samples, because the dataset overwrites their memory.
+    copies: bool = False
+    # When all samples of a block were last checked for that.
+    looked: float = -1.0
     frame: Frame = field(default_factory=Frame)  # what its thread is fetching
 
     def take_notices(self) -> tuple[str, ...]:
-        """Return and forget the warnings for the user that have come up since the last call."""
-        taken, self.frame.notices = tuple(self.frame.notices), []
+        """Return and forget the warnings for the user that have come up since the last
+        call.
+        """
+        taken = tuple(self.frame.notices)
+        self.frame.notices = []
         return taken
 
     @property
@@ -83,21 +99,28 @@ def forget(dataset: int) -> None:
 
 
 def worker_for(dataset: int) -> Worker:
-    """Return this thread's worker for a dataset, or the process's if this thread has none."""
+    """Return this thread's worker for a dataset, or the process's if this thread has
+    none.
+    """
     workers = _registry[dataset]
     return workers.get(threading.get_ident()) or next(iter(workers.values()))
 
 
 def begin(setup: Setup, number: int) -> None:
-    """Become worker ``number``; a failure is kept, never raised, unless in a process forked from the worker."""
-    rules, is_ours = setup.rules, setup.environment is not None  # a process that we have started and will end
+    """Become worker ``number``; a failure is kept, never raised, unless in a process
+    forked from the worker.
+    """
+    # A process that we have started and will end.
+    rules = setup.rules
+    is_ours = setup.environment is not None
     born = home.generation
     cells = setup.board.cells(number)
     cells[CELL.pid], cells[CELL.block] = threading.get_native_id(), -1
     info = WorkerInfo(number, rules.workers, rules.seed, None, setup.backend)
     worker = Worker(info, rules, setup.writer, cells, seeds=frozenset(setup.drawn))
     _registry.setdefault(setup.dataset, {})[threading.get_ident()] = worker
-    imports = is_ours  # it isn't in the program's process, and is about to open the dataset
+    # It isn't in the program's process, and is about to open the dataset.
+    imports = is_ours
     try:
         if is_ours:
             home.die_with_parent()
@@ -109,7 +132,8 @@ def begin(setup: Setup, number: int) -> None:
         imports = False
         settle_at(worker, dataset, copies=rules.in_process)
         if not rules.in_process:
-            # A replacement is to draw other numbers than those that may have ended the worker before it.
+            # A replacement is to draw other numbers than those that may have ended the
+            # worker before it.
             seeding.begin_with(rules.seed, number + rules.workers * setup.ended[number])
         call_hooks(worker.info, worker_init)
         if is_ours:
@@ -122,22 +146,29 @@ def begin(setup: Setup, number: int) -> None:
 
 
 def settle_at(worker: Worker, dataset: Any, copies: bool) -> None:
-    """Find out how to read ``dataset``; with ``copies``, samples are copied if it says that it isn't repeatable."""
+    """Find out how to read ``dataset``; with ``copies``, samples are copied if it says
+    that it isn't repeatable.
+    """
     theirs = users(dataset)
     worker.dataset, worker.reader = dataset, reader_of(dataset)
     worker.info = worker.frame.worker = replace(worker.info, dataset=theirs)
     if any(getattr(one, "repeatable", True) is False for one in (dataset, theirs)):
-        worker.seeds = seeding.GLOBALS  # can't be fetched twice to find out
+        # Can't be fetched twice to find out.
+        worker.seeds = seeding.GLOBALS
         worker.copies = copies
-    was_asked()  # forget a call in the process that we were forked from
+    # Forget a call in the process that we were forked from.
+    was_asked()
 
 
 def call_hooks(info: WorkerInfo, worker_init: Any) -> None:
-    """Call the user's ``worker_init``, then the method of this name of the dataset's class, if there is one.
+    """Call the user's ``worker_init``, then the method of this name of the dataset's
+    class, if there is one.
 
-    It is looked up in the class, because instances of wrappers may seem to have any attribute.
+    It is looked up in the class, because instances of wrappers may seem to have any
+    attribute.
     """
-    outer, here.now.worker = here.now.worker, info
+    outer = here.now.worker
+    here.now.worker = info
     try:
         if worker_init is not None:
             worker_init(info)

@@ -24,7 +24,9 @@ MANY = {
     "images": IMAGES,
     "labels": LABELS.astype(">i2"),
     "strings": np.array([f"sample {i}" for i in range(50)]),
-    "records": np.array([(i, i / 2) for i in range(50)], dtype=[("a", "i4"), ("b", "f8")]),
+    "records": np.array(
+        [(i, i / 2) for i in range(50)], dtype=[("a", "i4"), ("b", "f8")]
+    ),
     "dates": np.arange(50).astype("M8[D]"),
     "objects": np.array([None, *range(49)], dtype=object),
     "transposed": IMAGES.transpose(0, 2, 1),
@@ -57,7 +59,9 @@ def epoch(dataset: Any, **options: Any) -> list[Any]:
 
 @every_backend
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_columns_are_a_dataset_of_their_rows(options: dict[str, Any], table: Any) -> None:
+def test_columns_are_a_dataset_of_their_rows(
+    options: dict[str, Any], table: Any
+) -> None:
     assert epoch(table, **options) == epoch(OneByOne(table), n_processes=0)
 
 
@@ -76,14 +80,17 @@ def test_a_mapped_file_is_a_dataset(tmp_path: Any) -> None:
     mapped = np.memmap(tmp_path / "images", np.float32, "r", shape=IMAGES.shape)
     for table in (mapped, (mapped, LABELS)):
         plain_table = (IMAGES, LABELS) if isinstance(table, tuple) else IMAGES
-        assert epoch(table, n_processes=2) == epoch(OneByOne(plain_table), n_processes=0)
+        assert epoch(table, n_processes=2) == epoch(
+            OneByOne(plain_table), n_processes=0
+        )
 
 
 class Several:
     """torch's protocol."""
 
     def __init__(self, wrong: str = "") -> None:
-        self.wrong, self.calls = wrong, 0
+        self.wrong = wrong
+        self.calls = 0
 
     def __len__(self) -> int:
         return 50
@@ -110,7 +117,9 @@ class Several:
 
 @every_backend
 def test_getitems_is_asked_where_it_is_offered(options: dict[str, Any]) -> None:
-    assert epoch(Several(), **options) == epoch([(i, 0) for i in range(50)], n_processes=0)
+    assert epoch(Several(), **options) == epoch(
+        [(i, 0) for i in range(50)], n_processes=0
+    )
 
 
 def test_getitems_is_called_once_for_many() -> None:
@@ -119,7 +128,10 @@ def test_getitems_is_called_once_for_many() -> None:
     assert dataset.calls == 7
 
 
-@pytest.mark.parametrize("wrong", ["raises", "too few", "draws", "draws globally", "a mapping", "a generator"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["raises", "too few", "draws", "draws globally", "a mapping", "a generator"],
+)
 def test_what_getitems_gets_wrong_is_put_right_one_by_one(wrong: str) -> None:
     class Single(Several):
         __getitems__ = None  # type: ignore[assignment]

@@ -1,4 +1,6 @@
-"""Columns without workers: gathered in one copy, they are what stacking the samples gives."""
+"""Columns without workers: gathered in one copy, they are what stacking the samples
+gives.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,14 @@ COLUMNS = {
     "numbers": (RNG.random(LENGTH, np.float32), np.arange(LENGTH)),
     "blocks": (WIDE, np.arange(LENGTH) % 2 == 0),
     "transposed": (WIDE.transpose(0, 2, 3, 1), np.arange(LENGTH)[::-1]),
-    "columns first": (np.asfortranarray(RNG.random((LENGTH, 5))), np.arange(2 * LENGTH)[::2]),
-    "dates": (np.arange("2020-01", "2023-05", dtype="M8[M]"), np.arange(LENGTH).astype("m8[s]")),
+    "columns first": (
+        np.asfortranarray(RNG.random((LENGTH, 5))),
+        np.arange(2 * LENGTH)[::2],
+    ),
+    "dates": (
+        np.arange("2020-01", "2023-05", dtype="M8[M]"),
+        np.arange(LENGTH).astype("m8[s]"),
+    ),
     "big-endian": (np.arange(LENGTH, dtype=">i4"), np.arange(LENGTH)),
     "texts": (np.array([f"{i}" for i in range(LENGTH)]), np.arange(LENGTH)),
     "a list": (np.arange(LENGTH), [f"{i}" for i in range(LENGTH)]),
@@ -43,7 +51,9 @@ class Rows:
     def __getitem__(self, index):
         if isinstance(self.columns, dict):
             return {name: column[index] for name, column in self.columns.items()}
-        return tuple.__new__(type(self.columns), [column[index] for column in self.columns])
+        return tuple.__new__(
+            type(self.columns), [column[index] for column in self.columns]
+        )
 
 
 def _parts(batch):
@@ -53,8 +63,12 @@ def _parts(batch):
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("name", COLUMNS)
 def test_columns_are_what_stacking_their_rows_gives(name, shuffle):
-    taking = partial(mpiter.batches, batch_size=7, n_processes=0, shuffle=shuffle, seed=1, epochs=2)
-    for batch, wanted in zip(taking(COLUMNS[name]), taking(Rows(COLUMNS[name])), strict=True):
+    taking = partial(
+        mpiter.batches, batch_size=7, n_processes=0, shuffle=shuffle, seed=1, epochs=2
+    )
+    for batch, wanted in zip(
+        taking(COLUMNS[name]), taking(Rows(COLUMNS[name])), strict=True
+    ):
         assert type(batch) is type(wanted)
         for part, other in zip(_parts(batch), _parts(wanted), strict=True):
             assert type(part) is type(other)
@@ -68,7 +82,8 @@ def test_columns_are_what_stacking_their_rows_gives(name, shuffle):
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_batch_is_the_users_own_memory(shuffle):
-    x, y = np.zeros((LENGTH, 3)), np.zeros(LENGTH)
+    x = np.zeros((LENGTH, 3))
+    y = np.zeros(LENGTH)
     for batch in mpiter.batches((x, y), 8, n_processes=0, shuffle=shuffle, epochs=2):
         for part in batch:
             part += 1
@@ -78,7 +93,8 @@ def test_a_batch_is_the_users_own_memory(shuffle):
 
 
 def test_a_list_of_rows_is_the_users_own_memory_in_each_batch():
-    x, y = np.zeros((LENGTH, 3)), np.zeros(LENGTH)
+    x = np.zeros((LENGTH, 3))
+    y = np.zeros(LENGTH)
     for batch in mpiter.SerialIterator((x, y), 8, repeat=False, shuffle=False):
         for row, _ in batch:
             row += 1
@@ -98,7 +114,9 @@ def test_the_error_of_a_row_that_is_not_there_names_it():
     def sampler(order, position):
         return np.where(order == 20, LENGTH + 3, order)
 
-    stream = mpiter.batches((WIDE, np.arange(LENGTH)), 8, n_processes=0, order_sampler=sampler)
+    stream = mpiter.batches(
+        (WIDE, np.arange(LENGTH)), 8, n_processes=0, order_sampler=sampler
+    )
     with pytest.raises(IndexError) as caught:
         list(stream)
     assert f"dataset[{LENGTH + 3}]" in "".join(caught.value.__notes__)
@@ -111,15 +129,25 @@ def test_keys_that_are_no_numbers_of_rows_give_what_the_columns_give_for_them():
         assert batch[0].shape == (8, 4, 2)
     marks = [True, False] * 16
     with pytest.raises(mpiter.errors.UnevenSamples):
-        list(mpiter.DataLoader((np.zeros((8, 2))[:, ::-1], np.zeros(8)), 8, sampler=marks))
+        list(
+            mpiter.DataLoader(
+                (np.zeros((8, 2))[:, ::-1], np.zeros(8)), 8, sampler=marks
+            )
+        )
 
 
-@pytest.mark.parametrize("key", [lambda at: (at,), lambda at: (at, 1), lambda at: [at, 1]])
+@pytest.mark.parametrize(
+    "key", [lambda at: (at,), lambda at: (at, 1), lambda at: [at, 1]]
+)
 @pytest.mark.parametrize("columns", [(WIDE, WIDE), {"x": WIDE, "y": WIDE[::-1]}])
-def test_keys_that_are_tuples_or_lists_give_what_the_columns_give_for_them(columns, key):
+def test_keys_that_are_tuples_or_lists_give_what_the_columns_give_for_them(
+    columns, key
+):
     keys = [*map(key, range(20))]
     for batch, wanted in zip(
-        mpiter.DataLoader(columns, 4, sampler=keys), mpiter.DataLoader(Rows(columns), 4, sampler=keys), strict=True
+        mpiter.DataLoader(columns, 4, sampler=keys),
+        mpiter.DataLoader(Rows(columns), 4, sampler=keys),
+        strict=True,
     ):
         for part, other in zip(_parts(batch), _parts(wanted), strict=True):
             assert np.array_equal(part, other)
@@ -128,13 +156,20 @@ def test_keys_that_are_tuples_or_lists_give_what_the_columns_give_for_them(colum
 @pytest.mark.torch
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_tensors_are_gathered_as_torch_collates_them(shape):
-    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
     from torch.utils.data import DataLoader, TensorDataset
 
     from mpiter.torch import DataLoader as Ours
 
     strided = torch.rand(2 * LENGTH, *shape)[::2]
-    parts = torch.rand(LENGTH, *shape), torch.arange(LENGTH), strided, torch.rand(LENGTH, *shape).bfloat16()
+    parts = (
+        torch.rand(LENGTH, *shape),
+        torch.arange(LENGTH),
+        strided,
+        torch.rand(LENGTH, *shape).bfloat16(),
+    )
     for tensors in (parts, parts[:3]):
         dataset = TensorDataset(*tensors)
         torch.manual_seed(4)
@@ -151,8 +186,12 @@ def test_tensors_are_gathered_as_torch_collates_them(shape):
 
 
 @pytest.mark.torch
-def test_a_way_to_collate_tensors_that_the_program_has_registered_is_taken_in_each_batch(monkeypatch):
-    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+def test_a_way_to_collate_tensors_that_the_program_has_registered_is_taken_in_each_batch(
+    monkeypatch,
+):
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
     from torch.utils.data import TensorDataset, _utils
 
     from mpiter.torch import DataLoader
@@ -166,7 +205,9 @@ def test_a_way_to_collate_tensors_that_the_program_has_registered_is_taken_in_ea
 
 @pytest.mark.torch
 def test_rows_that_a_tensor_dataset_has_no_more_are_an_error():
-    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
     dataset = torch.utils.data.TensorDataset(torch.arange(LENGTH))
     stream = mpiter.batches(dataset, 8, n_processes=0, shuffle=False)
     assert [len(next(stream)[0]) for _ in range(3)] == [8, 8, 8]
@@ -177,9 +218,13 @@ def test_rows_that_a_tensor_dataset_has_no_more_are_an_error():
 
 @pytest.mark.torch
 def test_a_subset_is_read_by_the_indices_that_it_has_now():
-    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
     indices = [*range(16)]
-    subset = torch.utils.data.Subset(torch.utils.data.TensorDataset(torch.arange(LENGTH)), indices)
+    subset = torch.utils.data.Subset(
+        torch.utils.data.TensorDataset(torch.arange(LENGTH)), indices
+    )
     stream = mpiter.batches(subset, 4, n_processes=0, shuffle=False)
     assert next(stream)[0].tolist() == [0, 1, 2, 3]
     indices[4:8] = [7, -1, 7, 5]
@@ -191,8 +236,11 @@ def test_a_subset_is_read_by_the_indices_that_it_has_now():
 
 @pytest.mark.torch
 def test_tensors_in_columns_come_as_tensors():
-    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
-    x, y = torch.arange(LENGTH), np.arange(LENGTH)
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
+    x = torch.arange(LENGTH)
+    y = np.arange(LENGTH)
     for xs, ys in mpiter.batches((x, y), 8, n_processes=0, seed=0, epochs=2):
         assert isinstance(xs, torch.Tensor)
         assert isinstance(ys, np.ndarray)

@@ -15,14 +15,16 @@ from ways import iterator
 
 import mpiter
 
-ROWS, BATCH = 40, 6
+ROWS = 40
+BATCH = 6
 
 
 class Rows:
     """Opens its database in ``worker_init``, which runs once in each worker."""
 
     def __init__(self, path):
-        self.path, self.file = path, None
+        self.path = path
+        self.file = None
         with contextlib.closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("create table rows (i integer primary key, a, b, c)")
             rows = [(i, 3 * i, 3 * i + 1, 3 * i + 2) for i in range(ROWS)]
@@ -38,14 +40,22 @@ class Rows:
         return ROWS
 
     def __getitem__(self, i):
-        return np.array(self.file.execute("select a, b, c from rows where i = ?", (int(i),)).fetchone()), i
+        return np.array(
+            self.file.execute(
+                "select a, b, c from rows where i = ?", (int(i),)
+            ).fetchone()
+        ), i
 
 
 class OnFirstUse:
-    """Opens its HDF5 file on first use in a process; ``__getstate__`` leaves the handle behind."""
+    """Opens its HDF5 file on first use in a process; ``__getstate__`` leaves the handle
+    behind.
+    """
 
     def __init__(self, path):
-        self.path, self.file, self.pid = path, None, None
+        self.path = path
+        self.file = None
+        self.pid = None
         h5py = pytest.importorskip("h5py", reason="h5py is not installed")
         with h5py.File(path, "w") as file:
             file["rows"] = np.arange(ROWS * 3).reshape(ROWS, 3)
@@ -73,14 +83,20 @@ def checked(dataset, **options):
     assert seen == {i: [3 * i, 3 * i + 1, 3 * i + 2] for i in range(ROWS)}
 
 
-@pytest.mark.parametrize(("method", "kind"), [("fork", OnFirstUse), ("forkserver", OnFirstUse), ("forkserver", Rows)])
-def test_a_dataset_on_an_open_file_works_in_every_worker_and_without(tmp_path, method, kind):
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [("fork", OnFirstUse), ("forkserver", OnFirstUse), ("forkserver", Rows)],
+)
+def test_a_dataset_on_an_open_file_works_in_every_worker_and_without(
+    tmp_path, method, kind
+):
     dataset = kind(str(tmp_path / "rows"))
     checked(dataset, backend=mpiter.Process(method))
     assert dataset.file is None
     checked(dataset, backend="serial")
     mine = dataset.file
-    if kind is OnFirstUse:  # which is in use here now, and may travel even so
+    # Which is in use here now, and may travel even so.
+    if kind is OnFirstUse:
         checked(dataset, backend=mpiter.Process(method))
         assert dataset.file is mine
         assert dataset[7][0].tolist() == [21, 22, 23]
@@ -107,28 +123,53 @@ class Holds:
         return i
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
+# Fork from a process with threads.
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_what_cannot_be_pickled_is_forked_with_a_warning_at_the_users_line_where_nothing_else_was_asked_for():
     it = iterator(Holds(threading.Lock()), 3, shuffle=False, n_processes=1)
-    with it, pytest.warns(RuntimeWarning, match=r"dataset\.deep\['in'\]\[0\].*lock.*Forking") as told:
+    with (
+        it,
+        pytest.warns(
+            RuntimeWarning, match=r"dataset\.deep\['in'\]\[0\].*lock.*Forking"
+        ) as told,
+    ):
         assert next(it) == [0, 1, 2]
-    assert [one.filename for one in told if one.category is RuntimeWarning] == [__file__]
+    assert [one.filename for one in told if one.category is RuntimeWarning] == [
+        __file__
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_what_is_open_in_a_dataset_is_refused_by_its_path_and_forked_only_if_asked(tmp_path):
-    files = {"sqlite": Rows(str(tmp_path / "rows")).open, "hdf5": OnFirstUse(str(tmp_path / "more")).open}
+def test_what_is_open_in_a_dataset_is_refused_by_its_path_and_forked_only_if_asked(
+    tmp_path,
+):
+    files = {
+        "sqlite": Rows(str(tmp_path / "rows")).open,
+        "hdf5": OnFirstUse(str(tmp_path / "more")).open,
+    }
     for kind, opens in {**OPEN, **files}.items():
         is_handle = kind != "connection"
         with (
             contextlib.closing(opens()) as thing,
-            iterator(Holds(thing), 3, n_processes=1, backend=mpiter.Process(None if is_handle else "spawn")) as it,
-            pytest.raises(mpiter.errors.DatasetNotPicklable, match=r"dataset\.deep\['in'\]\[0\].*worker_init") as told,
+            iterator(
+                Holds(thing),
+                3,
+                n_processes=1,
+                backend=mpiter.Process(None if is_handle else "spawn"),
+            ) as it,
+            pytest.raises(
+                mpiter.errors.DatasetNotPicklable,
+                match=r"dataset\.deep\['in'\]\[0\].*worker_init",
+            ) as told,
         ):
             next(it)
         assert told.value.is_handle == is_handle, kind
     with socket.socket() as thing:
-        options = {"shuffle": False, "n_processes": 1, "backend": mpiter.Process("fork")}
+        options = {
+            "shuffle": False,
+            "n_processes": 1,
+            "backend": mpiter.Process("fork"),
+        }
         with iterator(Holds(thing), 3, **options) as it:
             assert next(it) == [0, 1, 2]
 
@@ -147,7 +188,10 @@ class ReturnsThem(Holds):
 def test_what_is_open_in_a_sample_is_refused_by_its_path():
     with iterator(ReturnsThem(), 1, shuffle=False, n_processes=1) as it:
         for at in range(len(OPEN)):
-            with pytest.raises(mpiter.errors.SampleNotSendable, match=rf"dataset\[{at}\]\['open'\]\[0\]"):
+            with pytest.raises(
+                mpiter.errors.SampleNotSendable,
+                match=rf"dataset\[{at}\]\['open'\]\[0\]",
+            ):
                 next(it)
         assert next(it) == [{"i": len(OPEN), "open": []}]
 
@@ -156,7 +200,10 @@ def test_a_handle_is_found_behind_what_else_cannot_be_pickled(tmp_path):
     with (
         open(tmp_path / "data", "wb", buffering=0) as file,
         iterator(Holds([threading.Lock(), file]), 3, n_processes=1) as it,
-        pytest.raises(mpiter.errors.DatasetNotPicklable, match=r"\['in'\]\[0\]\[1\] \(FileIO\).*would share") as told,
+        pytest.raises(
+            mpiter.errors.DatasetNotPicklable,
+            match=r"\['in'\]\[0\]\[1\] \(FileIO\).*would share",
+        ) as told,
     ):
         next(it)
     assert told.value.is_handle

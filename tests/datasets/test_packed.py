@@ -1,4 +1,6 @@
-"""Many small objects in one piece of memory: what comes back, which processes share it, how it travels."""
+"""Many small objects in one piece of memory: what comes back, which processes share it,
+how it travels.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,13 @@ import mpiter
 from mpiter import Packed
 from mpiter.datasets import packed, ship
 
-ITEMS: list[Any] = [{"name": f"{number}.jpg", "box": (number, 1), "tags": ["a"] * (number % 3)} for number in range(50)]
+ITEMS: list[Any] = [
+    {"name": f"{number}.jpg", "box": (number, 1), "tags": ["a"] * (number % 3)}
+    for number in range(50)
+]
 
 
-# -- what comes back ---------------------------------------------------------------------------------------------------
+# -- what comes back -------------------------------------------------------------------
 
 
 @settings(max_examples=30)
@@ -46,11 +51,53 @@ class Number(float): ...
 
 
 CORNERS: list[Any] = [
-    *({}, [{}], (), ((),), [()], {"a": {"b": [1, (2,)]}}, {2: "a", "b": 1, None: 3, 1.5: 4, b"k": 5, False: 6}),
-    *({(1, 2): 3}, (1 << 64) - 1, 1 << 64, -(1 << 63), -(1 << 63) - 1, [1 << 80], [True, 1, 1.0], True),
-    *(float("nan"), -0.0, {"a": Number(1)}, Number("inf"), np.float64(1.5), [np.int8(3)], 1j, range(3), {1, 2}),
-    *("\ud800", {"\udcff": 1}, Text("a"), {Text("a"): 1}, b"\xc1", b"", bytearray(b"ab"), {"a": [bytearray(b"ab")]}),
-    *(msgpack.ExtType(5, b"ab"), [msgpack.Timestamp(1, 2)], Pair(1, 2), [Pair([1], (2,))], np.arange(3, dtype=">i2")),
+    *(
+        {},
+        [{}],
+        (),
+        ((),),
+        [()],
+        {"a": {"b": [1, (2,)]}},
+        {2: "a", "b": 1, None: 3, 1.5: 4, b"k": 5, False: 6},
+    ),
+    *(
+        {(1, 2): 3},
+        (1 << 64) - 1,
+        1 << 64,
+        -(1 << 63),
+        -(1 << 63) - 1,
+        [1 << 80],
+        [True, 1, 1.0],
+        True,
+    ),
+    *(
+        float("nan"),
+        -0.0,
+        {"a": Number(1)},
+        Number("inf"),
+        np.float64(1.5),
+        [np.int8(3)],
+        1j,
+        range(3),
+        {1, 2},
+    ),
+    *(
+        "\ud800",
+        {"\udcff": 1},
+        Text("a"),
+        {Text("a"): 1},
+        b"\xc1",
+        b"",
+        bytearray(b"ab"),
+        {"a": [bytearray(b"ab")]},
+    ),
+    *(
+        msgpack.ExtType(5, b"ab"),
+        [msgpack.Timestamp(1, 2)],
+        Pair(1, 2),
+        [Pair([1], (2,))],
+        np.arange(3, dtype=">i2"),
+    ),
     *("x" * 70_000, list(range(70_000))),
 ]
 
@@ -83,9 +130,16 @@ def test_classes_and_functions_of_no_name() -> None:
     assert (function(), number) == (3, 4)
 
 
-# -- a sequence --------------------------------------------------------------------------------------------------------
+# -- a sequence ------------------------------------------------------------------------
 
-SLICES = [slice(3, 7), slice(None, None, -1), slice(-5, None), slice(40, 5, -7), slice(60, 70), slice(None)]
+SLICES = [
+    slice(3, 7),
+    slice(None, None, -1),
+    slice(-5, None),
+    slice(40, 5, -7),
+    slice(60, 70),
+    slice(None),
+]
 
 
 def test_slices_are_those_of_a_list_on_the_same_memory() -> None:
@@ -103,7 +157,12 @@ def test_slices_are_those_of_a_list_on_the_same_memory() -> None:
 
 def test_it_is_a_sequence_like_a_list() -> None:
     mine = Packed(ITEMS)
-    assert (len(mine), mine[0], mine[-1], mine[np.int64(7)]) == (50, ITEMS[0], ITEMS[-1], ITEMS[7])
+    assert (len(mine), mine[0], mine[-1], mine[np.int64(7)]) == (
+        50,
+        ITEMS[0],
+        ITEMS[-1],
+        ITEMS[7],
+    )
     assert list(reversed(mine)) == ITEMS[::-1]
     assert ITEMS[20] in mine
     assert "nothing" not in mine
@@ -129,14 +188,16 @@ def test_it_is_read_only_and_what_it_gives_is_the_callers() -> None:
         mine.anything = 1
 
 
-# -- making one --------------------------------------------------------------------------------------------------------
+# -- making one ------------------------------------------------------------------------
 
 
 class Seen(list):  # type: ignore[type-arg]
     """A list that can be looked for."""
 
 
-def test_a_generators_items_never_stand_in_memory_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_generators_items_never_stand_in_memory_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(packed, "_AT_ONCE", 100)
     alive: list[weakref.ref[Any]] = []
 
@@ -154,30 +215,39 @@ def test_a_generators_items_never_stand_in_memory_together(monkeypatch: pytest.M
 def test_an_item_that_cannot_be_packed_is_named_by_its_place() -> None:
     items = [*ITEMS[:7], {"name": "a", "file": {"handle": (letter for letter in "a")}}]
     with pytest.raises(
-        mpiter.errors.DatasetNotPicklable, match=r"items\[7\]\['file'\]\['handle'\] \(generator\) cannot be"
+        mpiter.errors.DatasetNotPicklable,
+        match=r"items\[7\]\['file'\]\['handle'\] \(generator\) cannot be",
     ) as e:
         Packed(items)
     assert "worker_init" in str(e.value)
     assert "fork" not in str(e.value)
 
 
-def test_memory_that_runs_out_is_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_runs_out_is_an_error_with_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(packed, "_AT_ONCE", 100)
     monkeypatch.setattr(packed.machine, "memory_available", lambda: 50)
     with pytest.raises(
-        mpiter.errors.SharedMemoryFull, match=r"after 0 MB of packed items there is no more memory: .*No space"
+        mpiter.errors.SharedMemoryFull,
+        match=r"after 0 MB of packed items there is no more memory: .*No space",
     ):
         Packed(ITEMS)
 
 
-# -- how it is shared -------------------------------------------------------------------------------------------------
+# -- how it is shared ------------------------------------------------------------------
 
 
 def looked_at_by_workers(mine: Packed[Any], method: str) -> None:
     """Workers read the items, and from the very file that we have."""
     dataset = Looked(mine)
     with mpiter.MultiprocessIterator(
-        dataset, 5, repeat=False, shuffle=False, n_processes=2, backend=mpiter.Process(method)
+        dataset,
+        5,
+        repeat=False,
+        shuffle=False,
+        n_processes=2,
+        backend=mpiter.Process(method),
     ) as it:
         seen = [sample for batch in it for sample in batch]
     assert [item for item, *_ in seen] == ITEMS
@@ -217,7 +287,9 @@ def of_process(mine: Packed[Any]) -> Any:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_process_that_is_being_started_maps_the_same_memory_and_one_that_runs_gets_a_copy(method: str) -> None:
+def test_a_process_that_is_being_started_maps_the_same_memory_and_one_that_runs_gets_a_copy(
+    method: str,
+) -> None:
     context: Any = multiprocessing.get_context(method)
     mine = Packed(ITEMS)
     with context.Pool(1, begin, (mine[5:9],)) as pool:
@@ -231,7 +303,8 @@ def test_a_process_that_is_being_started_maps_the_same_memory_and_one_that_runs_
 
 @pytest.mark.parametrize("protocol", [2, pickle.HIGHEST_PROTOCOL])
 def test_by_way_of_a_file_it_travels_by_value(tmp_path: Path, protocol: int) -> None:
-    mine, file = Packed(ITEMS), tmp_path / "packed"
+    mine = Packed(ITEMS)
+    file = tmp_path / "packed"
     file.write_bytes(pickle.dumps({"whole": mine, "part": mine[3:5]}, protocol))
     size = mine.nbytes
     del mine
@@ -251,13 +324,19 @@ def test_workers_stay_as_long_as_it_is_the_same() -> None:
     assert items == ITEMS[::-1]
 
 
-# -- when to use it -------------------------------------------------------------------------------------------------
+# -- when to use it --------------------------------------------------------------------
 
 
-def test_a_dataset_of_many_objects_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_of_many_objects_is_told_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ship, "_MANY", 5_000)
-    texts, says = [str(number) for number in range(5_000)], r"holds 0 MB of Python objects.*mpiter\.Packed"
-    with mpiter.MultiprocessIterator(texts, 5, n_processes=1) as it, pytest.warns(RuntimeWarning, match=says) as told:
+    texts = [str(number) for number in range(5_000)]
+    says = r"holds 0 MB of Python objects.*mpiter\.Packed"
+    with (
+        mpiter.MultiprocessIterator(texts, 5, n_processes=1) as it,
+        pytest.warns(RuntimeWarning, match=says) as told,
+    ):
         next(it)
     assert len(told) == 1
     with mpiter.MultiprocessIterator(Packed(texts), 5, n_processes=1) as it:

@@ -1,4 +1,6 @@
-"""What a program has set its workers see: settings, and the variables of its own modules; what can't travel is told."""
+"""What a program has set its workers see: settings, and the variables of its own
+modules; what can't travel is told.
+"""
 
 import json
 
@@ -93,12 +95,20 @@ print(before)
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_what_a_program_has_set_before_the_first_batch_its_workers_see(tmp_path, method):
+def test_what_a_program_has_set_before_the_first_batch_its_workers_see(
+    tmp_path, method
+):
     (tmp_path / "config.py").write_text(CONFIG)
     (tmp_path / "data.py").write_text(DATA)
-    there, here, before = map(json.loads, run(tmp_path, CHANGE, method).ended_well().lines)
+    there, here, before = map(
+        json.loads, run(tmp_path, CHANGE, method).ended_well().lines
+    )
     assert there == here
-    unchanged = [at for at, (now, then) in enumerate(zip(here, before, strict=True)) if now == then]
+    unchanged = [
+        at
+        for at, (now, then) in enumerate(zip(here, before, strict=True))
+        if now == then
+    ]
     assert unchanged == [9, 10, 11], "of what the program has set, all is looked at"
 
 
@@ -118,7 +128,9 @@ print(*mpiter.DataLoader(Sees(), 1, num_workers=1, collate_fn=list))
 
 @pytest.mark.torch
 def test_torchs_default_type_is_the_programs(tmp_path):
-    pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
     assert run(tmp_path, TORCH).ended_well().lines == ["['torch.float64']"]
 
 
@@ -140,10 +152,19 @@ with mpiter.batches(Uses(), 2, n_processes=2, backend=mpiter.Process("forkserver
 def test_one_warning_names_what_cannot_travel_and_the_rest_does(tmp_path):
     (tmp_path / "config.py").write_text(CONFIG)
     outcome = run(tmp_path, STAYS)
-    assert (outcome.code, outcome.lines, outcome.left_running) == (0, ["[True, True] [5, 5]"], [])
+    assert (outcome.code, outcome.lines, outcome.left_running) == (
+        0,
+        ["[True, True] [5, 5]"],
+        [],
+    )
     assert outcome.err.count("RuntimeWarning") == 1
-    told = "config.WIDTHS (list: cannot pickle 'generator' object), config.LARGE (bytes: larger than 64 MB)."
-    assert f"does not reach its workers: {told}" in outcome.err, "and nothing of what each process has for itself"
+    told = (
+        "config.WIDTHS (list: cannot pickle 'generator' object), config.LARGE (bytes: "
+        "larger than 64 MB)."
+    )
+    assert f"does not reach its workers: {told}" in outcome.err, (
+        "and nothing of what each process has for itself"
+    )
     assert "worker_init" in outcome.err
     assert "next(stream)" in outcome.err, "the line of the program, not one of ours"
 
@@ -172,9 +193,13 @@ except FloatingPointError:
 """
 
 
-def test_a_loader_sees_at_its_next_epoch_what_has_been_set_since_and_keeps_its_workers_if_nothing_has(tmp_path):
+def test_a_loader_sees_at_its_next_epoch_what_has_been_set_since_and_keeps_its_workers_if_nothing_has(
+    tmp_path,
+):
     (tmp_path / "config.py").write_text(CONFIG)
-    assert run(tmp_path, EPOCHS).ended_well().lines == ["[array([], dtype=float64)]"] * 3 + ["2 raised"]
+    assert run(tmp_path, EPOCHS).ended_well().lines == [
+        "[array([], dtype=float64)]"
+    ] * 3 + ["2 raised"]
 
 
 PLUGGED = """
@@ -202,7 +227,9 @@ class Reads:
 """
 
 
-def test_modules_begin_with_each_others_first_values_and_get_what_only_the_program_can_import(tmp_path):
+def test_modules_begin_with_each_others_first_values_and_get_what_only_the_program_can_import(
+    tmp_path,
+):
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "plugged.py").write_text("def called():\n    return 1\n")
     (tmp_path / "config.py").write_text(CONFIG)

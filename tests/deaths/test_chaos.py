@@ -1,6 +1,8 @@
-"""Deaths at random moments: every sample comes exactly once, bit-identical to a quiet run.
+"""Deaths at random moments: every sample comes exactly once, bit-identical to a quiet
+run.
 
-The short version of `bench/chaos.py`, whose pieces these tests use; what it measures is left to it.
+The short version of `bench/chaos.py`, whose pieces these tests use; what it measures is
+left to it.
 """
 
 from __future__ import annotations
@@ -19,15 +21,20 @@ import mpiter
 
 pytestmark = pytest.mark.death
 
-BATCHES, KILLS = 280, 6
+BATCHES = 280
+KILLS = 6
 
 
 def test_nothing_is_lost_and_nothing_comes_twice() -> None:
-    quiet, planned = chaos.run(BATCHES, n_processes=0), Strikes(BATCHES, KILLS, seed=3)
-    # Little lies between the workers and us, so that each death shows soon and there is time for all; and beside busy
-    # neighbours a worker may stand still for half a second without being struck.
+    quiet = chaos.run(BATCHES, n_processes=0)
+    planned = Strikes(BATCHES, KILLS, seed=3)
+    # Little lies between the workers and us, so that each death shows soon and there is
+    # time for all; and beside busy neighbours a worker may stand still for half a
+    # second without being struck.
     struck = chaos.run(BATCHES, planned, run_ahead=8, sample_timeout=3.0)
-    assert Differences.between(quiet, struck) == Differences(lost=0, repeated=0, different_batches=0)
+    assert Differences.between(quiet, struck) == Differences(
+        lost=0, repeated=0, different_batches=0
+    )
     assert struck.checksums == quiet.checksums
     assert planned.are_over
     victims = set().union(*(strike.victims for strike in planned.done))
@@ -36,7 +43,9 @@ def test_nothing_is_lost_and_nothing_comes_twice() -> None:
 
 
 class Stuck(Squares):
-    """Some samples hold up the thread that fetches them first, until they are let go, and then come out wrong."""
+    """Some samples hold up the thread that fetches them first, until they are let go,
+    and then come out wrong.
+    """
 
     def __init__(self, release: threading.Event) -> None:
         super().__init__(200)
@@ -56,13 +65,17 @@ def test_stuck_threads_are_left_behind_and_cannot_spoil_what_they_wrote_to() -> 
     release = threading.Event()
     dataset = Stuck(release)
     try:
-        with mpiter.MultithreadIterator(dataset, 10, False, False, 2, sample_timeout=0.5) as it:
+        with mpiter.MultithreadIterator(
+            dataset, 10, False, False, 2, sample_timeout=0.5
+        ) as it:
             batches = list(it)
             restarts = it.stats().restarts
             release.set()
             for thread in dataset.held.values():
                 thread.join(60)
-        seen = [(float(array[0, 0]), number) for batch in batches for array, number in batch]
+        seen = [
+            (float(array[0, 0]), number) for batch in batches for array, number in batch
+        ]
     finally:
         release.set()
     assert seen == [(float(number) ** 2, number) for number in range(200)]
@@ -70,12 +83,17 @@ def test_stuck_threads_are_left_behind_and_cannot_spoil_what_they_wrote_to() -> 
     assert restarts >= 2, "two may be stuck at the same time"
 
 
-_LONG = 360  # batches: more lie between two strikes than are on their way, or the worker that is left fetches them all
+# Batches: more lie between two strikes than are on their way, or the worker that is
+# left fetches them all.
+_LONG = 360
 
 
 def test_batches_that_are_kept_through_deaths_stay_as_they_were() -> None:
     with mpiter.MultiprocessIterator(chaos.Noisy(), 8, n_processes=2, seed=5) as it:
         planned = Strikes(_LONG, 2, seed=6, kinds=["SIGKILL"])
-        kept = [(batch.columns[0], batch.columns[0].copy()) for batch in planned.among(it, _LONG)]
+        kept = [
+            (batch.columns[0], batch.columns[0].copy())
+            for batch in planned.among(it, _LONG)
+        ]
     assert all(np.array_equal(array, copy) for array, copy in kept)
     assert planned.are_over

@@ -1,8 +1,10 @@
-"""The crash matrix: each manner in which a worker can come to grief, in each phase of its life, however it was started.
+"""The crash matrix: each manner in which a worker can come to grief, in each phase of
+its life, however it was started.
 
-``CELLS`` has each manner in one phase and each phase with the manners that differ there, most of them in workers of the
-usual kind; the classes above it say what the outcomes mean.  Further down: samples that are fatal again and again, and
-what the user gets to see of it all.
+``CELLS`` has each manner in one phase and each phase with the manners that differ
+there, most of them in workers of the usual kind; the classes above it say what the
+outcomes mean.  Further down: samples that are fatal again and again, and what the user
+gets to see of it all.
 """
 
 from __future__ import annotations
@@ -49,20 +51,37 @@ from mpiter.pool import endings, starting
 
 pytestmark = [
     pytest.mark.death,
-    pytest.mark.timeout(40),  # against hanging: on an idle machine no cell takes more than 5 s
-    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),  # fork from a process with threads
+    # Against hanging: on an idle machine no cell takes more than 5 s.
+    pytest.mark.timeout(40),
+    # Fork from a process with threads.
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
 ]
 
-WORKERS, SEED, PATIENCE_S = 2, 5, 1.0
+WORKERS = 2
+SEED = 5
+PATIENCE_S = 1.0
 
 PHASES: dict[str, Callable[[Trap], dict[str, Any]]] = {
     "loading": lambda trap: {"dataset": Loaded(trap)},
-    "worker_init": lambda trap: {"dataset": Safe(), "worker_init": partial(on_arrival, trap)},
+    "worker_init": lambda trap: {
+        "dataset": Safe(),
+        "worker_init": partial(on_arrival, trap),
+    },
     "getitem": lambda trap: {"dataset": Trapped(trap)},
     "packing": lambda trap: {"dataset": Burdened(trap)},
-    "sending": lambda trap: {"dataset": Safe(), "worker_init": partial(on_sending, trap)},
-    "half sent": lambda trap: {"dataset": Squares(LENGTH, (99, 99)), "worker_init": partial(in_mid_message, trap)},
-    "closing": lambda trap: {"dataset": Blocked(trap), "shuffle": False, "run_ahead": 0},
+    "sending": lambda trap: {
+        "dataset": Safe(),
+        "worker_init": partial(on_sending, trap),
+    },
+    "half sent": lambda trap: {
+        "dataset": Squares(LENGTH, (99, 99)),
+        "worker_init": partial(in_mid_message, trap),
+    },
+    "closing": lambda trap: {
+        "dataset": Blocked(trap),
+        "shuffle": False,
+        "run_ahead": 0,
+    },
 }
 
 # What the user reads of it, in an error or in the log.
@@ -89,10 +108,19 @@ class Stage:
     """A trap, and an iterator about to walk into it."""
 
     def __init__(self, trap: Trap, phase: str, **options: Any) -> None:
-        self.trap, self.manner, self.phase = trap, trap.manner, phase
-        usual = {"n_processes": WORKERS, "sample_timeout": PATIENCE_S, "repeat": False, "seed": SEED}
+        self.trap = trap
+        self.manner = trap.manner
+        self.phase = phase
+        usual = {
+            "n_processes": WORKERS,
+            "sample_timeout": PATIENCE_S,
+            "repeat": False,
+            "seed": SEED,
+        }
         self.is_threaded = options.get("backend") == "thread"
-        self.it = mpiter.MultiprocessIterator(batch_size=BATCH, **{**usual, **PHASES[phase](trap), **options})
+        self.it = mpiter.MultiprocessIterator(
+            batch_size=BATCH, **{**usual, **PHASES[phase](trap), **options}
+        )
 
     def everything(self) -> list[Any]:
         """What each ``next()`` gave to the end: a batch, or an error."""
@@ -109,12 +137,22 @@ class Stage:
     def quiet(self) -> list[Any]:
         """What a run without trouble gives."""
         self.trap.remove()
-        return [plain_batch(batch) for batch in mpiter.SerialIterator(self.it.dataset, BATCH, repeat=False, seed=SEED)]
+        return [
+            plain_batch(batch)
+            for batch in mpiter.SerialIterator(
+                self.it.dataset, BATCH, repeat=False, seed=SEED
+            )
+        ]
 
 
 def order() -> list[list[int]]:
     """The indices of each batch."""
-    return [list(batch) for batch in mpiter.SerialIterator(range(LENGTH), BATCH, repeat=False, seed=SEED)]
+    return [
+        list(batch)
+        for batch in mpiter.SerialIterator(
+            range(LENGTH), BATCH, repeat=False, seed=SEED
+        )
+    ]
 
 
 def batch_of(index: int) -> int:
@@ -131,45 +169,56 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "mpiter"]
 
 
-# -- outcomes ----------------------------------------------------------------------------------------------------
+# -- outcomes --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class GoesOn:
-    """The same batches in the same order, to the last bit; only the victims are replaced, with a line in the log
-    for each."""
+    """The same batches in the same order, to the last bit; only the victims are
+    replaced, with a line in the log for each.
+    """
 
     telltale: str | None = None
 
     def check(self, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-        seen, victims = stage.everything(), sorted(stage.trap.victims)
+        seen = stage.everything()
+        victims = sorted(stage.trap.victims)
         assert victims, "the trap has not sprung at all"
         assert seen == stage.quiet()
         assert stage.it.stats().restarts == len(victims)
         stacks = [record for record in caplog.records if record.exc_info]
-        said = [line for line in warnings_in(caplog) if not line.endswith("when it ended:")]
+        said = [
+            line for line in warnings_in(caplog) if not line.endswith("when it ended:")
+        ]
         named = [re.match(r"worker (\d) \(pid (\d+)\) ", line) for line in said]
         if not stage.is_threaded:
             assert sorted(int(found[2]) for found in named if found) == victims
         assert len(said) == len(victims)
         if stage.phase == "getitem" and stage.manner in ("SIGSEGV", "hold the GIL"):
-            (record,) = stacks  # where it crashed or is stuck, unless Python had no say in it
+            # Where it crashed or is stuck, unless Python had no say in it.
+            (record,) = stacks
             assert str(record.exc_info).count("in __getitem__") == 1
             assert all(f"while fetching sample {FATAL};" in line for line in said)
         for line in said:
             assert (self.telltale or TELLTALES[stage.manner]) in line
-            assert re.search(r"; replacing it and fetching (1 sample|\d+ samples) again$", line)
+            assert re.search(
+                r"; replacing it and fetching (1 sample|\d+ samples) again$", line
+            )
             assert "\n" not in line
 
 
 @dataclass(frozen=True)
 class Error:
-    """This error in the ``next()`` of the sample's batch, with what was raised; the next one goes on."""
+    """This error in the ``next()`` of the sample's batch, with what was raised; the
+    next one goes on.
+    """
 
     kind: type[Exception]
 
     def check(self, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-        seen, quiet, at = stage.everything(), stage.quiet(), batch_of(FATAL)
+        seen = stage.everything()
+        quiet = stage.quiet()
+        at = batch_of(FATAL)
         error = seen[at]
         assert type(error) is self.kind
         assert TELLTALES[stage.manner] in full_text(error)
@@ -181,7 +230,9 @@ class Error:
 
 @dataclass(frozen=True)
 class Told:
-    """This error once, in some ``next()``; nothing is lost, the next one goes on with the batch that was due."""
+    """This error once, in some ``next()``; nothing is lost, the next one goes on with
+    the batch that was due.
+    """
 
     kind: type[Exception]
 
@@ -196,21 +247,29 @@ class Told:
 
 @dataclass(frozen=True)
 class StartError:
-    """``WorkerStartError`` at once, with what was raised or what ended the worker; the next ``next()`` tries afresh."""
+    """``WorkerStartError`` at once, with what was raised or what ended the worker; the
+    next ``next()`` tries afresh.
+    """
 
     def check(self, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
         with pytest.raises(WorkerStartError) as caught, little_patience_with(stage):
             next(stage.it)
         assert TELLTALES[stage.manner] in full_text(caught.value)
-        assert PLACES[stage.phase] in full_text(caught.value) or stage.manner not in ERRORS
-        assert len(stage.trap.victims) <= WORKERS, "no worker is started in place of one that cannot start"
+        assert (
+            PLACES[stage.phase] in full_text(caught.value) or stage.manner not in ERRORS
+        )
+        assert len(stage.trap.victims) <= WORKERS, (
+            "no worker is started in place of one that cannot start"
+        )
         stage.trap.remove()
         assert stage.everything() == stage.quiet()
 
 
 @contextlib.contextmanager
 def little_patience_with(stage: Stage) -> Iterator[None]:
-    """Let workers that have been stopped or hang while they start count as stuck at once."""
+    """Let workers that have been stopped or hang while they start count as stuck at
+    once.
+    """
 
     def lose_patience() -> None:
         wait_until(lambda: len(stage.trap.victims) == WORKERS, "all workers are stuck")
@@ -219,7 +278,8 @@ def little_patience_with(stage: Stage) -> Iterator[None]:
     if stage.manner not in ("SIGSTOP", "hold the GIL", "wait for ever"):
         yield
         return
-    usual, impatient = endings.START_S, threading.Thread(target=lose_patience)
+    usual = endings.START_S
+    impatient = threading.Thread(target=lose_patience)
     impatient.start()
     try:
         yield
@@ -242,12 +302,13 @@ class Closes:
 GOES_ON = GoesOn()
 START_ERROR = StartError()
 CLOSES = Closes()
-# -- the matrix --------------------------------------------------------------------------------------------------
+# -- the matrix ------------------------------------------------------------------------
 
 WAYS: dict[str, dict[str, Any]] = {
     **{method: {"backend": mpiter.Process(method)} for method in METHODS},
     "packed": {"serializer": "packed"},  # without shared memory
-    "threads": {"backend": "thread"},  # nothing is packed or sent, they hand over what the dataset has returned
+    # Nothing is packed or sent, they hand over what the dataset has returned.
+    "threads": {"backend": "thread"},
 }
 
 CELLS: list[tuple[str, str, str, Any]] = [
@@ -259,7 +320,8 @@ CELLS: list[tuple[str, str, str, Any]] = [
     ("worker_init", "SIGSTOP", "forkserver", START_ERROR),
     ("worker_init", "wait for ever", "threads", START_ERROR),
 
-    ("getitem", "sys.exit", "forkserver", Error(SampleError)),  # as itself it would end the caller
+    # As itself it would end the caller.
+    ("getitem", "sys.exit", "forkserver", Error(SampleError)),
     ("getitem", "MemoryError", "forkserver", Error(MemoryError)),
     ("getitem", "os._exit", "fork", GOES_ON),
     ("getitem", "SIGKILL", "spawn", GOES_ON),
@@ -272,7 +334,8 @@ CELLS: list[tuple[str, str, str, Any]] = [
     ("packing", "SIGSEGV", "forkserver", GOES_ON),
 
     ("sending", "raise", "forkserver", Told(SampleNotSendable)),
-    ("sending", "sys.exit", "fork", GoesOn(telltale="exited with code 0")),  # the Pool's loop does not catch it
+    # The Pool's loop does not catch it.
+    ("sending", "sys.exit", "fork", GoesOn(telltale="exited with code 0")),
     ("sending", "SIGKILL", "forkserver", GOES_ON),
 
     ("half sent", "SIGSTOP", "fork", GOES_ON),
@@ -290,7 +353,9 @@ def test_every_manner_and_every_phase_is_tried() -> None:
 
 
 @pytest.fixture
-def staged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Stage]]:
+def staged(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[..., Stage]]:
     """Makes a stage, and clears it in the end."""
     stages: list[Stage] = []
 
@@ -306,25 +371,44 @@ def staged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
 
 
 def times(phase: str, manner: str) -> int | None:
-    """How often: what is fatal to a sample happens once, so that its next fetch goes well."""
-    is_once = phase in ("sending", "half sent") or (phase in ("getitem", "packing") and manner not in ERRORS)
+    """How often: what is fatal to a sample happens once, so that its next fetch goes
+    well.
+    """
+    is_once = phase in ("sending", "half sent") or (
+        phase in ("getitem", "packing") and manner not in ERRORS
+    )
     return 1 if is_once else None
 
 
-@pytest.mark.parametrize(("phase", "manner", "way", "outcome"), CELLS, ids=["-".join(cell[:3]) for cell in CELLS])
+@pytest.mark.parametrize(
+    ("phase", "manner", "way", "outcome"),
+    CELLS,
+    ids=["-".join(cell[:3]) for cell in CELLS],
+)
 def test_each_cell_ends_as_documented(
-    staged: Any, caplog: pytest.LogCaptureFixture, phase: str, manner: str, way: str, outcome: Any
+    staged: Any,
+    caplog: pytest.LogCaptureFixture,
+    phase: str,
+    manner: str,
+    way: str,
+    outcome: Any,
 ) -> None:
     outcome.check(staged(phase, manner, times(phase, manner), **WAYS[way]), caplog)
 
 
-# -- again and again ---------------------------------------------------------------------------------------------
+# -- again and again -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("manner", "way"), [("SIGSEGV", "forkserver"), ("wait for ever", "threads")])
-def test_a_sample_that_ends_its_worker_twice_is_an_error_that_shows_where(staged: Any, manner: str, way: str) -> None:
+@pytest.mark.parametrize(
+    ("manner", "way"), [("SIGSEGV", "forkserver"), ("wait for ever", "threads")]
+)
+def test_a_sample_that_ends_its_worker_twice_is_an_error_that_shows_where(
+    staged: Any, manner: str, way: str
+) -> None:
     stage = staged("getitem", manner, times=2, **WAYS[way])
-    seen, quiet, at = stage.everything(), stage.quiet(), batch_of(FATAL)
+    seen = stage.everything()
+    quiet = stage.quiet()
+    at = batch_of(FATAL)
     error = seen[at]
     assert type(error) is WorkerCrashed
     assert f"sample {FATAL} has ended its worker twice" in str(error)
@@ -335,17 +419,23 @@ def test_a_sample_that_ends_its_worker_twice_is_an_error_that_shows_where(staged
     assert stage.it.stats().restarts == 2
 
 
-def test_workers_that_die_whatever_they_send_come_to_an_end_which_tells_it_all(staged: Any) -> None:
+def test_workers_that_die_whatever_they_send_come_to_an_end_which_tells_it_all(
+    staged: Any,
+) -> None:
     stage = staged("sending", "SIGKILL", times=None)
     with pytest.raises(WorkerCrashed, match="has ended its worker twice") as caught:
         next(stage.it)
     assert TELLTALES["SIGKILL"] in str(caught.value)
     stage.trap.remove()
-    seen, quiet = stage.everything(), stage.quiet()[1:]
-    assert all(type(one) is WorkerCrashed or one == wanted for one, wanted in zip(seen, quiet, strict=True))
+    seen = stage.everything()
+    quiet = stage.quiet()[1:]
+    assert all(
+        type(one) is WorkerCrashed or one == wanted
+        for one, wanted in zip(seen, quiet, strict=True)
+    )
 
 
-# -- other places ------------------------------------------------------------------------------------------------
+# -- other places ----------------------------------------------------------------------
 
 
 def test_the_end_of_the_fork_server_ends_no_worker_and_the_next_comes_from_another(
@@ -354,7 +444,8 @@ def test_the_end_of_the_fork_server_ends_no_worker_and_the_next_comes_from_anoth
     with undisturbed() as it:
         seen = [plain_batch(next(it))]
         once_all_are_ready(it)
-        before, server = it.worker_pids, starting._server._forkserver_pid
+        before = it.worker_pids
+        server = starting._server._forkserver_pid
         assert {psutil.Process(pid).ppid() for pid in before} == {server}
         os.kill(server, signal.SIGKILL)
         wait_until(lambda: not lives_still(server), "the server is dead")
@@ -369,19 +460,25 @@ def test_the_end_of_the_fork_server_ends_no_worker_and_the_next_comes_from_anoth
         assert psutil.Process(new).ppid() == starting._server._forkserver_pid != server
         assert it.stats().restarts == 1
         (said,) = warnings_in(caplog)
-        assert said.startswith(f"worker 0 (pid {before[0]}) vanished, perhaps with the fork server")
+        assert said.startswith(
+            f"worker 0 (pid {before[0]}) vanished, perhaps with the fork server"
+        )
     assert not any(map(lives_still, (new, old)))
 
 
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
-def test_an_idle_worker_is_replaced_and_the_other_works_on(caplog: pytest.LogCaptureFixture, number: str) -> None:
+def test_an_idle_worker_is_replaced_and_the_other_works_on(
+    caplog: pytest.LogCaptureFixture, number: str
+) -> None:
     with undisturbed() as it:
         assert it.worker_pids == ()
         seen = [plain_batch(next(it))]
         before = it.worker_pids
         assert len(set(before)) == WORKERS
         once_all_are_ready(it)
-        wait_until(lambda: it.stats().ready_batches == 1, "the workers have nothing to do")
+        wait_until(
+            lambda: it.stats().ready_batches == 1, "the workers have nothing to do"
+        )
         os.kill(before[0], signal.Signals[number])
         seen += until_replaced(it)
         assert seen == quiet_for_ever(len(seen))
@@ -395,7 +492,9 @@ def test_an_idle_worker_is_replaced_and_the_other_works_on(caplog: pytest.LogCap
     assert it.worker_pids == ()
 
 
-def test_a_replacement_that_dies_while_it_starts_is_replaced_as_well(staged: Any) -> None:
+def test_a_replacement_that_dies_while_it_starts_is_replaced_as_well(
+    staged: Any,
+) -> None:
     stage = staged("worker_init", "SIGKILL", times=2, repeat=True)
     stage.trap.remove()
     seen = [plain_batch(next(stage.it))]
@@ -421,12 +520,19 @@ def test_close_comes_back_while_the_workers_are_being_replaced(staged: Any) -> N
 def undisturbed() -> mpiter.MultiprocessIterator[Any]:
     """An endless one without a trap, whose workers soon have nothing to do."""
     return mpiter.MultiprocessIterator(
-        Safe(), BATCH, n_processes=WORKERS, seed=SEED, sample_timeout=PATIENCE_S, run_ahead=0
+        Safe(),
+        BATCH,
+        n_processes=WORKERS,
+        seed=SEED,
+        sample_timeout=PATIENCE_S,
+        run_ahead=0,
     )
 
 
 def once_all_are_ready(it: Any) -> None:
-    wait_until(lambda: all(line.ready for line in it._pump.loop.lines), "all workers are ready")
+    wait_until(
+        lambda: all(line.ready for line in it._pump.loop.lines), "all workers are ready"
+    )
 
 
 def until_replaced(it: Any, times: int = 1) -> list[Any]:
@@ -442,7 +548,7 @@ def quiet_for_ever(batches: int) -> list[Any]:
     return [plain_batch(next(quiet)) for _ in range(batches)]
 
 
-# -- what one gets to see ----------------------------------------------------------------------------------------
+# -- what one gets to see --------------------------------------------------------------
 
 
 def test_an_answer_that_cannot_be_sent_is_not_read_out_in_full(staged: Any) -> None:
@@ -451,7 +557,9 @@ def test_an_answer_that_cannot_be_sent_is_not_read_out_in_full(staged: Any) -> N
     assert len(full_text(error)) < 5000
 
 
-def test_a_place_in_which_no_worker_can_start_any_more_is_not_tried_for_ever(tmp_path: Path) -> None:
+def test_a_place_in_which_no_worker_can_start_any_more_is_not_tried_for_ever(
+    tmp_path: Path,
+) -> None:
     """The other worker goes on meanwhile, so batches are finished all the time."""
 
     def worker_init(info: Any) -> None:
@@ -459,7 +567,9 @@ def test_a_place_in_which_no_worker_can_start_any_more_is_not_tried_for_ever(tmp
         if info.id == 0 and len(list(tmp_path.glob("0-*"))) > 1:
             os._exit(3)
 
-    with mpiter.MultiprocessIterator(list(range(100)), 2, n_processes=2, worker_init=worker_init) as it:
+    with mpiter.MultiprocessIterator(
+        list(range(100)), 2, n_processes=2, worker_init=worker_init
+    ) as it:
         next(it)
         while 0 not in {int(path.name[0]) for path in tmp_path.iterdir()}:
             next(it)

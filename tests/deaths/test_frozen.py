@@ -1,4 +1,6 @@
-"""Ctrl-Z for longer than every timeout, then fg; a container that is suspended: no worker is taken for dead."""
+"""Ctrl-Z for longer than every timeout, then fg; a container that is suspended: no
+worker is taken for dead.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +58,12 @@ def _send(processes: list[psutil.Process], number: int) -> None:
 def test_stopped_for_longer_than_every_timeout(tmp_path: Path) -> None:
     script = Script(tmp_path, SCRIPT)
     script.reads("under way")
-    for first in (session, lambda leader: session(leader)[::-1]):  # the program, or its workers
+    # The program, or its workers.
+    for first in (session, lambda leader: session(leader)[::-1]):
         processes = first(script.process.pid)
         _send(processes, signal.SIGSTOP)
-        time.sleep(FROZEN_S)  # this is what is tested: real time goes by
+        # This is what is tested: real time goes by.
+        time.sleep(FROZEN_S)
         _send(processes, signal.SIGCONT)
     assert script.ends().ended_well().lines == ["True 0"]
 
@@ -73,10 +77,14 @@ class Clock:
 
 
 def line(**cells: int) -> Line:
-    return Line(**{**dict.fromkeys(Line._fields, 0), "pid": 1, "ready": 1, "active": 1, **cells})
+    return Line(
+        **{**dict.fromkeys(Line._fields, 0), "pid": 1, "ready": 1, "active": 1, **cells}
+    )
 
 
-def looks(watch: Watch, clock: Clock, seconds: float, lines: list[Line], busy: Any = ()) -> list[int]:
+def looks(
+    watch: Watch, clock: Clock, seconds: float, lines: list[Line], busy: Any = ()
+) -> list[int]:
     """Look regularly for so many seconds; the first finding."""
     end = clock.now + seconds
     while clock.now < end:
@@ -111,11 +119,14 @@ def test_a_worker_that_gets_a_block_has_the_whole_timeout_from_then_on() -> None
     assert clock.now - began > 10
 
 
-@pytest.mark.parametrize(("patience", "due"), [(1, START_S), (2 * START_S, 2 * START_S)])
+@pytest.mark.parametrize(
+    ("patience", "due"), [(1, START_S), (2 * START_S, 2 * START_S)]
+)
 @pytest.mark.parametrize("busy", [(), (0,)])
 def test_a_start_has_a_minute_at_least(patience: float, due: float, busy: Any) -> None:
     clock = Clock()
-    watch, starting = Watch(patience, clock), [line(ready=0, active=0)]
+    watch = Watch(patience, clock)
+    starting = [line(ready=0, active=0)]
     assert watch.due(starting[0]) == due
     assert looks(watch, clock, due - 2 * watch.interval, starting, busy) == []
     assert looks(watch, clock, 5 * watch.interval, starting, busy) == [0]

@@ -1,4 +1,6 @@
-"""Ctrl-C, and close() from another thread, while next() waits: next() raises, and nothing is lost."""
+"""Ctrl-C, and close() from another thread, while next() waits: next() raises, and
+nothing is lost.
+"""
 
 import contextlib
 import threading
@@ -12,7 +14,8 @@ import mpiter
 from mpiter.engine.communicator import _Communicator
 
 BACKENDS = ("process", "thread", "serial")
-BATCH, LENGTH = 4, 24
+BATCH = 4
+LENGTH = 24
 WAITS_S = 60  # for the gate
 
 
@@ -20,7 +23,8 @@ class Gated:
     """Samples from ``first_gated`` on come only once a file lies in the folder."""
 
     def __init__(self, folder, first_gated):
-        self.gate, self.first_gated = folder / "open", first_gated
+        self.gate = folder / "open"
+        self.first_gated = first_gated
 
     def __len__(self):
         return LENGTH
@@ -34,9 +38,17 @@ class Gated:
 
 
 def gated(folder, backend, first_gated=BATCH):
-    """Fetches strictly batch by batch, so that what is behind the gate holds nothing else up."""
+    """Fetches strictly batch by batch, so that what is behind the gate holds nothing
+    else up.
+    """
     return iterator(
-        Gated(folder, first_gated), BATCH, repeat=False, shuffle=False, n_processes=2, backend=backend, run_ahead=0
+        Gated(folder, first_gated),
+        BATCH,
+        repeat=False,
+        shuffle=False,
+        n_processes=2,
+        backend=backend,
+        run_ahead=0,
     )
 
 
@@ -44,7 +56,9 @@ def whole_epoch():
     return [list(range(at, at + BATCH)) for at in range(0, LENGTH, BATCH)]
 
 
-def test_an_iterator_that_is_interrupted_before_its_first_batch_goes_on_with_no_batch_lost(tmp_path):
+def test_an_iterator_that_is_interrupted_before_its_first_batch_goes_on_with_no_batch_lost(
+    tmp_path,
+):
     with gated(tmp_path, "process", first_gated=0) as it:
         interrupt(it)
         (tmp_path / "open").touch()
@@ -52,7 +66,9 @@ def test_an_iterator_that_is_interrupted_before_its_first_batch_goes_on_with_no_
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_interrupts_may_come_again_and_again_and_leave_the_state_as_it_was(tmp_path, backend):
+def test_interrupts_may_come_again_and_again_and_leave_the_state_as_it_was(
+    tmp_path, backend
+):
     with gated(tmp_path, backend, first_gated=BATCH + 2) as it:
         next(it)
         before = it.state_dict()
@@ -78,10 +94,23 @@ def released_by_ctrl_c():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("broken", [(), range(2 * BATCH)], ids=["all good", "two batches left out"])
-def test_ctrl_c_when_next_is_about_to_return_its_batch_loses_nothing(monkeypatch, backend, broken):
-    options = {"repeat": False, "shuffle": False, "n_processes": 1, "backend": backend, "on_error": "skip"}
-    with iterator(Failing(broken), BATCH, **options) as it, monkeypatch.context() as patch:
+@pytest.mark.parametrize(
+    "broken", [(), range(2 * BATCH)], ids=["all good", "two batches left out"]
+)
+def test_ctrl_c_when_next_is_about_to_return_its_batch_loses_nothing(
+    monkeypatch, backend, broken
+):
+    options = {
+        "repeat": False,
+        "shuffle": False,
+        "n_processes": 1,
+        "backend": backend,
+        "on_error": "skip",
+    }
+    with (
+        iterator(Failing(broken), BATCH, **options) as it,
+        monkeypatch.context() as patch,
+    ):
         patch.setattr(it._pump, "_one_at_a_time", released_by_ctrl_c())
         with pytest.raises(KeyboardInterrupt):
             next(it)
@@ -108,7 +137,8 @@ class Failing:
 def test_ctrl_c_as_the_wait_for_a_batch_begins_is_raised_as_itself(monkeypatch):
     communicator = _Communicator(1, lambda delivery: None)
 
-    def wait_for(*_):  # as threading.Condition does if it is interrupted before it has begun to wait
+    # As threading.Condition does if it is interrupted before it has begun to wait.
+    def wait_for(*_):
         communicator._lock.release()
         raise KeyboardInterrupt
 
@@ -118,10 +148,14 @@ def test_ctrl_c_as_the_wait_for_a_batch_begins_is_raised_as_itself(monkeypatch):
 
 
 def test_a_wait_that_was_interrupted_keeps_no_other_thread_waiting():
-    communicator, left_behind = _Communicator(1, lambda delivery: None), threading.Lock()
+    communicator = _Communicator(1, lambda delivery: None)
+    left_behind = threading.Lock()
     left_behind.acquire()
-    communicator._not_empty._waiters.append(left_behind)  # as such an interrupt leaves it
-    taking = threading.Thread(target=communicator.get, args=(lambda waited: None, WAITS_S), daemon=True)
+    # As such an interrupt leaves it.
+    communicator._not_empty._waiters.append(left_behind)
+    taking = threading.Thread(
+        target=communicator.get, args=(lambda waited: None, WAITS_S), daemon=True
+    )
     taking.start()
     wait_until(lambda: len(communicator._not_empty._waiters) == 2, "the consumer waits")
     communicator.put([object()], 0)
@@ -187,7 +221,9 @@ def test_a_forked_child_goes_on_though_another_thread_was_in_next(tmp_path):
 
 
 def test_ctrl_c_while_the_fork_server_imports_is_the_programs_alone(tmp_path):
-    (tmp_path / "takes_long.py").write_text("import sys, time\nprint('imports', flush=True)\ntime.sleep(1)\n")
+    (tmp_path / "takes_long.py").write_text(
+        "import sys, time\nprint('imports', flush=True)\ntime.sleep(1)\n"
+    )
     script = Script(
         tmp_path,
         """

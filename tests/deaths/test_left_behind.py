@@ -1,4 +1,5 @@
-"""However a program ends, whatever its workers are doing: no process, no name in /dev/shm, no temporary file is left.
+"""However a program ends, whatever its workers are doing: no process, no name in
+/dev/shm, no temporary file is left.
 
 Each script runs in a session of its own, with a folder of its own for temporary files.
 """
@@ -57,7 +58,9 @@ ENDS = {
 
 @pytest.fixture
 def places(tmp_path: Path) -> Iterator[Path]:
-    """A folder for temporary files, which must be empty in the end; no socket has so long an address."""
+    """A folder for temporary files, which must be empty in the end; no socket has so
+    long an address.
+    """
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
     yield folder
@@ -74,7 +77,9 @@ def places(tmp_path: Path) -> Iterator[Path]:
         ("SIGKILL to the group", "holding the GIL", "fork"),
     ],
 )
-def test_however_a_program_ends_nothing_is_left(end: str, mode: str, method: str, tmp_path: Path, places: Path) -> None:
+def test_however_a_program_ends_nothing_is_left(
+    end: str, mode: str, method: str, tmp_path: Path, places: Path
+) -> None:
     script = Script(tmp_path, SCRIPT + ENDS[end], mode, method, TMPDIR=str(places))
     workers = script.says().split()[1:]
     if end.startswith("SIG"):
@@ -100,8 +105,12 @@ with mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2) as it:
 """
 
 
-def test_nothing_has_a_name_even_while_workers_run(tmp_path: Path, places: Path) -> None:
-    """No semaphore, no socket, no file: what isn't there needn't be removed, whichever process is killed."""
+def test_nothing_has_a_name_even_while_workers_run(
+    tmp_path: Path, places: Path
+) -> None:
+    """No semaphore, no socket, no file: what isn't there needn't be removed, whichever
+    process is killed.
+    """
     assert run(tmp_path, NAMES, TMPDIR=str(places)).ended_well().lines == ["1 [] []"]
 
 
@@ -110,7 +119,12 @@ def test_workers_offer_themselves_to_the_out_of_memory_killer() -> None:
     before = own.read_text()
     with mpiter.MultiprocessIterator(list(range(10)), 2, n_processes=2) as it:
         next(it)
-        wait_until(lambda: all(line.ready for line in it._pump.loop.lines), "both are ready")
-        scores = [Path(f"/proc/{pid}/oom_score_adj").read_text().strip() for pid in it.worker_pids]
+        wait_until(
+            lambda: all(line.ready for line in it._pump.loop.lines), "both are ready"
+        )
+        scores = [
+            Path(f"/proc/{pid}/oom_score_adj").read_text().strip()
+            for pid in it.worker_pids
+        ]
     assert scores == ["1000", "1000"]
     assert own.read_text() == before

@@ -1,4 +1,6 @@
-"""Both loaders when a worker dies or is late, or on Ctrl-C: no batch is lost, nothing hangs, no process is left."""
+"""Both loaders when a worker dies or is late, or on Ctrl-C: no batch is lost, nothing
+hangs, no process is left.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from typing import Any
 
 import pytest
 from datasets import Gated, Squares
-from loader_kinds import IMPORTS, Maker, both_kinds, epoch, flat, makers, some, until_the_end
+from loader_kinds import (
+    IMPORTS,
+    Maker,
+    both_kinds,
+    epoch,
+    flat,
+    makers,
+    some,
+    until_the_end,
+)
 from scripts import lives_still, run, wait_until
 
 import mpiter
@@ -27,13 +38,15 @@ def with_workers() -> Iterator[Maker]:
 
 
 def kill(pids: Any) -> None:
-    """And wait until they are dead: on a busy machine others may do all the work before they are."""
+    """And wait until they are dead: on a busy machine others may do all the work before
+    they are.
+    """
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not any(map(lives_still, pids)), "they are dead")
 
 
-# -- workers that die --------------------------------------------------------------------------------------------
+# -- workers that die ------------------------------------------------------------------
 
 
 def test_a_killed_worker_is_replaced_nothing_is_lost_and_the_state_is_that_of_what_was_handed_out(
@@ -53,8 +66,11 @@ def test_a_killed_worker_is_replaced_nothing_is_lost_and_the_state_is_that_of_wh
 
 
 @both_kinds
-def test_workers_killed_at_their_work_are_replaced_and_nothing_is_lost(kind: str, tmp_path: Path) -> None:
-    gate, busy = tmp_path / "open", tmp_path / "busy"
+def test_workers_killed_at_their_work_are_replaced_and_nothing_is_lost(
+    kind: str, tmp_path: Path
+) -> None:
+    gate = tmp_path / "open"
+    busy = tmp_path / "busy"
 
     class Waits(Squares):
         def __getitem__(self, index: int) -> int:
@@ -84,7 +100,9 @@ def test_workers_killed_between_epochs_are_replaced(with_workers: Maker) -> None
     assert not set(dead) & set(loader.worker_pids)
 
 
-def test_a_sample_that_ends_its_worker_is_an_error_and_the_others_come(with_workers: Maker) -> None:
+def test_a_sample_that_ends_its_worker_is_an_error_and_the_others_come(
+    with_workers: Maker,
+) -> None:
     class Deadly(Squares):
         def __getitem__(self, index: int) -> int:
             if index == 5:
@@ -96,25 +114,34 @@ def test_a_sample_that_ends_its_worker_is_an_error_and_the_others_come(with_work
     (told,) = errors
     assert isinstance(told, mpiter.WorkerCrashed)
     assert told.exitcode == -signal.SIGSEGV
-    torchs = f"DataLoader worker (pid {told.pid}) is killed by signal: Segmentation fault; "
-    assert str(told).startswith(f"{torchs}sample [4, 5, 6, 7] has ended its worker twice: ")
+    torchs = (
+        f"DataLoader worker (pid {told.pid}) is killed by signal: Segmentation fault; "
+    )
+    assert str(told).startswith(
+        f"{torchs}sample [4, 5, 6, 7] has ended its worker twice: "
+    )
     assert "SIGSEGV" in str(told)
 
 
-# -- patience ----------------------------------------------------------------------------------------------------
+# -- patience --------------------------------------------------------------------------
 
 
-def test_a_late_batch_is_an_error_and_may_still_come(with_workers: Maker, tmp_path: Path) -> None:
+def test_a_late_batch_is_an_error_and_may_still_come(
+    with_workers: Maker, tmp_path: Path
+) -> None:
     gate = tmp_path / "open"
     loader = with_workers(Gated(str(gate), free=4, length=12), 4, timeout=0.2)
     batches = iter(loader)
     first = None
     while first is None:
-        with contextlib.suppress(mpiter.BatchTimeout):  # on a machine that is busier than we are
+        # On a machine that is busier than we are.
+        with contextlib.suppress(mpiter.BatchTimeout):
             first = next(batches)
     before = loader.state_dict()
     for _ in range(2):
-        with pytest.raises(mpiter.BatchTimeout, match=r"timed out after 0\.2 seconds") as caught:
+        with pytest.raises(
+            mpiter.BatchTimeout, match=r"timed out after 0\.2 seconds"
+        ) as caught:
             next(batches)
         assert isinstance(caught.value, TimeoutError)
     assert loader.state_dict() == before
@@ -124,7 +151,7 @@ def test_a_late_batch_is_an_error_and_may_still_come(with_workers: Maker, tmp_pa
     assert all(isinstance(error, mpiter.BatchTimeout) for error in errors)
 
 
-# -- programs that end -------------------------------------------------------------------------------------------
+# -- programs that end -----------------------------------------------------------------
 
 LOADER = """
 import os, sys, time
@@ -147,12 +174,16 @@ next(batches)
 
 def program(more: str, kind: str = "numpy") -> str:
     if kind == "torch":
-        pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+        pytest.importorskip(
+            "torch", reason="torch is not installed: run `python3 tests --all`"
+        )
     return LOADER.format(import_=IMPORTS[kind]) + more
 
 
 def test_a_program_that_raises_in_the_loop_ends_at_once(tmp_path: Path) -> None:
-    """Though its workers are stuck, and what they are asked for is more than a pipe holds."""
+    """Though its workers are stuck, and what they are asked for is more than a pipe
+    holds.
+    """
     more = """
 def train(batches):
     for batch in batches:
@@ -162,12 +193,20 @@ train(DataLoader(Dataset(), batch_sampler=[[0], *[list(range(100_000))] * 20], n
 """
     outcome = run(tmp_path, program(more), "stuck")
     assert outcome.code == 1
-    assert outcome.err.count("Traceback") == outcome.err.count("ZeroDivisionError") - 1 == 1
+    assert (
+        outcome.err.count("Traceback")
+        == outcome.err.count("ZeroDivisionError") - 1
+        == 1
+    )
     assert outcome.left_running == []
 
 
-def test_a_program_with_many_loaders_and_few_descriptors_ends_well(tmp_path: Path) -> None:
-    """All batches may be kept; no epoch leaves descriptors; what is dropped in the midst ends by itself."""
+def test_a_program_with_many_loaders_and_few_descriptors_ends_well(
+    tmp_path: Path,
+) -> None:
+    """All batches may be kept; no epoch leaves descriptors; what is dropped in the
+    midst ends by itself.
+    """
     more = """
 import resource
 import numpy as np

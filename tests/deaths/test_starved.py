@@ -1,4 +1,6 @@
-"""Too few descriptors, a tiny /dev/shm, too little memory, a worker that cannot be killed: what then?"""
+"""Too few descriptors, a tiny /dev/shm, too little memory, a worker that cannot be
+killed: what then?
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ with mpiter.MultiprocessIterator(Dataset(), 16, n_processes=2, **options) as it:
 def _can_mount() -> bool:
     if shutil.which("unshare") is None:
         return False
-    return subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+    return (
+        subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+    )
 
 
 MOUNTED = """
@@ -67,10 +71,15 @@ if "MOUNTED" not in os.environ:
 
 def test_a_hundred_descriptors_will_do(tmp_path: Path) -> None:
     outcome = run(tmp_path, SCARCE)
-    assert (outcome.code, outcome.lines, outcome.left_running) == (0, ["True"], []), outcome
+    assert (outcome.code, outcome.lines, outcome.left_running) == (0, ["True"], []), (
+        outcome
+    )
 
 
-@pytest.mark.skipif(not _can_mount(), reason="needs a mount namespace: run as root, with util-linux's unshare")
+@pytest.mark.skipif(
+    not _can_mount(),
+    reason="needs a mount namespace: run as root, with util-linux's unshare",
+)
 def test_a_megabyte_of_dev_shm_and_no_proc_will_do(tmp_path: Path) -> None:
     outcome = run(tmp_path, MOUNTED + SCARCE)
     assert (outcome.code, outcome.lines) == (0, ["True"]), outcome
@@ -103,12 +112,16 @@ it.close()
 def test_a_limit_on_address_space_is_an_error(tmp_path: Path) -> None:
     outcome = run(tmp_path, LIMITED)
     assert (outcome.code, outcome.left_running) == (0, []), outcome
-    assert outcome.lines[0].split()[0] in ("SharedMemoryFull", "WorkerStartError"), outcome
+    assert outcome.lines[0].split()[0] in ("SharedMemoryFull", "WorkerStartError"), (
+        outcome
+    )
 
 
 @pytest.fixture
 def unkillable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """A dataset that holds its worker up until the test is over, and what makes that worker unkillable."""
+    """A dataset that holds its worker up until the test is over, and what makes that
+    worker unkillable.
+    """
     gate = tmp_path / "gate"
     left: list[psutil.Process] = []
 
@@ -125,20 +138,31 @@ def unkillable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     wait_until(lambda: not any(map(lives, left)), "they are gone after all")
 
 
-def test_the_slots_of_an_unkillable_worker_are_never_used_again(unkillable: Any) -> None:
+def test_the_slots_of_an_unkillable_worker_are_never_used_again(
+    unkillable: Any,
+) -> None:
     dataset, spare = unkillable
     with mpiter.MultiprocessIterator(
-        dataset, 4, shuffle=False, repeat=False, n_processes=1, run_ahead=0, sample_timeout=1.0
+        dataset,
+        4,
+        shuffle=False,
+        repeat=False,
+        n_processes=1,
+        run_ahead=0,
+        sample_timeout=1.0,
     ) as it:
         seen = [plain(list(next(it))) for _ in range(3)]
         wait_until(lambda: it._pump.loop.lines[0].active, "the worker is held up")
-        slots, lent = it._pump.loop._team.rooms.slots, []
+        slots = it._pump.loop._team.rooms.slots
+        lent = []
         in_danger = {batch.room.slot for batch in it._pump.loop.ledger.batches.values()}
         genuine = slots.lease
         slots.lease = lambda slot: lent.append(slot) or genuine(slot)
         pid = spare(it, 0)
         os.kill(pid, signal.SIGSTOP)
-        Path(dataset.gate).touch()  # once the worker has been replaced, samples come at once, but not from this one
+        # Once the worker has been replaced, samples come at once, but not from this
+        # one.
+        Path(dataset.gate).touch()
         seen += [plain(list(batch)) for batch in it]
         assert lives_still(pid)
         assert pid not in it.worker_pids
@@ -173,7 +197,9 @@ print("ready", flush=True)
 
 
 def test_the_interpreter_does_not_wait_for_an_unkillable_worker(tmp_path: Path) -> None:
-    """Once the main process is gone the kernel's own signal gets these workers after all."""
+    """Once the main process is gone the kernel's own signal gets these workers after
+    all.
+    """
     script = Script(tmp_path, UNKILLABLE)
     script.reads("ready")
     outcome = script.ends()
@@ -197,7 +223,9 @@ with mpiter.batches(range(8), 2, n_processes=2) as stream:
 def test_a_fork_server_that_dies_again_and_again_is_told(tmp_path: Path) -> None:
     (line,) = run(tmp_path, DEADLY_SERVER).ended_well().lines
     assert line.startswith("the fork server, which starts workers, has died twice")
-    assert line.endswith("pass backend=mpiter.Process('fork'). Or do without workers, by n_processes=0.")
+    assert line.endswith(
+        "pass backend=mpiter.Process('fork'). Or do without workers, by n_processes=0."
+    )
 
 
 FEWEST = """
@@ -226,6 +254,8 @@ os.write(out, said.encode())
 
 
 @pytest.mark.parametrize("method", ["forkserver", "fork"])
-def test_with_hardly_a_descriptor_the_limit_is_named(tmp_path: Path, method: str) -> None:
+def test_with_hardly_a_descriptor_the_limit_is_named(
+    tmp_path: Path, method: str
+) -> None:
     said = run(tmp_path, FEWEST, method).ended_well().out
     assert re.match(r"(?s)WorkerStartError: .*(open files|ulimit -u, -n, -v)", said)

@@ -1,4 +1,6 @@
-"""``mpiter doctor`` examines this machine and leaves no trace; each of its checks judges machines of every kind."""
+"""``mpiter doctor`` examines this machine and leaves no trace; each of its checks
+judges machines of every kind.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,24 @@ from mpiter.__main__ import main
 from mpiter.doctor import BAD, GOOD, WARN
 
 GB = 1 << 30
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the limits and files are Linux's")
+LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="the limits and files are Linux's"
+)
 
 
 def ram(available, total, host):
     says = {"memory_available": available, "memory_total": total, "meminfo": host}
-    return {f"mpiter.machine.{name}": lambda *_, value=value: value for name, value in says.items()}
+    return {
+        f"mpiter.machine.{name}": lambda *_, value=value: value
+        for name, value in says.items()
+    }
 
 
 def cpus(present, affinity, quota):
-    says = {"os.cpu_count": lambda: present, "os.sched_getaffinity": lambda _: set(range(affinity))}
+    says = {
+        "os.cpu_count": lambda: present,
+        "os.sched_getaffinity": lambda _: set(range(affinity)),
+    }
     says["mpiter.machine.cores"] = lambda: max(1, int(min(affinity, quota or affinity)))
     return says | {"mpiter.machine.quota": lambda: quota}
 
@@ -40,7 +50,12 @@ def forbidden(*_):
     raise PermissionError(1, "Operation not permitted")
 
 
-NEW = {"numpy": "2.4.6", "msgpack": "1.2.4", "cloudpickle": "3.1.2", "threadpoolctl": "3.8.0"}
+NEW = {
+    "numpy": "2.4.6",
+    "msgpack": "1.2.4",
+    "cloudpickle": "3.1.2",
+    "threadpoolctl": "3.8.0",
+}
 
 
 def methods(*names):
@@ -49,31 +64,89 @@ def methods(*names):
     def run(command, **_):
         if "'late'" in command[-1]:
             raise subprocess.TimeoutExpired(command, 60)
-        said = ("", "Traceback\nOptionError: odd\n") if "'odd'" in command[-1] else ("0.1 s\n", "")
+        said = (
+            ("", "Traceback\nOptionError: odd\n")
+            if "'odd'" in command[-1]
+            else ("0.1 s\n", "")
+        )
         return subprocess.CompletedProcess(command, int(bool(said[1])), *said)
 
-    return {"multiprocessing.get_all_start_methods": lambda: names, "subprocess.run": run}
+    return {
+        "multiprocessing.get_all_start_methods": lambda: names,
+        "subprocess.run": run,
+    }
 
 
-# a check, what it finds in place of this machine -> the status, a part of what is said, a part of the remedy
+# a check, what it finds in place of this machine -> the status, a part of what is said,
+# a part of the remedy
 VERDICTS = [
-    ("software", installed(**NEW, torch="2.13.0+cpu"), GOOD, "threadpoolctl 3.8.0, torch 2.13.0+cpu", ""),
-    ("start_methods", methods("fork"), BAD, "to the first batch: fork ", "pass backend=mpiter.Process('fork')"),
-    ("start_methods", methods("forkserver", "odd"), GOOD, "odd fails (OptionError: odd)", ""),
-    ("start_methods", methods("late", "spawn"), BAD, "late fails (no answer within 60 s)", "mpiter.Process('spawn')"),
+    (
+        "software",
+        installed(**NEW, torch="2.13.0+cpu"),
+        GOOD,
+        "threadpoolctl 3.8.0, torch 2.13.0+cpu",
+        "",
+    ),
+    (
+        "start_methods",
+        methods("fork"),
+        BAD,
+        "to the first batch: fork ",
+        "pass backend=mpiter.Process('fork')",
+    ),
+    (
+        "start_methods",
+        methods("forkserver", "odd"),
+        GOOD,
+        "odd fails (OptionError: odd)",
+        "",
+    ),
+    (
+        "start_methods",
+        methods("late", "spawn"),
+        BAD,
+        "late fails (no answer within 60 s)",
+        "mpiter.Process('spawn')",
+    ),
     ("start_methods", methods("odd"), BAD, "odd fails", "backend='thread'"),
-    ("memory", ram(30 * GB, 32 * GB, 32 * GB), GOOD, "30.0 GB of 32.0 GB available", ""),
-    ("memory", ram(3 * GB, 4 * GB, 64 * GB), GOOD, "by control group; the machine has 64.0 GB", ""),
+    (
+        "memory",
+        ram(30 * GB, 32 * GB, 32 * GB),
+        GOOD,
+        "30.0 GB of 32.0 GB available",
+        "",
+    ),
+    (
+        "memory",
+        ram(3 * GB, 4 * GB, 64 * GB),
+        GOOD,
+        "by control group; the machine has 64.0 GB",
+        "",
+    ),
     ("memory", ram(GB // 2, GB, GB), WARN, "0.5 GB of 1.0 GB", "end other programs"),
     ("cores", cpus(8, 8, None), GOOD, "8; n_processes=None takes 8", ""),
-    ("cores", cpus(64, 4, 1.5), GOOD, "takes 1; affinity allows 4; the control group allows 1.5", ""),
-    ("cores", cpus(8, 8, 0.5), WARN, "n_processes=None takes 1; the control group allows 0.5", "docker run --cpus=2"),
+    (
+        "cores",
+        cpus(64, 4, 1.5),
+        GOOD,
+        "takes 1; affinity allows 4; the control group allows 1.5",
+        "",
+    ),
+    (
+        "cores",
+        cpus(8, 8, 0.5),
+        WARN,
+        "n_processes=None takes 1; the control group allows 0.5",
+        "docker run --cpus=2",
+    ),
 ]
 
 
 @LINUX
 @pytest.mark.parametrize(("check", "found", "status", "told", "remedy"), VERDICTS)
-def test_what_is_found_is_judged_and_a_warning_has_a_remedy(monkeypatch, check, found, status, told, remedy):
+def test_what_is_found_is_judged_and_a_warning_has_a_remedy(
+    monkeypatch, check, found, status, told, remedy
+):
     with monkeypatch.context() as patch:
         for name, value in found.items():
             patch.setattr(name, value) if value else patch.delattr(name)
@@ -85,7 +158,9 @@ def test_what_is_found_is_judged_and_a_warning_has_a_remedy(monkeypatch, check, 
 
 
 @pytest.mark.parametrize(("status", "code"), [(GOOD, 0), (WARN, 0), (BAD, 1)])
-def test_only_what_is_bad_fails_the_command_and_a_check_that_fails_does_not(monkeypatch, capsys, status, code):
+def test_only_what_is_bad_fails_the_command_and_a_check_that_fails_does_not(
+    monkeypatch, capsys, status, code
+):
     def cores():
         return doctor.Finding(status, "few " * 60, "more")
 
@@ -100,7 +175,9 @@ def test_only_what_is_bad_fails_the_command_and_a_check_that_fails_does_not(monk
 
 @pytest.mark.timeout(200)
 def test_this_machine_is_fit(capsys):
-    assert {name for name, *_ in VERDICTS} == {check.__name__ for check in doctor.CHECKS}
+    assert {name for name, *_ in VERDICTS} == {
+        check.__name__ for check in doctor.CHECKS
+    }
     assert main(["doctor"]) == 0
     told = capsys.readouterr().out
     assert f"n_processes=None takes {machine.cores()}" in told

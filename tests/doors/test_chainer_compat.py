@@ -1,4 +1,6 @@
-"""The shim that lets Chainer be imported on NumPy 2 and on new Pythons: what it changes, and what it leaves alone."""
+"""The shim that lets Chainer be imported on NumPy 2 and on new Pythons: what it
+changes, and what it leaves alone.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ def test_where_chainer_is_missing_it_is_still_missing(tmp_path):
     assert run(tmp_path, text).ended_well().lines == ["chainer"]
 
 
-@pytest.mark.filterwarnings("ignore:`np.float` is a deprecated alias:DeprecationWarning")  # unaided, it still asks
+# Unaided, it still asks.
+@pytest.mark.filterwarnings(
+    "ignore:`np.float` is a deprecated alias:DeprecationWarning"
+)
 def test_the_functions_that_asked_for_names_of_old_work():
     import chainer
     from chainer import functions
@@ -125,9 +130,13 @@ _TRAINING = """
 """
 
 
-def test_without_it_the_door_says_what_to_do_and_a_trainer_trains_through_it_after_that_too(tmp_path):
+def test_without_it_the_door_says_what_to_do_and_a_trainer_trains_through_it_after_that_too(
+    tmp_path,
+):
     """Workers that are not forked import Chainer on their own, to open the dataset."""
-    ended = run(tmp_path, _TRAINING, tmp_path / "out", "unaided" if UNAIDED else "aided").ended_well()
+    ended = run(
+        tmp_path, _TRAINING, tmp_path / "out", "unaided" if UNAIDED else "aided"
+    ).ended_well()
     *said, trained = ended.lines
     assert trained == "2 True"
     for line in said:

@@ -29,7 +29,10 @@ WAYS = {
     "multithread": (ours.MultithreadIterator, {"n_threads": 2}),
     "serial": (ours.SerialIterator, {}),
 }
-THEIRS = [(theirs.MultithreadIterator, True, {"n_threads": 1}), (theirs.SerialIterator, False, {})]
+THEIRS = [
+    (theirs.MultithreadIterator, True, {"n_threads": 1}),
+    (theirs.SerialIterator, False, {}),
+]
 
 
 class Maker:
@@ -39,7 +42,9 @@ class Maker:
         self.cls, self.options, self.made = cls, options, contextlib.ExitStack()
 
     def __call__(self, dataset, batch_size=2, **options):
-        return self.made.enter_context(self.cls(dataset, batch_size, **self.options, **options))
+        return self.made.enter_context(
+            self.cls(dataset, batch_size, **self.options, **options)
+        )
 
     def owns(self, iterator):
         return self.made.enter_context(iterator)
@@ -52,7 +57,8 @@ def make(request):
         yield maker
 
 
-serially = pytest.mark.parametrize("make", ["serial"], indirect=True)  # where no worker has a part in it
+# Where no worker has a part in it.
+serially = pytest.mark.parametrize("make", ["serial"], indirect=True)
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
@@ -60,7 +66,9 @@ def test_a_list_or_tuple_of_arrays_is_a_dataset_of_them(make, kind):
     rows = kind([np.arange(3), np.arange(3) + 5])
     it = make(rows, 2, repeat=False, shuffle=False)
     assert it.dataset is rows
-    assert [[sample.tolist() for sample in batch] for batch in it] == [[[0, 1, 2], [5, 6, 7]]]
+    assert [[sample.tolist() for sample in batch] for batch in it] == [
+        [[0, 1, 2], [5, 6, 7]]
+    ]
     it.dataset = kind([np.arange(4), np.arange(4)])
     it.reset()
     assert [sample.tolist() for sample in it.next()] == [[0, 1, 2, 3]] * 2
@@ -78,7 +86,7 @@ def flat(batches):
     return list(itertools.chain.from_iterable(batches))
 
 
-# -- epochs ------------------------------------------------------------------------------------------------------
+# -- epochs ----------------------------------------------------------------------------
 
 
 def test_repeating_counts_epochs_at_each_step(make):
@@ -90,19 +98,30 @@ def test_repeating_counts_epochs_at_each_step(make):
             batches.append(it.next())
             assert type(batches[-1]) is list or isinstance(batches[-1], list)
             whole = at == 2
-            assert place(it) == (round_ + whole, round_ + after / 6, round_ + before / 6, whole)
+            assert place(it) == (
+                round_ + whole,
+                round_ + after / 6,
+                round_ + before / 6,
+                whole,
+            )
         assert sorted(flat(batches)) == [1, 2, 3, 4, 5, 6]
 
 
 def test_one_epoch_that_does_not_divide_ends_at_exactly_one(make):
     it = make([1, 2, 3, 4, 5], repeat=False)
-    batches, places = [], [place(it)]
+    batches = []
+    places = [place(it)]
     for _ in range(3):
         batches.append(list(it.next()))
         places.append(place(it))
     assert list(map(len, batches)) == [2, 2, 1]
     assert sorted(flat(batches)) == [1, 2, 3, 4, 5]
-    assert places == [(0, 0.0, None, False), (0, 0.4, 0.0, False), (0, 0.8, 0.4, False), (1, 1.0, 0.8, True)]
+    assert places == [
+        (0, 0.0, None, False),
+        (0, 0.4, 0.0, False),
+        (0, 0.8, 0.4, False),
+        (1, 1.0, 0.8, True),
+    ]
     for _ in range(2):
         with pytest.raises(StopIteration):
             it.next()
@@ -110,7 +129,7 @@ def test_one_epoch_that_does_not_divide_ends_at_exactly_one(make):
     assert it.current_position == 0
 
 
-# -- copies and new beginnings -----------------------------------------------------------------------------------
+# -- copies and new beginnings ---------------------------------------------------------
 
 
 def test_a_copy_goes_its_own_way(make):
@@ -138,7 +157,7 @@ def test_finalized_is_the_end_for_processes_only(make):
         assert sorted(flat(taken(it, 3))) == [1, 2, 3, 4, 5]
 
 
-# -- pickles and snapshots ---------------------------------------------------------------------------------------
+# -- pickles and snapshots -------------------------------------------------------------
 
 
 def saved(it):
@@ -153,14 +172,27 @@ def restored(it, target):
 
 
 @serially
-@pytest.mark.parametrize(("position", "epoch", "guess"), [(0, 0, None), (2, 0, 0.0), (4, 0, 2 / 6), (0, 1, 4 / 6)])
-def test_the_previous_place_is_guessed_where_an_old_snapshot_has_none(make, position, epoch, guess):
+@pytest.mark.parametrize(
+    ("position", "epoch", "guess"),
+    [(0, 0, None), (2, 0, 0.0), (4, 0, 2 / 6), (0, 1, 4 / 6)],
+)
+def test_the_previous_place_is_guessed_where_an_old_snapshot_has_none(
+    make, position, epoch, guess
+):
     old = saved(make([1, 2, 3, 4, 5, 6], shuffle=False))
     del old["previous_epoch_detail"], old["mpiter_seed"]
-    old.update(current_position=np.array(position), epoch=np.array(epoch), is_new_epoch=np.array(bool(epoch)))
+    old.update(
+        current_position=np.array(position),
+        epoch=np.array(epoch),
+        is_new_epoch=np.array(bool(epoch)),
+    )
     it = restored(make([1, 2, 3, 4, 5, 6], shuffle=False), old)
     assert it.previous_epoch_detail == pytest.approx(guess)
-    assert (it.current_position, it.epoch, it.is_new_epoch) == (position, epoch, bool(epoch))
+    assert (it.current_position, it.epoch, it.is_new_epoch) == (
+        position,
+        epoch,
+        bool(epoch),
+    )
     assert (type(it.current_position), type(it.is_new_epoch)) == (int, bool)
 
 
@@ -171,7 +203,8 @@ def test_chainers_snapshots_load_into_ours(make, cls, shuffle, options):
         old = saved(it)
         mine = restored(make(list(range(9)), shuffle=shuffle), old)
         assert place(mine) == place(it)
-        assert taken(mine, 3) == taken(it, 3)  # up to the end of this epoch, whose order it has
+        # Up to the end of this epoch, whose order it has.
+        assert taken(mine, 3) == taken(it, 3)
         assert place(mine) == place(it)
     assert sorted(flat(taken(mine, 9))) == sorted(list(range(9)) * 2)
 
@@ -212,8 +245,12 @@ _THEIR_PROCESSES = """
 
 
 @pytest.mark.parametrize("make", ["multiprocess"], indirect=True)
-def test_our_snapshots_load_into_chainers_processes_and_theirs_into_ours(make, tmp_path):
-    """Chainer's own MultiprocessIterator runs in a program, since it leaves shared memory behind."""
+def test_our_snapshots_load_into_chainers_processes_and_theirs_into_ours(
+    make, tmp_path
+):
+    """Chainer's own MultiprocessIterator runs in a program, since it leaves shared
+    memory behind.
+    """
     it = make(list(range(9)))
     taken(it, 6)
     serializers.save_npz(str(tmp_path / "ours.npz"), it)
@@ -229,12 +266,16 @@ def test_after_a_snapshot_of_chainers_everything_else_travels_too(make):
     it = theirs.SerialIterator(list(range(9)), 2)
     taken(it, 2)
     first = restored(make(list(range(9))), saved(it))
-    by_state, by_snapshot = make(list(range(9))), make(list(range(9)))
+    by_state = make(list(range(9)))
+    by_snapshot = make(list(range(9)))
     by_state.load_state_dict(first.state_dict())
     restored(by_snapshot, saved(first))
-    by_pickle, by_copy = make.owns(pickle.loads(pickle.dumps(first))), make.owns(copy.copy(first))
+    by_pickle = make.owns(pickle.loads(pickle.dumps(first)))
+    by_copy = make.owns(copy.copy(first))
     following = taken(first, 8)
-    assert [taken(other, 8) for other in (by_state, by_snapshot, by_pickle, by_copy)] == [following] * 4
+    assert [
+        taken(other, 8) for other in (by_state, by_snapshot, by_pickle, by_copy)
+    ] == [following] * 4
 
 
 def test_a_snapshot_that_cannot_be_is_refused(make):
@@ -256,7 +297,9 @@ def test_a_snapshot_that_cannot_be_is_refused(make):
 def test_a_snapshot_whose_order_does_not_fit_the_dataset_is_refused(make):
     it = make([1, 2, 3])
     for order in ([0, 1, 2, 3], [0, 1, 3], [0]):
-        with pytest.raises(ValueError, match=r"snapshot of .* order that does not fit the dataset"):
+        with pytest.raises(
+            ValueError, match=r"snapshot of .* order that does not fit the dataset"
+        ):
             restored(it, {**saved(it), "order": np.array(order)})
     assert sorted(flat(taken(it, 3))) == [1, 1, 2, 2, 3, 3]
 
@@ -264,8 +307,14 @@ def test_a_snapshot_whose_order_does_not_fit_the_dataset_is_refused(make):
 @serially
 def test_a_snapshot_without_an_order_is_refused_by_an_iterator_that_shuffles(make):
     with pytest.raises(KeyError, match="order"):
-        restored(make([1, 2, 3]), {k: v for k, v in saved(make([1, 2, 3])).items() if "order" not in k})
-    for unshuffled in (make([1, 2, 3], shuffle=False), theirs.MultithreadIterator([1, 2, 3], 2, shuffle=False)):
+        restored(
+            make([1, 2, 3]),
+            {k: v for k, v in saved(make([1, 2, 3])).items() if "order" not in k},
+        )
+    for unshuffled in (
+        make([1, 2, 3], shuffle=False),
+        theirs.MultithreadIterator([1, 2, 3], 2, shuffle=False),
+    ):
         it = make([1, 2, 3])
         with pytest.raises(KeyError, match="order: the snapshot has none"):
             restored(it, saved(unshuffled))
@@ -283,7 +332,7 @@ def test_a_snapshot_from_beyond_the_only_epoch_is_of_the_end(make):
         it.next()
 
 
-# -- changed while in use ----------------------------------------------------------------------------------------
+# -- changed while in use --------------------------------------------------------------
 
 
 def test_what_chainers_let_one_change_ours_do_too(make):
@@ -301,7 +350,9 @@ def test_what_chainers_let_one_change_ours_do_too(make):
 
     mine = make([1, 2, 3, 4, 5, 6, 7], shuffle=False)
     found = stream(mine, "repeat")
-    assert found == stream(theirs.SerialIterator([1, 2, 3, 4, 5, 6, 7], 2, shuffle=False), "_repeat")
+    assert found == stream(
+        theirs.SerialIterator([1, 2, 3, 4, 5, 6, 7], 2, shuffle=False), "_repeat"
+    )
     assert (mine.batch_size, mine.dataset, mine.epoch) == (3, list("abcdefg"), 1)
 
 
@@ -319,7 +370,13 @@ def test_a_dataset_of_another_length_has_an_order_of_its_own(make):
 def test_a_change_is_checked_as_the_argument_is(make):
     it = make([1, 2, 3, 4], shuffle=False)
     taken(it, 1)
-    for name, wrong in (("batch_size", 0), ("batch_size", 1.5), ("dataset", 5), ("dataset", []), ("order_sampler", 5)):
+    for name, wrong in (
+        ("batch_size", 0),
+        ("batch_size", 1.5),
+        ("dataset", 5),
+        ("dataset", []),
+        ("order_sampler", 5),
+    ):
         with pytest.raises(OptionError):
             setattr(it, name, wrong)
     assert taken(it, 1) == [[3, 4]]
@@ -356,11 +413,14 @@ def test_unless_it_shuffles_the_global_generator_is_left_alone(make):
     assert next_number() != untouched
 
 
-# -- order samplers ----------------------------------------------------------------------------------------------
+# -- order samplers --------------------------------------------------------------------
 
 
 def test_the_order_decides_how_long_an_epoch_is(make):
-    it = make([1, 2, 3, 4, 5, 6], order_sampler=lambda order, at: np.array([0, 0, 1, 2, 3, 4, 5, 5]))
+    it = make(
+        [1, 2, 3, 4, 5, 6],
+        order_sampler=lambda order, at: np.array([0, 0, 1, 2, 3, 4, 5, 5]),
+    )
     assert it._epoch_size == 8
     assert flat(taken(it, 4)) == [1, 1, 2, 3, 4, 5, 6, 6]
     assert place(it) == (1, 1.0, 6 / 8, True)
@@ -381,7 +441,7 @@ def test_starting_over_goes_on_with_the_random_state_where_the_user_is(make):
     assert stream(make(list(range(12)), 4, order_sampler=sampler())) == stream(serial)
 
 
-# -- threads, signals, patience ----------------------------------------------------------------------------------
+# -- threads, signals, patience --------------------------------------------------------
 
 
 _INTERRUPTED = """

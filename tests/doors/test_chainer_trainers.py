@@ -1,4 +1,6 @@
-"""Real trainers of Chainer's, fed by our iterators: what they report, save, resume and end with."""
+"""Real trainers of Chainer's, fed by our iterators: what they report, save, resume and
+end with.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from mpiter.chainer import MultiprocessIterator, SerialIterator, converter
 pytestmark = pytest.mark.chainer
 
 OURS = {
-    "processes": lambda dataset, size, **options: MultiprocessIterator(dataset, size, n_processes=1, **options),
+    "processes": lambda dataset, size, **options: MultiprocessIterator(
+        dataset, size, n_processes=1, **options
+    ),
     "serial": SerialIterator,
 }
 
@@ -40,7 +44,11 @@ def make_trainer(folder, iterator, length, convert=concat_examples, test=None):
     trainer = training.Trainer(updater, length, out=str(folder))
     trainer.extend(extensions.LogReport(trigger=(1, "epoch")))
     if test is not None:
-        trainer.extend(extensions.Evaluator(test, optimizer.target, converter=convert, progress_bar=True))
+        trainer.extend(
+            extensions.Evaluator(
+                test, optimizer.target, converter=convert, progress_bar=True
+            )
+        )
     return trainer
 
 
@@ -51,13 +59,18 @@ def model_of(trainer):
 def log_of(folder):
     """What was reported, without what the clock says."""
     entries = json.loads((folder / "log").read_text())
-    return [{key: value for key, value in entry.items() if key != "elapsed_time"} for entry in entries]
+    return [
+        {key: value for key, value in entry.items() if key != "elapsed_time"}
+        for entry in entries
+    ]
 
 
-# -- the same as with Chainer's ----------------------------------------------------------------------------------
+# -- the same as with Chainer's --------------------------------------------------------
 
 
-@pytest.mark.parametrize(("way", "convert"), [("processes", concat_examples), ("serial", converter)])
+@pytest.mark.parametrize(
+    ("way", "convert"), [("processes", concat_examples), ("serial", converter)]
+)
 def test_a_training_is_the_same_to_the_last_bit(tmp_path, way, convert):
     printed = io.StringIO()
 
@@ -65,9 +78,16 @@ def test_a_training_is_the_same_to_the_last_bit(tmp_path, way, convert):
         test = make(pairs(30), 7, repeat=False, shuffle=False)
         train = make(pairs(50), 8, order_sampler=sampler())
         trainer = make_trainer(tmp_path / name, train, (3, "epoch"), convert, test)
-        trainer.extend(extensions.PrintReport(["epoch", "main/loss", "validation/main/accuracy"], out=printed))
+        trainer.extend(
+            extensions.PrintReport(
+                ["epoch", "main/loss", "validation/main/accuracy"], out=printed
+            )
+        )
         trainer.extend(extensions.ProgressBar(update_interval=3))
-        trainer.extend(extensions.ExponentialShift("lr", 0.5), trigger=triggers.ManualScheduleTrigger([1, 2], "epoch"))
+        trainer.extend(
+            extensions.ExponentialShift("lr", 0.5),
+            trigger=triggers.ManualScheduleTrigger([1, 2], "epoch"),
+        )
         trainer.extend(extensions.observe_lr())
         trainer.run()
         return model_of(trainer), log_of(tmp_path / name)
@@ -76,15 +96,25 @@ def test_a_training_is_the_same_to_the_last_bit(tmp_path, way, convert):
     assert printed.getvalue().count("validation/main/accuracy") == 2
 
 
-# -- stopping and going on ---------------------------------------------------------------------------------------
+# -- stopping and going on -------------------------------------------------------------
 
 
 def test_a_training_goes_on_within_an_epoch_as_if_nothing_had_happened(tmp_path):
-    unbroken = make_trainer(tmp_path, SerialIterator(pairs(50), 8, seed=3), (16, "iteration"))
-    unbroken.extend(extensions.snapshot(filename="saved"), trigger=triggers.ManualScheduleTrigger(9, "iteration"))
+    unbroken = make_trainer(
+        tmp_path, SerialIterator(pairs(50), 8, seed=3), (16, "iteration")
+    )
+    unbroken.extend(
+        extensions.snapshot(filename="saved"),
+        trigger=triggers.ManualScheduleTrigger(9, "iteration"),
+    )
     unbroken.run()
-    resumed = make_trainer(tmp_path / "again", OURS["processes"](pairs(50), 8, seed=4), (16, "iteration"))
-    resumed.extend(extensions.snapshot(filename="saved"), trigger=triggers.ManualScheduleTrigger(9, "iteration"))
+    resumed = make_trainer(
+        tmp_path / "again", OURS["processes"](pairs(50), 8, seed=4), (16, "iteration")
+    )
+    resumed.extend(
+        extensions.snapshot(filename="saved"),
+        trigger=triggers.ManualScheduleTrigger(9, "iteration"),
+    )
     serializers.load_npz(str(tmp_path / "saved"), resumed)
     assert resumed.updater.epoch_detail == pytest.approx(9 * 8 / 50)
     resumed.run()
@@ -97,7 +127,8 @@ def test_a_training_of_chainers_goes_on_with_ours(tmp_path):
     first.extend(extensions.snapshot(filename="saved"), trigger=(9, "iteration"))
     first.run()
     trainers = [
-        make_trainer(tmp_path / str(at), make(pairs(50), 8), (12, "iteration"))  # the end of that epoch
+        # The end of that epoch.
+        make_trainer(tmp_path / str(at), make(pairs(50), 8), (12, "iteration"))
         for at, make in enumerate([cls, OURS["processes"]])
     ]
     for trainer in trainers:
@@ -107,12 +138,16 @@ def test_a_training_of_chainers_goes_on_with_ours(tmp_path):
     assert model_of(trainers[0]) == model_of(trainers[1])
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------
+# -- what goes wrong -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("way", "error"), [("processes", ValueError), ("serial", KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("way", "error"), [("processes", ValueError), ("serial", KeyboardInterrupt)]
+)
 def test_an_error_of_the_dataset_ends_the_training_in_good_order(tmp_path, way, error):
-    trainer = make_trainer(tmp_path, OURS[way](Breaking(error), 4, shuffle=False), (2, "epoch"))
+    trainer = make_trainer(
+        tmp_path, OURS[way](Breaking(error), 4, shuffle=False), (2, "epoch")
+    )
     seen = []
     finalizing = trainer.updater.finalize
     trainer.updater.finalize = lambda: (seen.append("finalized"), finalizing())
@@ -122,13 +157,15 @@ def test_an_error_of_the_dataset_ends_the_training_in_good_order(tmp_path, way, 
     assert seen == ["finalized"]
 
 
-# -- datasets ----------------------------------------------------------------------------------------------------
+# -- datasets --------------------------------------------------------------------------
 
 
 @pytest.fixture
 def pictures(tmp_path):
     for i in range(8):
-        Image.fromarray(np.full((5 + i % 2, 6, 3), 10 * i, np.uint8)).save(tmp_path / f"{i}.png")
+        Image.fromarray(np.full((5 + i % 2, 6, 3), 10 * i, np.uint8)).save(
+            tmp_path / f"{i}.png"
+        )
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         for i in range(8):
             archive.write(tmp_path / f"{i}.png", f"{i}.png")
@@ -136,7 +173,9 @@ def pictures(tmp_path):
 
 
 def labeled_images(folder):
-    return datasets.LabeledImageDataset([(f"{i}.png", i) for i in range(8)], str(folder))
+    return datasets.LabeledImageDataset(
+        [(f"{i}.png", i) for i in range(8)], str(folder)
+    )
 
 
 def pickled(folder):
@@ -148,17 +187,23 @@ def pickled(folder):
 
 def table(folder):
     columns = np.arange(36.0).reshape(3, 12)
-    return chainer.dataset.tabular.from_data((("a", columns[0]), ("b", columns[1]), ("c", list(range(12))))).asdict()
+    return chainer.dataset.tabular.from_data(
+        (("a", columns[0]), ("b", columns[1]), ("c", list(range(12))))
+    ).asdict()
 
 
 DATASETS = {
     "LabeledImageDataset": labeled_images,
-    "MultiZippedImageDataset": lambda folder: datasets.MultiZippedImageDataset([str(folder / "all.zip")] * 2),
+    "MultiZippedImageDataset": lambda folder: datasets.MultiZippedImageDataset(
+        [str(folder / "all.zip")] * 2
+    ),
     "PickleDataset": pickled,
     "TransformDataset, a lambda": lambda folder: datasets.TransformDataset(
         pairs(12), lambda pair: (pair[0] + 1, pair[1])
     ),
-    "TupleDataset": lambda folder: datasets.TupleDataset(np.arange(12.0).reshape(6, 2), np.arange(6), list("abcdef")),
+    "TupleDataset": lambda folder: datasets.TupleDataset(
+        np.arange(12.0).reshape(6, 2), np.arange(6), list("abcdef")
+    ),
     "TabularDataset, dicts": table,
 }
 
@@ -171,19 +216,32 @@ def stream(make, dataset, **options):
 @pytest.mark.parametrize("name", DATASETS)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:chainer")
 def test_chainers_datasets_give_what_they_give_to_chainers_iterator(pictures, name):
-    if "Zipped" in name:  # which refuses the np.int64 of Chainer's own iterators
+    # Which refuses the np.int64 of Chainer's own iterators.
+    if "Zipped" in name:
         expected = stream(SerialIterator, DATASETS[name](pictures))
     else:
         expected = stream(theirs.SerialIterator, DATASETS[name](pictures))
     assert stream(OURS["processes"], DATASETS[name](pictures)) == expected
 
 
-# -- the converter -----------------------------------------------------------------------------------------------
+# -- the converter ---------------------------------------------------------------------
 
 SAMPLES = {
     "arrays": lambda i: np.full((2, 3), i, np.float32),
-    "tuples": lambda i: (np.full((2, 3), i, np.float32), i, float(i), i % 2 == 0, np.int8(i), np.float16(i), 1j * i),
-    "rare tuples": lambda i: (np.full(3, i, ">f4"), np.zeros((0, 3), np.float32), np.datetime64(i, "D")),
+    "tuples": lambda i: (
+        np.full((2, 3), i, np.float32),
+        i,
+        float(i),
+        i % 2 == 0,
+        np.int8(i),
+        np.float16(i),
+        1j * i,
+    ),
+    "rare tuples": lambda i: (
+        np.full(3, i, ">f4"),
+        np.zeros((0, 3), np.float32),
+        np.datetime64(i, "D"),
+    ),
     "dicts": lambda i: {"x": np.full((2, 3), i, np.float32), "y": np.int32(i)},
     "nested lists": lambda i: ([[i, 1], [2, 3]], i),
 }
@@ -191,8 +249,12 @@ SAMPLES = {
 
 def described(converted):
     if isinstance(converted, (tuple, dict)):
-        parts = converted.items() if isinstance(converted, dict) else enumerate(converted)
-        return type(converted).__name__, [(name, described(part)) for name, part in parts]
+        parts = (
+            converted.items() if isinstance(converted, dict) else enumerate(converted)
+        )
+        return type(converted).__name__, [
+            (name, described(part)) for name, part in parts
+        ]
     return converted.dtype, converted.shape, converted.tobytes()
 
 
@@ -203,10 +265,16 @@ def test_the_converter_makes_what_concat_examples_makes(way, build, device):
     with OURS[way](samples, 5, shuffle=False) as iterator:
         batch = iterator.next()
         device = device and chainer.get_device(device)
-        assert described(converter(batch, device)) == described(concat_examples(samples, device))
-        assert described(converter(batch[:3], device)) == described(concat_examples(samples[:3], device))
+        assert described(converter(batch, device)) == described(
+            concat_examples(samples, device)
+        )
+        assert described(converter(batch[:3], device)) == described(
+            concat_examples(samples[:3], device)
+        )
         batch.pop()
-        assert described(converter(batch, device)) == described(concat_examples(samples[:4], device))
+        assert described(converter(batch, device)) == described(
+            concat_examples(samples[:4], device)
+        )
 
 
 def test_the_converter_copies_nothing_that_lies_in_columns():
@@ -229,29 +297,45 @@ CHANGES = {
 
 
 def test_the_converter_shows_what_was_changed():
-    samples = [{"x": np.array([i, i + 0.5], np.float32), "y": np.float32(i)} for i in range(4)]
+    samples = [
+        {"x": np.array([i, i + 0.5], np.float32), "y": np.float32(i)} for i in range(4)
+    ]
     with MultiprocessIterator(samples, 4, n_processes=1, shuffle=False) as iterator:
         for name, change in CHANGES.items():
             batch = iterator.next()
             change(batch)
-            assert described(converter(batch)) == described(concat_examples(list(batch))), name
+            assert described(converter(batch)) == described(
+                concat_examples(list(batch))
+            ), name
 
 
 def test_the_converter_pads():
-    samples = [(np.arange(1 + i % 3, dtype=np.float32), np.arange(i % 2 + 1)) for i in range(6)]
+    samples = [
+        (np.arange(1 + i % 3, dtype=np.float32), np.arange(i % 2 + 1)) for i in range(6)
+    ]
     with MultiprocessIterator(samples, 6, n_processes=1, shuffle=False) as iterator:
         batch = iterator.next()
         for padding in (0, (0, 9)):
-            assert described(converter(batch, padding=padding)) == described(concat_examples(samples, padding=padding))
+            assert described(converter(batch, padding=padding)) == described(
+                concat_examples(samples, padding=padding)
+            )
     same = [(np.ones(2), 1)] * 4
     with MultiprocessIterator(same, 4, n_processes=1) as iterator:
-        assert described(converter(iterator.next(), None, 5)) == described(concat_examples(same, None, 5))
+        assert described(converter(iterator.next(), None, 5)) == described(
+            concat_examples(same, None, 5)
+        )
 
 
 def test_the_converter_refuses_what_concat_examples_refuses():
-    with MultiprocessIterator([(1, "a"), (2, "b")], 2, n_processes=1) as iterator, pytest.raises(TypeError):
+    with (
+        MultiprocessIterator([(1, "a"), (2, "b")], 2, n_processes=1) as iterator,
+        pytest.raises(TypeError),
+    ):
         converter(iterator.next())  # strings are no arrays
     with pytest.raises(ValueError, match="empty"):
         converter([])
-    with MultiprocessIterator([np.ones(1), np.ones(2)], 2, n_processes=1) as iterator, pytest.raises(ValueError):
+    with (
+        MultiprocessIterator([np.ones(1), np.ones(2)], 2, n_processes=1) as iterator,
+        pytest.raises(ValueError),
+    ):
         converter(iterator.next())

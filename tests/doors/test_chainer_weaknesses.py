@@ -1,7 +1,8 @@
 """What Chainer's MultiprocessIterator gets wrong, point by point, and ours does not.
 
-The numbers are those of the list in docs/chainer.md.  Much of it has tests of its own, in greater depth, elsewhere;
-here it is shown of the iterator that takes Chainer's place.
+The numbers are those of the list in docs/chainer.md.  Much of it has tests of its own,
+in greater depth, elsewhere; here it is shown of the iterator that takes Chainer's
+place.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ pytestmark = pytest.mark.chainer
 
 
 def make(dataset, batch_size=4, **options):
-    return MultiprocessIterator(dataset, batch_size, **{"n_processes": 1, "shuffle": False, **options})
+    return MultiprocessIterator(
+        dataset, batch_size, **{"n_processes": 1, "shuffle": False, **options}
+    )
 
 
 def saved(it):
@@ -61,7 +64,10 @@ def test_01_an_error_of_the_dataset_is_raised_in_next_and_the_next_one_goes_on()
 
 
 def test_02_an_error_in_the_very_first_batch_is_the_datasets_own():
-    with make(Failing({0: ZeroDivisionError("at once")})) as it, pytest.raises(ZeroDivisionError, match="at once"):
+    with (
+        make(Failing({0: ZeroDivisionError("at once")})) as it,
+        pytest.raises(ZeroDivisionError, match="at once"),
+    ):
         it.next()
 
 
@@ -88,7 +94,12 @@ def test_05_without_shuffling_it_can_be_saved_and_pickled():
         it.next()
         with make(list(range(20))) as other, pickle.loads(pickle.dumps(it)) as third:
             serializers.NpzDeserializer(saved(it)).load(other)
-            assert list(other.next()) == list(third.next()) == list(it.next()) == [4, 5, 6, 7]
+            assert (
+                list(other.next())
+                == list(third.next())
+                == list(it.next())
+                == [4, 5, 6, 7]
+            )
 
 
 def test_06_pickling_leaves_the_original_as_it_was():
@@ -101,13 +112,16 @@ def test_06_pickling_leaves_the_original_as_it_was():
 
 
 def test_07_saving_throws_nothing_away():
-    fetched, asked = Noted(), []
+    fetched = Noted()
+    asked = []
 
     def sampler(order, position):
         asked.append(position)
         return np.arange(len(order))
 
-    with MultithreadIterator(fetched, 4, n_threads=2, n_prefetch=8, order_sampler=sampler) as it:
+    with MultithreadIterator(
+        fetched, 4, n_threads=2, n_prefetch=8, order_sampler=sampler
+    ) as it:
         for _ in range(50):
             it.next()
             saved(it)
@@ -135,7 +149,10 @@ def test_08_the_order_is_not_drawn_from_the_global_generator_while_training():
         state = np.random.get_state()[1:]
         for _ in range(25):
             it.next()
-        assert all(np.array_equal(now, then) for now, then in zip(np.random.get_state()[1:], state, strict=True))
+        assert all(
+            np.array_equal(now, then)
+            for now, then in zip(np.random.get_state()[1:], state, strict=True)
+        )
 
 
 class Drawing:
@@ -151,7 +168,13 @@ def test_09_no_two_samples_get_the_same_random_numbers():
 
 
 def test_10_an_order_sampler_that_is_set_later_governs_every_epoch_from_then_on():
-    with make(list(range(8)), 8, shuffle=None, order_sampler=lambda order, at: np.arange(8), n_prefetch=3) as it:
+    with make(
+        list(range(8)),
+        8,
+        shuffle=None,
+        order_sampler=lambda order, at: np.arange(8),
+        n_prefetch=3,
+    ) as it:
         assert list(it.next()) == list(range(8))
         it.order_sampler = lambda order, at: np.arange(8)[::-1]
         it.reset()
@@ -163,41 +186,62 @@ class Special(MultiprocessIterator):
 
 
 def test_11_a_copy_is_like_its_original():
-    it = Special(list(range(8)), 4, shuffle=False, n_processes=1, dataset_timeout=12.5, maxtasksperchild=3)
+    it = Special(
+        list(range(8)),
+        4,
+        shuffle=False,
+        n_processes=1,
+        dataset_timeout=12.5,
+        maxtasksperchild=3,
+    )
     with it, copy.copy(it) as other:
         assert type(other) is Special
-        assert (other.dataset_timeout, other.maxtasksperchild, other.shuffle) == (12.5, 3, False)
+        assert (other.dataset_timeout, other.maxtasksperchild, other.shuffle) == (
+            12.5,
+            3,
+            False,
+        )
         other.reset()
         assert list(other.next()) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("build", ["bare array", "nested"])
-def test_12_and_13_samples_of_every_form_travel_in_shared_columns_and_keep_their_types(build):
+def test_12_and_13_samples_of_every_form_travel_in_shared_columns_and_keep_their_types(
+    build,
+):
     dataset = Shaped(build)
     with make(dataset, repeat=False) as it:
         batches = list(it)
         assert it.stats().odd_rows == 0
         assert slots_of(it).count > 0
-    assert (columns_in_place(batches[-1]) is None) == (build == "nested"), "dicts may be changed"
-    assert [plain(sample) for batch in batches for sample in batch] == [plain(BUILDS[build](i)) for i in range(20)]
+    assert (columns_in_place(batches[-1]) is None) == (build == "nested"), (
+        "dicts may be changed"
+    )
+    assert [plain(sample) for batch in batches for sample in batch] == [
+        plain(BUILDS[build](i)) for i in range(20)
+    ]
 
 
 @pytest.mark.parametrize("build", ["oversize", "objects", "masked"])
 def test_14_15_and_16_large_odd_and_masked_samples_come_back_as_they_were(build):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # there is no warning about shared_mem
+        # There is no warning about shared_mem.
+        warnings.simplefilter("error")
         found = everything(Shaped(build), shared_mem=64)
     assert list(map(plain, found)) == [plain(BUILDS[build](i)) for i in range(20)]
 
 
 def test_16_columns_are_aligned():
     with make([(np.zeros(3, np.uint8), np.zeros(5)) for _ in range(8)]) as it:
-        addresses = [column.__array_interface__["data"][0] for column in it.next().columns]
+        addresses = [
+            column.__array_interface__["data"][0] for column in it.next().columns
+        ]
     assert [address % 64 for address in addresses] == [0, 0]
 
 
 class Crossing(Squares):
-    """A sample of an early batch is ready only once one of a much later batch has been fetched.
+    """A sample of an early batch is ready only once one of a much later batch has been
+    fetched.
 
     Any of them: a worker that is held up has one more task, which can be any.
     """
@@ -214,8 +258,13 @@ class Crossing(Squares):
         return super().__getitem__(index)
 
 
-def test_17_later_batches_are_fetched_while_a_slow_sample_holds_up_an_earlier_one(tmp_path):
-    assert [label for _, label in everything(Crossing(tmp_path), n_processes=2, n_prefetch=16)] == list(range(64))
+def test_17_later_batches_are_fetched_while_a_slow_sample_holds_up_an_earlier_one(
+    tmp_path,
+):
+    assert [
+        label
+        for _, label in everything(Crossing(tmp_path), n_processes=2, n_prefetch=16)
+    ] == list(range(64))
 
 
 class Particular(Squares):
@@ -231,16 +280,21 @@ def test_18_indices_are_pythons_own_integers():
 
 def test_19_a_stall_is_told_of_once(tmp_path):
     gate = tmp_path / "gate"
-    with make(Gated(str(gate), free=4, length=8), repeat=False, dataset_timeout=0.1) as it:
+    with make(
+        Gated(str(gate), free=4, length=8), repeat=False, dataset_timeout=0.1
+    ) as it:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             next(it)
-            told.clear()  # on a busy machine the first one may have been waited for, too
+            # On a busy machine the first one may have been waited for, too.
+            told.clear()
             opening = threading.Timer(0.5, gate.touch)  # five times the patience
             opening.start()
             assert len(list(it)) == 1
         opening.join()
-    assert [warning.category for warning in told] == [MultiprocessIterator.TimeoutWarning]
+    assert [warning.category for warning in told] == [
+        MultiprocessIterator.TimeoutWarning
+    ]
 
 
 def test_20_workers_are_not_forked_from_a_process_with_threads():
@@ -314,19 +368,25 @@ def test_24_ctrl_c_in_next_loses_no_batch(tmp_path):
 
 def test_25_worn_workers_are_renewed_between_batches():
     dataset = Squares(24)
-    found, pids = [], set()
+    found = []
+    pids = set()
     with make(dataset, repeat=False, maxtasksperchild=10) as it:
         for batch in it:
             found.append(plain_batch(batch))
             pids |= {*it.worker_pids}
         assert it.stats().restarts == 0
     assert len(pids) > 1
-    assert found == [plain_batch([dataset[i] for i in range(at, at + 4)]) for at in range(0, 24, 4)]
+    assert found == [
+        plain_batch([dataset[i] for i in range(at, at + 4)]) for at in range(0, 24, 4)
+    ]
 
 
 def test_26_full_shared_memory_is_an_error_with_numbers(monkeypatch):
     monkeypatch.setattr(machine, "memory_available", lambda: 100_000_000)
-    with make(Squares(60, (1000, 1000)), 30) as it, pytest.raises(SharedMemoryFull, match=r"a slot of 120\.0 MB"):
+    with (
+        make(Squares(60, (1000, 1000)), 30) as it,
+        pytest.raises(SharedMemoryFull, match=r"a slot of 120\.0 MB"),
+    ):
         it.next()
 
 

@@ -1,8 +1,10 @@
-"""ChainerMN on one machine: two ranks under ``mpiexec``, each with iterators of the door.
+"""ChainerMN on one machine: two ranks under ``mpiexec``, each with iterators of the
+door.
 
-Every test is a whole program, run twice at once.  Both ranks tell what they have seen, rank 0 prints it as JSON, and
-the tests compare.  ChainerMN's wrappers never finalize the iterator within, so most programs end with workers at work;
-nothing may be left of them.
+Every test is a whole program, run twice at once.  Both ranks tell what they have seen,
+rank 0 prints it as JSON, and the tests compare.  ChainerMN's wrappers never finalize
+the iterator within, so most programs end with workers at work; nothing may be left of
+them.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 te
 
 if not MPIEXEC or find_spec("mpi4py") is None:
     pytest.skip(
-        "mpi4py and mpiexec are not installed: `pip install mpi4py mpich`, or run `python3 tests --all`",
+        "mpi4py and mpiexec are not installed: `pip install mpi4py mpich`, or run "
+        "`python3 tests --all`",
         allow_module_level=True,
     )
 
-pytestmark = [pytest.mark.chainer, pytest.mark.mpi, pytest.mark.xdist_group("ranks")]  # which spin as they wait
+# Which spin as they wait.
+pytestmark = [pytest.mark.chainer, pytest.mark.mpi, pytest.mark.xdist_group("ranks")]
 
 PRELUDE = """
     import json, os, sys, time
@@ -97,7 +101,9 @@ PRELUDE = """
 
 @pytest.fixture(autouse=True)
 def none_left(tmp_path):
-    """Ranks have sessions of their own, in which ``scripts`` does not look; they all run in the test's folder."""
+    """Ranks have sessions of their own, in which ``scripts`` does not look; they all
+    run in the test's folder.
+    """
     before = segments()
     yield
     _, left = psutil.wait_procs(running_in(tmp_path), timeout=10)
@@ -109,13 +115,17 @@ def none_left(tmp_path):
 
 def start(folder: Path, text: str, *arguments: object) -> Script:
     script = Script(folder, PRELUDE + text, *arguments, MPIEXEC=MPIEXEC)
-    script.limit_s = 100  # two ranks wait for each other a hundred times, and spin meanwhile
+    # Two ranks wait for each other a hundred times, and spin meanwhile.
+    script.limit_s = 100
     return script
 
 
 def facts(folder: Path, text: str, *arguments: object) -> list:
     """What each rank tells, rank 0 first."""
-    told = [json.loads(line) for line in start(folder, text, *arguments).ends().ended_well().lines]
+    told = [
+        json.loads(line)
+        for line in start(folder, text, *arguments).ends().ended_well().lines
+    ]
     assert len(told) == 2
     return told
 
@@ -130,7 +140,10 @@ def alike(folder: Path, text: str, *arguments: object) -> Any:
 def epochs(steps: list, length: int) -> list:
     """The whole epochs that the batches of these steps are cut from."""
     stream = list(itertools.chain.from_iterable(batch for batch, *_ in steps))
-    return [stream[start : start + length] for start in range(0, len(stream) - length + 1, length)]
+    return [
+        stream[start : start + length]
+        for start in range(0, len(stream) - length + 1, length)
+    ]
 
 
 SHARED = """
@@ -160,17 +173,32 @@ SHARED = """
 """
 
 
-def test_both_ranks_get_the_masters_batches_go_on_from_a_snapshot_and_come_to_the_end(tmp_path):
+def test_both_ranks_get_the_masters_batches_go_on_from_a_snapshot_and_come_to_the_end(
+    tmp_path,
+):
     found = alike(tmp_path, SHARED, "processes")
     with mpiter.SerialIterator(range(23), 5, seed=3) as it:
-        places = [[list(it.next()), it.epoch, it.epoch_detail, it.is_new_epoch, it.current_position] for _ in range(14)]
+        places = [
+            [
+                list(it.next()),
+                it.epoch,
+                it.epoch_detail,
+                it.is_new_epoch,
+                it.current_position,
+            ]
+            for _ in range(14)
+        ]
     assert found["steps"] == places
     assert found["order"] == epochs(found["steps"], 23)[0]
     assert found["no order"] is None
-    assert [row for batch in found["bare"] for row in batch] == [[2 * index, 2 * index + 1] for index in range(12)]
+    assert [row for batch in found["bare"] for row in batch] == [
+        [2 * index, 2 * index + 1] for index in range(12)
+    ]
     assert found["resumed"] == found["back"] == found["following"]
     assert [len(batch) for batch in found["bounded"]] == [5, 5, 3]
-    assert sorted(index for batch in found["bounded"] for index in batch) == list(range(13))
+    assert sorted(index for batch in found["bounded"] for index in batch) == list(
+        range(13)
+    )
     assert found["again"] == ["over"] * 3
 
 
@@ -210,11 +238,18 @@ def test_synchronized_ranks_are_in_step_whatever_one_does_with_them(tmp_path):
     found = alike(tmp_path, SYNCHRONIZED, "threads")
     seen = epochs(found["steps"], 12)
     assert len({tuple(epoch) for epoch in seen}) == len(seen) == 8
-    assert all(sorted(epoch) == list(range(12)) for epoch in seen + epochs(found["used before"], 12))
-    random = np.random.RandomState(8)  # another sampler governs from the next epoch on
-    assert epochs(found["resampled"], 12)[2:4] == [random.permutation(12).tolist() for _ in range(2)]
+    assert all(
+        sorted(epoch) == list(range(12))
+        for epoch in seen + epochs(found["used before"], 12)
+    )
+    # Another sampler governs from the next epoch on.
+    random = np.random.RandomState(8)
+    assert epochs(found["resampled"], 12)[2:4] == [
+        random.permutation(12).tolist() for _ in range(2)
+    ]
     assert all(steps[0][1:] == [0, 1 / 3, False, 4] for steps in found["reset"])
-    # for the epoch that they were in, the same order; then another one, since Chainer doesn't save its samplers
+    # for the epoch that they were in, the same order; then another one, since Chainer
+    # doesn't save its samplers
     following, resumed, back = found["snapshots"]
     assert resumed[:2] == back[:2] == following[:2]
 
@@ -240,10 +275,20 @@ EVALUATED = """
 """
 
 
-def evaluators_find_the_mean_of_all_ranks_and_ask_the_shorter_one_again_and_again(root, other):
-    """ChainerMN asks both in rounds of eight, until neither has given anything in the last of a round."""
-    assert root["means"] == other["means"] == [{"main/label": 11.5, "main/image": 11.5}] * 3
-    both = [[index] for index in range(3) for _ in range(2)] + [[index] for index in range(3, 11)]
+def evaluators_find_the_mean_of_all_ranks_and_ask_the_shorter_one_again_and_again(
+    root, other
+):
+    """ChainerMN asks both in rounds of eight, until neither has given anything in the
+    last of a round.
+    """
+    assert (
+        root["means"]
+        == other["means"]
+        == [{"main/label": 11.5, "main/image": 11.5}] * 3
+    )
+    both = [[index] for index in range(3) for _ in range(2)] + [
+        [index] for index in range(3, 11)
+    ]
     assert root["results"] == [both, both]
     assert root["seen"] == [[index] for index in range(11)] * 2
     assert (other["results"], other["seen"]) == ([None, None], [])
@@ -277,7 +322,9 @@ TRAINED = """
 
 def test_ranks_that_train_and_evaluate_together_end_with_the_same_parameters(tmp_path):
     one, other = facts(tmp_path, EVALUATED + TRAINED, "processes")
-    evaluators_find_the_mean_of_all_ranks_and_ask_the_shorter_one_again_and_again(one["evaluated"], other["evaluated"])
+    evaluators_find_the_mean_of_all_ranks_and_ask_the_shorter_one_again_and_again(
+        one["evaluated"], other["evaluated"]
+    )
     assert one["parameters"] == other["parameters"]
     assert one["losses"] == other["losses"]
     assert one["losses"][-1] < one["losses"][0]
@@ -357,13 +404,16 @@ def at_work(folder: Path, *arguments: object) -> Script:
     """A program that goes on for ever, whose workers do not even answer any more."""
     script = start(folder, AT_WORK, *arguments)
     script.reads('"at work"')
-    assert len(running_in(folder)) >= 8  # mpiexec, its proxy, two ranks, two workers each: that we would see them
+    # Mpiexec, its proxy, two ranks, two workers each: that we would see them.
+    assert len(running_in(folder)) >= 8
     (folder / "stuck").touch()
     return script
 
 
 def test_an_error_of_one_rank_ends_both_and_their_workers(tmp_path):
-    """Which error is not asked: ``mpiexec`` loses what its ranks say in their last moments."""
+    """Which error is not asked: ``mpiexec`` loses what its ranks say in their last
+    moments.
+    """
     assert at_work(tmp_path, "processes", "failing").ends().code == 1
 
 

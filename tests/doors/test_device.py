@@ -1,6 +1,8 @@
-"""To the GPU: what DevicePrefetcher makes of batches, and which memory it locks and when it lets go of it.
+"""To the GPU: what DevicePrefetcher makes of batches, and which memory it locks and
+when it lets go of it.
 
-What needs a GPU is skipped without one; the bookkeeping of page-locked ranges is tried with a fake in place of CUDA.
+What needs a GPU is skipped without one; the bookkeeping of page-locked ranges is tried
+with a fake in place of CUDA.
 """
 
 from __future__ import annotations
@@ -28,13 +30,16 @@ from mpiter.transport.memory import arena_at
 
 pytestmark = pytest.mark.torch
 needs_gpu = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="there is no CUDA device here: run it where one is"
+    not torch.cuda.is_available(),
+    reason="there is no CUDA device here: run it where one is",
 )
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _cuda_is_there() -> None:
-    """CUDA opens descriptors when it is first used, and keeps them: they are not a test's."""
+    """CUDA opens descriptors when it is first used, and keeps them: they are not a
+    test's.
+    """
     if torch.cuda.is_available():
         torch.zeros(1, device="cuda")
 
@@ -54,7 +59,7 @@ class Pair(NamedTuple):
     right: Any
 
 
-# -- on any device -----------------------------------------------------------------------------------------------
+# -- on any device ---------------------------------------------------------------------
 
 
 def test_images_are_normalised_and_everything_else_comes_along():
@@ -71,14 +76,26 @@ def test_images_are_normalised_and_everything_else_comes_along():
 
 
 def test_dtypes():
-    batch = {"image": np.zeros((2, 3, 4, 5), np.uint8), "numbers": np.zeros(2), "labels": np.zeros(2, np.int64)}
+    batch = {
+        "image": np.zeros((2, 3, 4, 5), np.uint8),
+        "numbers": np.zeros(2),
+        "labels": np.zeros(2, np.int64),
+    }
     for options, image, numbers in (
         ({}, torch.uint8, torch.float64),
         ({"dtype": torch.float16}, torch.float16, torch.float16),
-        ({"normalize": ([0] * 3, [1] * 3), "dtype": torch.bfloat16}, torch.bfloat16, torch.bfloat16),
+        (
+            {"normalize": ([0] * 3, [1] * 3), "dtype": torch.bfloat16},
+            torch.bfloat16,
+            torch.bfloat16,
+        ),
     ):
         (found,) = DevicePrefetcher([batch], "cpu", **options)
-        assert (found["image"].dtype, found["numbers"].dtype, found["labels"].dtype) == (image, numbers, torch.int64)
+        assert (
+            found["image"].dtype,
+            found["numbers"].dtype,
+            found["labels"].dtype,
+        ) == (image, numbers, torch.int64)
     for dtype in ("float16", np.float32):
         with pytest.raises(mpiter.OptionError, match="is no dtype of torch's"):
             DevicePrefetcher([batch], "cpu", dtype=dtype)
@@ -94,7 +111,9 @@ def test_containers_stay_what_they_are():
 
 
 def test_on_the_cpu_nothing_is_copied():
-    with mpiter.batches([np.full(3, i) for i in range(4)], 4, n_processes=1, shuffle=False) as batches:
+    with mpiter.batches(
+        [np.full(3, i) for i in range(4)], 4, n_processes=1, shuffle=False
+    ) as batches:
         seen = []
         for x in DevicePrefetcher(batches, "cpu"):
             arena = arena_at(x.data_ptr())
@@ -113,11 +132,17 @@ def test_dicts_of_other_classes_and_batches_of_iterators_are_known():
 
 
 def test_its_state_is_the_loaders():
-    with DataLoader(Images(), 4, shuffle=True, num_workers=1) as loader, DataLoader(Images(), 4, shuffle=True) as other:
+    with (
+        DataLoader(Images(), 4, shuffle=True, num_workers=1) as loader,
+        DataLoader(Images(), 4, shuffle=True) as other,
+    ):
         assert DevicePrefetcher(loader, "cpu").stats() == loader.stats()
-        with pytest.raises(AttributeError, match="'DevicePrefetcher' object has no attribute 'state'"):
+        with pytest.raises(
+            AttributeError, match="'DevicePrefetcher' object has no attribute 'state'"
+        ):
             DevicePrefetcher(loader, "cpu").state  # noqa: B018
-        ahead, goes_on = DevicePrefetcher(loader, "cpu"), DevicePrefetcher(other, "cpu")
+        ahead = DevicePrefetcher(loader, "cpu")
+        goes_on = DevicePrefetcher(other, "cpu")
         epoch = iter(ahead)
         next(epoch)
         goes_on.load_state_dict(ahead.state_dict())
@@ -132,18 +157,23 @@ def test_pinning_without_an_accelerator_is_a_warning():
     assert not next(iter(loader))[0].is_pinned()
 
 
-# -- page-locked ranges ------------------------------------------------------------------------------------------
+# -- page-locked ranges ----------------------------------------------------------------
 
 
 class FakeCuda:
     """Registers ranges as CUDA would, and complains where CUDA would."""
 
     def __init__(self, refuses: bool = False) -> None:
-        self.refuses, self.held, self.calls = refuses, {}, 0
+        self.refuses = refuses
+        self.held = {}
+        self.calls = 0
 
     def lock(self, address: int, size: int) -> bool:
         self.calls += 1
-        assert all(address + size <= start or start + length <= address for start, length in self.held.items())
+        assert all(
+            address + size <= start or start + length <= address
+            for start, length in self.held.items()
+        )
         if not self.refuses:
             self.held[address] = size
         return not self.refuses
@@ -152,7 +182,10 @@ class FakeCuda:
         del self.held[address]
 
     def covers(self, address: int, size: int) -> bool:
-        return any(start <= address and address + size <= start + length for start, length in self.held.items())
+        return any(
+            start <= address and address + size <= start + length
+            for start, length in self.held.items()
+        )
 
 
 def test_each_slot_is_registered_once_and_let_go_before_its_memory_is():
@@ -176,7 +209,7 @@ def test_memory_that_is_no_slot_is_not_touched():
     assert not cuda.calls
 
 
-# -- one batch ahead, with a stand-in for CUDA -------------------------------------------------------------------
+# -- one batch ahead, with a stand-in for CUDA -----------------------------------------
 
 
 class FakeEvent:
@@ -207,7 +240,11 @@ def fake_cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
-    monkeypatch.setattr(device, "_cuda_locks", PageLocks(lambda address, size: True, lambda address: None))
+    monkeypatch.setattr(
+        device,
+        "_cuda_locks",
+        PageLocks(lambda address, size: True, lambda address: None),
+    )
     monkeypatch.setattr(DevicePrefetcher, "__iter__", lambda self: device._Ahead(self))
     FakeEvent.made.clear()
 
@@ -235,7 +272,8 @@ class Noted:
 
 def test_one_batch_is_ahead_and_the_state_is_of_the_one_handed_out(fake_cuda):
     ahead = DevicePrefetcher(Noted(), "cpu")
-    epoch, found = iter(ahead), []
+    epoch = iter(ahead)
+    found = []
     while True:
         try:
             batch = next(epoch)
@@ -262,22 +300,27 @@ def test_a_pass_that_was_not_asked_for_its_end_can_be_ended(request, is_ahead):
 
 
 def test_host_memory_is_kept_until_its_copy_has_arrived(fake_cuda):
-    with mpiter.batches([np.full(64, i) for i in range(32)], 4, n_processes=1, shuffle=False) as batches:
+    with mpiter.batches(
+        [np.full(64, i) for i in range(32)], 4, n_processes=1, shuffle=False
+    ) as batches:
         epoch = iter(DevicePrefetcher(batches, "cpu"))
         for _ in range(4):
             next(epoch)
-        # what is on its way, too; between the slots and the queue a batch counts for a moment as the user's
+        # what is on its way, too; between the slots and the queue a batch counts for a
+        # moment as the user's
         wait_until(lambda: batches.stats().leased_batches == 5, "five batches are held")
         for event in FakeEvent.made:
             event.has_passed = True
         next(epoch)
         gc.collect()
-        wait_until(lambda: batches.stats().leased_batches <= 2, "what has arrived is let go of")
+        wait_until(
+            lambda: batches.stats().leased_batches <= 2, "what has arrived is let go of"
+        )
         del epoch
         assert all(event.has_passed for event in FakeEvent.made)
 
 
-# -- on a GPU ----------------------------------------------------------------------------------------------------
+# -- on a GPU --------------------------------------------------------------------------
 
 
 @needs_gpu
@@ -296,7 +339,9 @@ def test_batches_arrive_on_the_gpu_unharmed(num_workers):
 
 @needs_gpu
 def test_slots_are_page_locked_while_in_use():
-    with mpiter.batches([np.full((64, 64), i) for i in range(64)], 8, n_processes=1, shuffle=False) as batches:
+    with mpiter.batches(
+        [np.full((64, 64), i) for i in range(64)], 8, n_processes=1, shuffle=False
+    ) as batches:
         host = []
 
         def noted():

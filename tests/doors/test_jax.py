@@ -1,4 +1,6 @@
-"""JAX's tests in a process of their own: once it is loaded it complains of every fork, and ours fork a lot."""
+"""JAX's tests in a process of their own: once it is loaded it complains of every fork,
+and ours fork a lot.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.torch  # they share an environment
-@pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="jax is not installed: run `python3 tests --all`")
+@pytest.mark.skipif(
+    not importlib.util.find_spec("jax"),
+    reason="jax is not installed: run `python3 tests --all`",
+)
 def test_batches_as_jax_arrays():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "addopts=--strict-markers",
+    ]
     ran = subprocess.run(
         [*command, str(ROOT / "tests" / "support" / "jax_cases.py")],
         capture_output=True,

@@ -1,4 +1,6 @@
-"""``mpiter.torch.DataLoader`` beside torch's own: under one seed the same batches, types and refusals."""
+"""``mpiter.torch.DataLoader`` beside torch's own: under one seed the same batches,
+types and refusals.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,15 @@ import mpiter.torch  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
+    # More workers than cores.
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
-Theirs, Ours = data.DataLoader, mpiter.torch.DataLoader
+Theirs = data.DataLoader
+Ours = mpiter.torch.DataLoader
 both_workers = pytest.mark.parametrize("workers", [0, 1])
 
 
-# -- order -------------------------------------------------------------------------------------------------------
+# -- order -----------------------------------------------------------------------------
 
 LENGTH = 23
 
@@ -61,40 +65,72 @@ CHOICES: dict[str, Any] = {
     "shuffled": lambda: {"batch_size": 4, "shuffle": True},
     "drop_last": lambda: {"batch_size": 4, "shuffle": True, "drop_last": True},
     "one by one": lambda: {"batch_size": None, "shuffle": True},
-    "RandomSampler, replacement": lambda: {"sampler": data.RandomSampler(range(LENGTH), replacement=True)},
-    "RandomSampler, generator": lambda: {"sampler": data.RandomSampler(range(LENGTH), generator=generator())},
-    "WeightedRandomSampler": lambda: {"sampler": data.WeightedRandomSampler(torch.arange(1.0, 24), 30)},
-    "BatchSampler": lambda: {"batch_sampler": data.BatchSampler(data.RandomSampler(range(LENGTH)), 5, True)},
-    "DistributedSampler": lambda: {"sampler": data.DistributedSampler(range(LENGTH), 3, 1), "batch_size": 2},
+    "RandomSampler, replacement": lambda: {
+        "sampler": data.RandomSampler(range(LENGTH), replacement=True)
+    },
+    "RandomSampler, generator": lambda: {
+        "sampler": data.RandomSampler(range(LENGTH), generator=generator())
+    },
+    "WeightedRandomSampler": lambda: {
+        "sampler": data.WeightedRandomSampler(torch.arange(1.0, 24), 30)
+    },
+    "BatchSampler": lambda: {
+        "batch_sampler": data.BatchSampler(data.RandomSampler(range(LENGTH)), 5, True)
+    },
+    "DistributedSampler": lambda: {
+        "sampler": data.DistributedSampler(range(LENGTH), 3, 1),
+        "batch_size": 2,
+    },
     "draws at once": lambda: {"batch_sampler": DrawsAtOnce()},
     "draws on the way": lambda: {"sampler": DrawsOnTheWay()},
-    "in bulk": lambda: {"sampler": data.BatchSampler(data.RandomSampler(range(LENGTH)), 5, False), "batch_size": None},
+    "in bulk": lambda: {
+        "sampler": data.BatchSampler(data.RandomSampler(range(LENGTH)), 5, False),
+        "batch_size": None,
+    },
 }
 
 
 def numbers(choice: Any) -> Any:
-    return torch.arange(LENGTH) * 10 if choice().get("batch_size", 0) is None else list(range(LENGTH))
+    return (
+        torch.arange(LENGTH) * 10
+        if choice().get("batch_size", 0) is None
+        else list(range(LENGTH))
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "workers"), [*((name, 0) for name in CHOICES), ("shuffled", 2), ("draws on the way", 2), ("in bulk", 2)]
+    ("name", "workers"),
+    [
+        *((name, 0) for name in CHOICES),
+        ("shuffled", 2),
+        ("draws on the way", 2),
+        ("in bulk", 2),
+    ],
 )
 def test_the_order_is_torchs_under_the_same_seed(name: str, workers: int) -> None:
-    choice, seen = CHOICES[name], []
+    choice = CHOICES[name]
+    seen = []
     for class_ in (Theirs, Ours):
         torch.manual_seed(5)
-        loader = class_(numbers(choice), num_workers=workers if class_ is Ours else 0, **choice())
+        loader = class_(
+            numbers(choice), num_workers=workers if class_ is Ours else 0, **choice()
+        )
         seen.append([(epoch(loader), torch.rand(()).item()) for _ in range(3)])
         assert class_ is Theirs or loader.close() is None
     assert seen[0] == seen[1]
 
 
 @both_workers
-def test_a_state_is_right_though_the_program_has_drawn_between_iter_and_the_first_batch(workers: int) -> None:
+def test_a_state_is_right_though_the_program_has_drawn_between_iter_and_the_first_batch(
+    workers: int,
+) -> None:
     torch.manual_seed(5)
     more = {"num_workers": workers, "backend": "thread"} if workers else {}
     samples = list(range(LENGTH))
-    with Ours(samples, 4, shuffle=True, **more) as loader, Ours(samples, 4, shuffle=True) as again:
+    with (
+        Ours(samples, 4, shuffle=True, **more) as loader,
+        Ours(samples, 4, shuffle=True) as again,
+    ):
         batches = iter(loader)
         torch.rand(3)
         some(batches, 2)
@@ -103,7 +139,9 @@ def test_a_state_is_right_though_the_program_has_drawn_between_iter_and_the_firs
 
 
 def drawing(class_: Any, how: str, given: bool, dataset: Any, **options: Any) -> Any:
-    """A loader that draws its order from a generator of its own if ``given``, else from torch's global one."""
+    """A loader that draws its order from a generator of its own if ``given``, else from
+    torch's global one.
+    """
     own = generator() if given else None
     sampler = data.RandomSampler(range(LENGTH), generator=own)
     choices: dict[str, Any] = {
@@ -114,13 +152,21 @@ def drawing(class_: Any, how: str, given: bool, dataset: Any, **options: Any) ->
     return class_(dataset, generator=own, **choices[how], **options)
 
 
-WAYS = [{"num_workers": 0}, *({"num_workers": 2, "persistent_workers": one} for one in (False, True))]
+WAYS = [
+    {"num_workers": 0},
+    *({"num_workers": 2, "persistent_workers": one} for one in (False, True)),
+]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=["no workers", "new workers", "persistent workers"])
+@pytest.mark.parametrize(
+    "way", WAYS, ids=["no workers", "new workers", "persistent workers"]
+)
 def test_three_epochs_draw_what_torchs_do(way: dict[str, Any]) -> None:
-    mine = {"backend": "thread"} if way["num_workers"] else {}  # the same plans, started at once
-    for how, given in itertools.product(("shuffle", "sampler", "batch_sampler"), (False, True)):
+    # The same plans, started at once.
+    mine = {"backend": "thread"} if way["num_workers"] else {}
+    for how, given in itertools.product(
+        ("shuffle", "sampler", "batch_sampler"), (False, True)
+    ):
         seen = []
         for class_, more in ((Theirs, {}), (Ours, mine)):
             torch.manual_seed(5)
@@ -153,7 +199,9 @@ def test_a_later_epoch_of_persistent_workers_goes_on_from_its_state() -> None:
         with loader(**options) as other:
             other.load_state_dict(within)
             assert epoch(other) == rest
-            assert not options or epoch(other) == third, "workers that persist draw no seed"
+            assert not options or epoch(other) == third, (
+                "workers that persist draw no seed"
+            )
             other.load_state_dict(between)
             assert epoch(other) == third
 
@@ -189,15 +237,24 @@ DATASETS: dict[str, Any] = {
     "a subset": data.Subset(TENSORS, [3, -1, 3, *range(20)]),
     "a subset by an array": data.Subset(TENSORS, np.arange(20)[::-1]),  # type: ignore[arg-type]
     "a subset by a tensor": data.Subset(TENSORS, torch.arange(20)),  # type: ignore[arg-type]
-    "a subset of a subset": data.Subset(data.Subset(TENSORS, range(1, 23)), range(1, 22)),
+    "a subset of a subset": data.Subset(
+        data.Subset(TENSORS, range(1, 23)), range(1, 22)
+    ),
     "a subset that reads samples itself": NEGATED,
     "a subset of one that reads samples itself": data.Subset(NEGATED, range(1, 22)),
-    "a part of a random split": data.random_split(TENSORS, [0.9, 0.1], torch.Generator().manual_seed(3))[0],
-    "a subset of samples": data.Subset([(torch.full((2,), at), at) for at in range(23)], range(1, 23)),  # type: ignore[arg-type]
+    "a part of a random split": data.random_split(
+        TENSORS, [0.9, 0.1], torch.Generator().manual_seed(3)
+    )[0],
+    "a subset of samples": data.Subset(
+        [(torch.full((2,), at), at) for at in range(23)], range(1, 23)
+    ),  # type: ignore[arg-type]
     "StackDataset": data.StackDataset(a=list(range(12)), b=torch.arange(12.0)),
     "a tensor": torch.arange(46).reshape(23, 2),
     "a list of two arrays": [np.arange(6).reshape(3, 2), np.arange(6.0).reshape(3, 2)],
-    "a tuple of two tensors": (torch.arange(46.0).reshape(23, 2), torch.arange(46.0).reshape(23, 2)),
+    "a tuple of two tensors": (
+        torch.arange(46.0).reshape(23, 2),
+        torch.arange(46.0).reshape(23, 2),
+    ),
     "a named tuple of two": Pair(np.arange(23), np.arange(23)),
     "a dict by number": {at: np.full(2, at) for at in range(5)},
 }
@@ -206,29 +263,53 @@ DATASETS: dict[str, Any] = {
 WITH_A_WORKER = "a named tuple of two", "a subset"
 
 
-@pytest.mark.parametrize(("name", "workers"), [*((one, 0) for one in DATASETS), *((one, 1) for one in WITH_A_WORKER)])
-def test_datasets_give_what_torchs_loader_makes_of_them(name: str, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [*((one, 0) for one in DATASETS), *((one, 1) for one in WITH_A_WORKER)],
+)
+def test_datasets_give_what_torchs_loader_makes_of_them(
+    name: str, workers: int
+) -> None:
     dataset = DATASETS[name]
-    with Ours(dataset, 4, shuffle=True, generator=generator(), num_workers=workers) as ours:
+    with Ours(
+        dataset, 4, shuffle=True, generator=generator(), num_workers=workers
+    ) as ours:
         theirs = Theirs(dataset, 4, shuffle=True, generator=generator())
-        assert [described(batch) for batch in ours] == [described(batch) for batch in theirs]
+        assert [described(batch) for batch in ours] == [
+            described(batch) for batch in theirs
+        ]
 
 
 @pytest.mark.parametrize(
-    ("workers", "options"), [(0, {}), (1, {}), (0, {"collate_fn": data.default_collate}), (0, {"batch_size": None})]
+    ("workers", "options"),
+    [
+        (0, {}),
+        (1, {}),
+        (0, {"collate_fn": data.default_collate}),
+        (0, {"batch_size": None}),
+    ],
 )
-def test_the_rows_of_columns_are_samples_which_torch_collates(workers: int, options: Any) -> None:
-    columns = {"x": np.arange(46.0).reshape(23, 2), "y": torch.arange(23), "name": [f"sample {at}" for at in range(23)]}
+def test_the_rows_of_columns_are_samples_which_torch_collates(
+    workers: int, options: Any
+) -> None:
+    columns = {
+        "x": np.arange(46.0).reshape(23, 2),
+        "y": torch.arange(23),
+        "name": [f"sample {at}" for at in range(23)],
+    }
     samples = [mpiter.DataLoader(columns, None).dataset[at] for at in range(23)]
     options = {"batch_size": 4, "shuffle": True} | options
     with Ours(columns, generator=generator(), num_workers=workers, **options) as ours:
         theirs = Theirs(samples, generator=generator(), **options)
         assert len(ours) == len(theirs)
-        assert [described(batch) for batch in ours] == [described(batch) for batch in theirs]
+        assert [described(batch) for batch in ours] == [
+            described(batch) for batch in theirs
+        ]
 
 
 def test_a_dict_that_a_sampler_has_keys_for_is_samples() -> None:
-    given, keys = {"a": 1, "b": 2, "c": 3}, ["c", "a"]
+    given = {"a": 1, "b": 2, "c": 3}
+    keys = ["c", "a"]
     assert [described(batch) for batch in Ours(given, 2, sampler=keys)] == [
         described(batch) for batch in Theirs(given, 2, sampler=keys)
     ]
@@ -252,38 +333,67 @@ def test_what_is_no_dataset_is_refused_before_torch_is_asked() -> None:
     [
         ([1, 2], {"collate_fn": 3}, "collate_fn=3 cannot be called"),
         ([1, 2], {"worker_init_fn": 3}, "worker_init_fn=3 cannot be called"),
-        ([1, 2], {"generator": 5}, r"generator=5 is none of torch's: pass torch.Generator\(\).manual_seed"),
+        (
+            [1, 2],
+            {"generator": 5},
+            r"generator=5 is none of torch's: pass torch.Generator\(\).manual_seed",
+        ),
         (
             [1, 2],
             {"sampler": torch.utils.data.RandomSampler},
             r"sampler=RandomSampler is a class: .* RandomSampler\(…\)",
         ),
         ([1, 2], {"batch_sampler": 3}, "batch_sampler=3 is no iterable"),
-        (lambda index: index, {}, "<lambda> is a function: pass an object with __getitem__ and __len__"),
-        ((n for n in range(3)), {}, "generator can only be iterated over: derive from .*IterableDataset"),
+        (
+            lambda index: index,
+            {},
+            "<lambda> is a function: pass an object with __getitem__ and __len__",
+        ),
+        (
+            (n for n in range(3)),
+            {},
+            "generator can only be iterated over: derive from .*IterableDataset",
+        ),
         (None, {}, "NoneType has neither"),
     ],
-    ids=["collate_fn", "worker_init_fn", "generator", "sampler", "batch_sampler", "function", "iterator", "None"],
+    ids=[
+        "collate_fn",
+        "worker_init_fn",
+        "generator",
+        "sampler",
+        "batch_sampler",
+        "function",
+        "iterator",
+        "None",
+    ],
 )
-def test_what_torch_finds_out_late_is_refused_at_construction(dataset: Any, options: Any, told: str) -> None:
+def test_what_torch_finds_out_late_is_refused_at_construction(
+    dataset: Any, options: Any, told: str
+) -> None:
     with pytest.raises(mpiter.OptionError, match=told):
         Ours(dataset, **options)
 
 
 def test_what_torch_refuses_itself_it_says_in_its_own_words() -> None:
-    with pytest.raises(ValueError, match="sampler option is mutually exclusive with shuffle"):
+    with pytest.raises(
+        ValueError, match="sampler option is mutually exclusive with shuffle"
+    ):
         Ours([1, 2], sampler=[0], shuffle=3)  # type: ignore[arg-type]
     stream = torch.utils.data.ChainDataset([])
     for name in ("shuffle", "sampler", "batch_sampler"):
         options: dict[str, Any] = {name: 3}
-        with pytest.raises(ValueError, match=f"IterableDataset: expected unspecified {name} option"):
+        with pytest.raises(
+            ValueError, match=f"IterableDataset: expected unspecified {name} option"
+        ):
             Ours(stream, **options)
 
 
 def test_the_second_epoch_of_a_sampler_that_is_an_iterator_is_warned_of() -> None:
     loader = Ours(torch.arange(4.0), 2, sampler=iter([1, 0]))
     assert len(list(loader)) == 1
-    with pytest.warns(RuntimeWarning, match=r"the sampler is an iterator \(list_iterator\)"):
+    with pytest.warns(
+        RuntimeWarning, match=r"the sampler is an iterator \(list_iterator\)"
+    ):
         assert list(loader) == []
 
 
@@ -292,22 +402,35 @@ def test_a_word_is_no_shuffle() -> None:
         Ours(torch.arange(4.0), 2, shuffle="no")
 
 
-# -- collating ---------------------------------------------------------------------------------------------------
+# -- collating -------------------------------------------------------------------------
 
 
 def described(batch: Any) -> Any:
     """A batch as something that ``==`` compares to the last bit, types included."""
     if isinstance(batch, torch.Tensor):
-        return type(batch), batch.dtype, batch.shape, batch.layout, batch.requires_grad, repr(batch.tolist())
+        return (
+            type(batch),
+            batch.dtype,
+            batch.shape,
+            batch.layout,
+            batch.requires_grad,
+            repr(batch.tolist()),
+        )
     if isinstance(batch, Mapping):
-        return type(batch), [(key, described(value)) for key, value in batch.items()], vars_of(batch)
+        return (
+            type(batch),
+            [(key, described(value)) for key, value in batch.items()],
+            vars_of(batch),
+        )
     if isinstance(batch, (list, tuple)):
         return type(batch), [described(part) for part in batch], vars_of(batch)
     return type(batch), repr(batch)
 
 
 def vars_of(value: Any) -> Any:
-    return {name: described(held) for name, held in getattr(value, "__dict__", {}).items()}
+    return {
+        name: described(held) for name, held in getattr(value, "__dict__", {}).items()
+    }
 
 
 def outcomes(batches: Any) -> list[Any]:
@@ -333,12 +456,25 @@ def memmapped(i: int) -> Any:
     return np.memmap(__file__, np.uint8, "r", shape=(4, 2))[:2] + np.uint8(i)
 
 
-DTYPES = sorted({np.dtype(code).newbyteorder("=").str for code in np.typecodes["All"]} | {"U3", "S3", ">i2", ">f4"})
+DTYPES = sorted(
+    {np.dtype(code).newbyteorder("=").str for code in np.typecodes["All"]}
+    | {"U3", "S3", ">i2", ">f4"}
+)
 RECORD = np.dtype([("a", "i4"), ("b", "f8")])
 BUILDS: dict[str, Any] = {
-    **{f"arrays of {name}": lambda i, name=name: np.full((2, 3), i, "i4").astype(name) for name in DTYPES},
-    **{f"no dimensions, {name}": lambda i, name=name: np.array(i).astype(name) for name in DTYPES},
-    **{f"scalars of {name}": lambda i, name=name: np.array([i]).astype(name)[0] for name in DTYPES if name != "<u8"},
+    **{
+        f"arrays of {name}": lambda i, name=name: np.full((2, 3), i, "i4").astype(name)
+        for name in DTYPES
+    },
+    **{
+        f"no dimensions, {name}": lambda i, name=name: np.array(i).astype(name)
+        for name in DTYPES
+    },
+    **{
+        f"scalars of {name}": lambda i, name=name: np.array([i]).astype(name)[0]
+        for name in DTYPES
+        if name != "<u8"
+    },
     "int": lambda i: i,
     "nan": lambda i: float("nan") if i % 2 else float("inf"),
     "bool": lambda i: i % 2 == 0,
@@ -361,7 +497,10 @@ BUILDS: dict[str, Any] = {
     "OrderedDict": lambda i: collections.OrderedDict(b=i, a=float(i)),
     "defaultdict": lambda i: collections.defaultdict(list, b=i),
     "UserDict": lambda i: collections.UserDict(a=i),
-    "nested": lambda i: {"a": (np.full(2, i), [i, float(i)]), "b": {"c": i % 2 == 0, "d": ("x", (i,))}},
+    "nested": lambda i: {
+        "a": (np.full(2, i), [i, float(i)]),
+        "b": {"c": i % 2 == 0, "d": ("x", (i,))},
+    },
     "memmap": memmapped,
     "masked": lambda i: np.ma.masked_array([1, 2, i], [False, True, False]),
     "record": lambda i: np.array([(i, i / 2)], RECORD),
@@ -369,7 +508,9 @@ BUILDS: dict[str, Any] = {
     "tensor": lambda i: torch.full((2, 3), i),
     "bool tensor": lambda i: torch.tensor([i % 2 == 0]),
     "bfloat16": lambda i: torch.full((2,), i, dtype=torch.bfloat16),
-    "float8": lambda i: torch.full((2,), i, dtype=torch.float32).to(torch.float8_e4m3fn),
+    "float8": lambda i: torch.full((2,), i, dtype=torch.float32).to(
+        torch.float8_e4m3fn
+    ),
     "conjugate": lambda i: torch.full((2,), complex(i, 1)).conj(),
     "transposed tensor": lambda i: torch.arange(6).reshape(2, 3).T + i,
     "expanded tensor": lambda i: torch.tensor([i]).expand(4),
@@ -377,18 +518,25 @@ BUILDS: dict[str, Any] = {
     "parameter": lambda i: torch.nn.Parameter(torch.full((2,), float(i))),
     "sparse": lambda i: torch.eye(2).to_sparse(),
     "tensor and NumPy's number": lambda i: (torch.full((2, 3), i), np.int64(i)),
-    "tensor, dict and array": lambda i: {"x": torch.full((2, 3), i), "y": {"z": np.full(2, i), "n": i}},
+    "tensor, dict and array": lambda i: {
+        "x": torch.full((2, 3), i),
+        "y": {"z": np.full(2, i), "n": i},
+    },
     "sparse beside a tensor": lambda i: (torch.eye(2), torch.eye(2).to_sparse()),
     "huge int": lambda i: 2**70 + i,
     "sometimes huge": lambda i: 2**63 - 1 + i // 5,
     # samples that differ from each other
     "int, then float": lambda i: i if i < 4 else float(i),
     "array and tensor": lambda i: np.full(2, i) if i % 2 else torch.full((2,), i),
-    "float32, then float64": lambda i: np.full(2, i, np.float32 if i < 4 else np.float64),
+    "float32, then float64": lambda i: np.full(
+        2, i, np.float32 if i < 4 else np.float64
+    ),
     "of several lengths": lambda i: np.zeros(i // 3),
     "lists of several lengths": lambda i: [1] * (1 + i // 3),
     "lists that get longer": lambda i: [1] * (1 + i),
-    "keys in another order": lambda i: {"a": i, "b": 1.0} if i % 3 else {"b": 1.0, "a": i},
+    "keys in another order": lambda i: (
+        {"a": i, "b": 1.0} if i % 3 else {"b": 1.0, "a": i}
+    ),
     "fewer keys": lambda i: {"a": i, "b": i} if i % 3 == 0 else {"a": i},
     "tuple and list": lambda i: (i, i) if i % 3 else [i, i],
     "None now and then": lambda i: None if i == 4 else i,
@@ -396,88 +544,159 @@ BUILDS: dict[str, Any] = {
 
 
 FORKED = {"num_workers": 1, "multiprocessing_context": "fork"}
-TRAVELLING = [  # between processes; what else does is tried in test_codec.py
-    *("scalars of <f4", "str", "None", "list subclass", "dataclass", "dict by number", "dict subclass", "nested"),
-    *("memmap", "masked", "transposed", "bool tensor", "bfloat16", "float8", "conjugate", "expanded tensor"),
-    *("wants gradient", "parameter", "sparse", "sometimes huge", "int, then float", "array and tensor"),
-    *("float32, then float64", "of several lengths", "lists that get longer", "keys in another order", "fewer keys"),
+# Between processes; what else does is tried in test_codec.py.
+TRAVELLING = [
+    *(
+        "scalars of <f4",
+        "str",
+        "None",
+        "list subclass",
+        "dataclass",
+        "dict by number",
+        "dict subclass",
+        "nested",
+    ),
+    *(
+        "memmap",
+        "masked",
+        "transposed",
+        "bool tensor",
+        "bfloat16",
+        "float8",
+        "conjugate",
+        "expanded tensor",
+    ),
+    *(
+        "wants gradient",
+        "parameter",
+        "sparse",
+        "sometimes huge",
+        "int, then float",
+        "array and tensor",
+    ),
+    *(
+        "float32, then float64",
+        "of several lengths",
+        "lists that get longer",
+        "keys in another order",
+        "fewer keys",
+    ),
     *("tuple and list", "None now and then"),
 ]
 
 
-@pytest.mark.parametrize(("names", "options"), [(BUILDS, {}), (TRAVELLING, FORKED)], ids=["here", "forked"])
-def test_batches_are_what_torchs_default_collate_makes(names: Any, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("names", "options"), [(BUILDS, {}), (TRAVELLING, FORKED)], ids=["here", "forked"]
+)
+def test_batches_are_what_torchs_default_collate_makes(
+    names: Any, options: dict[str, Any]
+) -> None:
     for name in names:
         expected = outcomes(iter(Theirs(Built(BUILDS[name], LENGTH), 3)))
         with Ours(Built(BUILDS[name], LENGTH), 3, **options) as ours:
             assert outcomes(iter(ours)) == expected, name
 
 
-def test_batches_are_torchs_too_where_samples_begin_to_differ_after_many_that_were_alike() -> None:
-    """By then whole batches are read at once, in the way that the first ones called for."""
+def test_batches_are_torchs_too_where_samples_begin_to_differ_after_many_that_were_alike() -> (
+    None
+):
+    """By then whole batches are read at once, in the way that the first ones called
+    for.
+    """
     for name, build in BUILDS.items():
 
         def later(i: int, build: Any = build) -> Any:
             return build(max(0, i - 10))
 
         with Ours(Built(later, LENGTH), 3) as ours:
-            assert outcomes(iter(ours)) == outcomes(iter(Theirs(Built(later, LENGTH), 3))), name
+            assert outcomes(iter(ours)) == outcomes(
+                iter(Theirs(Built(later, LENGTH), 3))
+            ), name
 
 
 @pytest.mark.parametrize("options", [{}, FORKED], ids=["here", "forked"])
-def test_samples_alone_and_whole_batches_are_collated_as_torch_does(options: dict[str, Any]) -> None:
+def test_samples_alone_and_whole_batches_are_collated_as_torch_does(
+    options: dict[str, Any],
+) -> None:
     class Together(Built):
         def __getitems__(self, keys: list[int]) -> list[Any]:
             return [self.build(key) for key in keys]
 
     for name in ("nested", "namedtuple", "tensor", "scalars of <f4"):
         with Ours(Built(BUILDS[name], 3), None, **options) as ours:
-            assert outcomes(iter(ours)) == outcomes(iter(Theirs(Built(BUILDS[name], 3), None))), name
+            assert outcomes(iter(ours)) == outcomes(
+                iter(Theirs(Built(BUILDS[name], 3), None))
+            ), name
     for name in ("nested", "of several lengths", "sparse"):
         with Ours(Together(BUILDS[name], LENGTH), 3, **options) as ours:
-            assert outcomes(iter(ours)) == outcomes(iter(Theirs(Together(BUILDS[name], LENGTH), 3))), name
+            assert outcomes(iter(ours)) == outcomes(
+                iter(Theirs(Together(BUILDS[name], LENGTH), 3))
+            ), name
 
 
-@pytest.mark.parametrize("samples", [[*"abcdefg"], [*enumerate("abcdefg")], [{"x": x} for x in "abcdefg"]])
-def test_a_list_of_texts_comes_in_every_epoch_as_torch_gives_it(samples: list[Any]) -> None:
-    ours, theirs = Ours(samples, 2), Theirs(samples, 2)
+@pytest.mark.parametrize(
+    "samples", [[*"abcdefg"], [*enumerate("abcdefg")], [{"x": x} for x in "abcdefg"]]
+)
+def test_a_list_of_texts_comes_in_every_epoch_as_torch_gives_it(
+    samples: list[Any],
+) -> None:
+    ours = Ours(samples, 2)
+    theirs = Theirs(samples, 2)
     for _ in range(3):
         assert [*map(repr, ours)] == [*map(repr, theirs)]
 
 
-@pytest.mark.parametrize(("type_", "workers"), [(Record, 0), (Record, 1), (np.ndarray, 0)])
-def test_collating_that_has_been_registered_is_used(type_: Any, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("type_", "workers"), [(Record, 0), (Record, 1), (np.ndarray, 0)]
+)
+def test_collating_that_has_been_registered_is_used(
+    type_: Any, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ways = torch.utils.data._utils.collate.default_collate_fn_map
-    monkeypatch.setitem(ways, type_, lambda samples, *, collate_fn_map: f"{len(samples)} of them")
+    monkeypatch.setitem(
+        ways, type_, lambda samples, *, collate_fn_map: f"{len(samples)} of them"
+    )
     values = {Record: Record(1, "x"), np.ndarray: np.zeros(2)}
     with Ours([(values[type_], 0.5)] * 3, 2, num_workers=workers) as loader:
         assert [batch[0] for batch in loader] == ["2 of them", "1 of them"]
 
 
-def test_tensors_are_stacked_once_though_there_are_numbers_of_numpys_beside_them(monkeypatch: Any) -> None:
-    stacked, stack = [], torch.stack
+def test_tensors_are_stacked_once_though_there_are_numbers_of_numpys_beside_them(
+    monkeypatch: Any,
+) -> None:
+    stacked = []
+    stack = torch.stack
 
     def noted(tensors: Any, *args: Any, **options: Any) -> Any:
         stacked.append(len(tensors))
         return stack(tensors, *args, **options)
 
     monkeypatch.setattr(torch, "stack", noted)
-    for build in (BUILDS["tensor and NumPy's number"], lambda i: {"x": torch.full((2,), i), "y": np.float32(i)}):
+    for build in (
+        BUILDS["tensor and NumPy's number"],
+        lambda i: {"x": torch.full((2,), i), "y": np.float32(i)},
+    ):
         stacked.clear()
         assert len(list(Ours(Built(build, 20), 2))) == 10
         assert stacked == [2] * 10
 
 
-def test_collating_that_has_been_registered_for_tensors_is_used_in_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collating_that_has_been_registered_for_tensors_is_used_in_each_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ways = torch.utils.data._utils.collate.default_collate_fn_map
-    monkeypatch.setitem(ways, torch.Tensor, lambda samples, *, collate_fn_map: f"{len(samples)} of them")
+    monkeypatch.setitem(
+        ways, torch.Tensor, lambda samples, *, collate_fn_map: f"{len(samples)} of them"
+    )
     assert [*Ours(data.TensorDataset(torch.arange(8)), 2)] == [["2 of them"]] * 4
     assert [*Ours({"x": torch.arange(8)}, 2)] == [{"x": "2 of them"}] * 4
 
 
 @both_workers
 def test_tensors_can_be_written_to_resized_and_kept(workers: int) -> None:
-    with Ours(Built(lambda i: (np.zeros(3), [0.5], torch.zeros(3)), 8), 4, num_workers=workers) as loader:
+    with Ours(
+        Built(lambda i: (np.zeros(3), [0.5], torch.zeros(3)), 8), 4, num_workers=workers
+    ) as loader:
         kept = [leaves(batch) for batch in loader]
     for first in flat(kept):
         first += 1
@@ -488,10 +707,18 @@ def test_tensors_can_be_written_to_resized_and_kept(workers: int) -> None:
 
 
 def test_other_backends_fetch_the_same_batches() -> None:
-    for options in ({"batch_size": 4}, {"batch_size": 4, "collate_fn": list}, {"batch_size": None}):
+    for options in (
+        {"batch_size": 4},
+        {"batch_size": 4, "collate_fn": list},
+        {"batch_size": None},
+    ):
         with Ours(Squares(), num_workers=2, backend="thread", **options) as loader:
-            assert [*map(described, loader)] == [*map(described, Theirs(Squares(), **options))]
-        assert loader.backend == "thread", "frameworks make a loader anew from what it says"
+            assert [*map(described, loader)] == [
+                *map(described, Theirs(Squares(), **options))
+            ]
+        assert loader.backend == "thread", (
+            "frameworks make a loader anew from what it says"
+        )
     assert data.get_worker_info() is None, "it is this process's"
 
 
@@ -500,7 +727,9 @@ def leaves(batch: Any) -> list[Any]:
 
 
 class TellsItsEpoch:
-    """Samples that begin with the epoch, which lies in shared memory, as do notes that workers make."""
+    """Samples that begin with the epoch, which lies in shared memory, as do notes that
+    workers make.
+    """
 
     def __init__(self) -> None:
         self.epoch = torch.tensor([0, 7]).share_memory_()
@@ -527,7 +756,8 @@ class StreamThatTellsItsEpoch(data.IterableDataset[Any]):
 
 @pytest.mark.parametrize("persistent", [True, None])
 def test_a_tensor_in_shared_memory_is_the_workers_too(persistent: bool | None) -> None:
-    dataset, pids = TellsItsEpoch(), set()
+    dataset = TellsItsEpoch()
+    pids = set()
     loader = Ours(dataset, 4, num_workers=1, persistent_workers=persistent)
     for number in range(2):
         dataset.epoch[0] = number
@@ -543,12 +773,17 @@ def test_a_tensor_in_shared_memory_is_the_workers_too(persistent: bool | None) -
     loader.close()
 
 
-def test_a_stream_whose_epoch_lies_in_shared_memory_has_it_in_persistent_workers() -> None:
+def test_a_stream_whose_epoch_lies_in_shared_memory_has_it_in_persistent_workers() -> (
+    None
+):
     stream = StreamThatTellsItsEpoch()
     with Ours(stream, 3, num_workers=1, persistent_workers=True) as loader:
         for number in range(3):
             stream.epoch.fill_(number)
-            assert epoch(loader) == [[[number] * 3, [0, 1, 2]], [[number] * 3, [3, 4, 5]]]
+            assert epoch(loader) == [
+                [[number] * 3, [0, 1, 2]],
+                [[number] * 3, [3, 4, 5]],
+            ]
 
 
 def test_without_workers_a_batch_is_no_part_of_the_dataset() -> None:
@@ -560,10 +795,14 @@ def test_without_workers_a_batch_is_no_part_of_the_dataset() -> None:
 
 
 NOT_DENSE: dict[str, Any] = {
-    "nested": lambda i: torch.nested.nested_tensor([torch.arange(i + 1.0), torch.arange(2.0)]),
+    "nested": lambda i: torch.nested.nested_tensor(
+        [torch.arange(i + 1.0), torch.arange(2.0)]
+    ),
     "COO": lambda i: (torch.eye(3) * i).to_sparse(),
     "CSR": lambda i: (torch.eye(3) * i).to_sparse_csr(),
-    "quantized": lambda i: torch.quantize_per_tensor(torch.arange(4.0) + i, 0.1, 2, torch.qint8),
+    "quantized": lambda i: torch.quantize_per_tensor(
+        torch.arange(4.0) + i, 0.1, 2, torch.qint8
+    ),
 }
 
 
@@ -572,24 +811,35 @@ class NotDense(Squares):
         return [build(index) for build in NOT_DENSE.values()]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # torch's, of what is in beta, or old
+# Torch's, of what is in beta, or old.
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_tensors_that_are_not_dense_come_from_workers() -> None:
     with Ours(NotDense(4), batch_size=2, collate_fn=list, num_workers=1) as loader:
-        assert repr(flat(list(loader))) == repr([NotDense(4)[index] for index in range(4)])
+        assert repr(flat(list(loader))) == repr(
+            [NotDense(4)[index] for index in range(4)]
+        )
 
 
-# -- randomness and workers --------------------------------------------------------------------------------------
+# -- randomness and workers ------------------------------------------------------------
 
 
 class Draws(Squares):
     """Draws from every generator that there is."""
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        return index, torch.rand(2), random.random(), np.random.random(), mpiter.get_rng().random()
+        return (
+            index,
+            torch.rand(2),
+            random.random(),
+            np.random.random(),
+            mpiter.get_rng().random(),
+        )
 
 
 @pytest.mark.parametrize("options", [{"collate_fn": list}, {"shuffle": True}])
-def test_random_samples_are_the_same_for_any_number_of_workers(options: dict[str, Any]) -> None:
+def test_random_samples_are_the_same_for_any_number_of_workers(
+    options: dict[str, Any],
+) -> None:
     seen = []
     for workers in (0, 2):
         torch.manual_seed(3)
@@ -608,7 +858,13 @@ class Info(Squares):
         with pytest.raises((RuntimeError, AttributeError)):
             info.id = 5
         assert info.dataset is self
-        return [info.id, info.num_workers, info.seed, os.getpid(), torch.get_num_threads()]
+        return [
+            info.id,
+            info.num_workers,
+            info.seed,
+            os.getpid(),
+            torch.get_num_threads(),
+        ]
 
 
 def test_torchs_get_worker_info_knows_our_workers() -> None:
@@ -625,14 +881,19 @@ def test_torchs_get_worker_info_knows_our_workers() -> None:
 
 
 def leaves_or_lists(batch: Any) -> list[list[Any]]:
-    return plain(batch) if isinstance(batch[0], list) else [[value] for value in flat(map(plain, batch))]
+    return (
+        plain(batch)
+        if isinstance(batch[0], list)
+        else [[value] for value in flat(map(plain, batch))]
+    )
 
 
 def test_worker_init_fn_runs_where_torchs_worker_info_is_known() -> None:
     def renumber(worker: int) -> None:
         info = data.get_worker_info()
         assert info.id == worker
-        info.dataset.length = 100 + worker  # as torch's documentation shows it
+        # As torch's documentation shows it.
+        info.dataset.length = 100 + worker
 
     class Length(Squares):
         def __getitem__(self, index: int) -> int:
@@ -645,7 +906,9 @@ def test_worker_init_fn_runs_where_torchs_worker_info_is_known() -> None:
 
 
 class Begins(Squares):
-    """Tells how its worker's generators began, and what torch takes for the seed at the worker's first sample."""
+    """Tells how its worker's generators began, and what torch takes for the seed at the
+    worker's first sample.
+    """
 
     told: Any = None
     first: int | None = None
@@ -673,7 +936,13 @@ def test_a_worker_begins_seeded_as_torchs(dataset: Any) -> None:
     told = []
     for class_ in (Theirs, Ours):
         torch.manual_seed(3)
-        loader = class_(dataset, 1, collate_fn=list, worker_init_fn=tell_how_it_began, **FORKED | {"num_workers": 2})
+        loader = class_(
+            dataset,
+            1,
+            collate_fn=list,
+            worker_init_fn=tell_how_it_began,
+            **FORKED | {"num_workers": 2},
+        )
         told.append({batch[0] for batch in loader})
         assert class_ is Theirs or loader.close() is None
     assert told[1]
@@ -699,7 +968,9 @@ class CountsInShards(Counts):
 
 def test_a_stream_that_gives_more_than_it_says_is_warned_of_in_torchs_words() -> None:
     loader = Ours(Counts(), 4, num_workers=3, backend="thread")
-    assert len(flat(epoch(loader))) == 18, "without a warning, as by torch: nobody has asked for the length"
+    assert len(flat(epoch(loader))) == 18, (
+        "without a warning, as by torch: nobody has asked for the length"
+    )
     assert len(loader) == 2
     told = r"Length of IterableDataset Counts was reported to be 6 .*, but 8 samples have been fetched\. For multiproc"
     batches = iter(loader)
@@ -707,15 +978,22 @@ def test_a_stream_that_gives_more_than_it_says_is_warned_of_in_torchs_words() ->
     with pytest.warns(UserWarning, match=told):
         some(batches, 1)
     loader.close()
-    for right in (Ours(CountsInShards(), 4, num_workers=3, backend="thread"), Ours(Counts(), 4)):
+    for right in (
+        Ours(CountsInShards(), 4, num_workers=3, backend="thread"),
+        Ours(Counts(), 4),
+    ):
         assert len(right) == 2
         assert flat(epoch(right)) == [0, 1, 2, 3, 4, 5]
         right.close()
 
 
-# -- state -------------------------------------------------------------------------------------------------------
+# -- state -----------------------------------------------------------------------------
 
-RESUMABLE = {name: choice for name, choice in CHOICES.items() if name not in ("draws on the way", "draws at once")}
+RESUMABLE = {
+    name: choice
+    for name, choice in CHOICES.items()
+    if name not in ("draws on the way", "draws at once")
+}
 
 
 @pytest.mark.parametrize("choice", RESUMABLE.values(), ids=RESUMABLE)
@@ -736,7 +1014,9 @@ def test_every_sampler_of_torch_goes_on_where_it_was(choice: Any) -> None:
 
 
 class Stream(data.IterableDataset):  # type: ignore[misc]
-    """A shard for each worker, which tells its place, with a generator's state, by its iterator."""
+    """A shard for each worker, which tells its place, with a generator's state, by its
+    iterator.
+    """
 
     def __iter__(self) -> Any:
         info = data.get_worker_info()
@@ -746,7 +1026,12 @@ class Stream(data.IterableDataset):  # type: ignore[misc]
 
 class Elements:
     def __init__(self, numbers: range) -> None:
-        self.numbers, self.at, self.generator, self.asked = numbers, 0, torch.Generator().manual_seed(5), 0
+        self.numbers, self.at, self.generator, self.asked = (
+            numbers,
+            0,
+            torch.Generator().manual_seed(5),
+            0,
+        )
 
     def __iter__(self) -> Any:
         return self
@@ -755,7 +1040,11 @@ class Elements:
         if self.at == len(self.numbers):
             raise StopIteration
         self.at += 1
-        return self.numbers[self.at - 1], torch.rand((), generator=self.generator).item(), self.asked
+        return (
+            self.numbers[self.at - 1],
+            torch.rand((), generator=self.generator).item(),
+            self.asked,
+        )
 
     def state_dict(self) -> dict[Any, Any]:
         self.asked += 1
@@ -798,16 +1087,20 @@ def state_within(loader: Any) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("told", [0, 2])
-def test_the_state_within_an_epoch_knows_which_epoch_the_sampler_was_told_of(told: int) -> None:
+def test_the_state_within_an_epoch_knows_which_epoch_the_sampler_was_told_of(
+    told: int,
+) -> None:
     state, rest = state_within(share(0, told=1))
-    other = share(0, told=told)  # some frameworks tell it only after iter()
+    # Some frameworks tell it only after iter()
+    other = share(0, told=told)
     other.load_state_dict(state)
     assert epoch(other) == rest
     assert other.sampler.epoch == 1
 
 
 def test_a_process_goes_on_from_the_state_of_another() -> None:
-    state, _ = state_within(share(0, told=1))  # frameworks keep the first one's only
+    # Frameworks keep the first one's only.
+    state, _ = state_within(share(0, told=1))
     _, rest = state_within(share(1, told=1))
     other = share(1)
     other.load_state_dict(state)
@@ -826,7 +1119,9 @@ def test_damage_to_what_a_sampler_was_told_is_a_state_error_or_ignored() -> None
     state, rest = state_within(share(0, told=1))
     for told in (["1"], []):
         other = share(0)
-        other.load_state_dict({**state, "generators": {**state["generators"], "told": told}})
+        other.load_state_dict(
+            {**state, "generators": {**state["generators"], "told": told}}
+        )
         with pytest.raises(mpiter.StateError):
             iter(other)
     other = share(0)
@@ -835,20 +1130,34 @@ def test_damage_to_what_a_sampler_was_told_is_a_state_error_or_ignored() -> None
 
 
 class OfAnother:
-    """A batch sampler that goes through another, under the name that this has in many libraries."""
+    """A batch sampler that goes through another, under the name that this has in many
+    libraries.
+    """
 
-    def __init__(self, batch_sampler: Any, process_index: int = 0, num_processes: int = 1) -> None:
+    def __init__(
+        self, batch_sampler: Any, process_index: int = 0, num_processes: int = 1
+    ) -> None:
         self.batch_sampler = batch_sampler
-        self.process_index, self.num_processes = process_index, num_processes
+        self.process_index = process_index
+        self.num_processes = num_processes
 
     def __iter__(self) -> Iterator[list[int]]:
-        return itertools.islice(self.batch_sampler, self.process_index, None, self.num_processes)
+        return itertools.islice(
+            self.batch_sampler, self.process_index, None, self.num_processes
+        )
 
 
-def test_a_process_goes_on_from_the_state_of_another_by_a_sampler_in_a_sampler() -> None:
+def test_a_process_goes_on_from_the_state_of_another_by_a_sampler_in_a_sampler() -> (
+    None
+):
     def loader(process: int, seed: int) -> Any:
-        sampler = data.RandomSampler(range(LENGTH), generator=torch.Generator().manual_seed(seed))
-        return Ours(range(LENGTH), batch_sampler=OfAnother(data.BatchSampler(sampler, 4, False), process, 2))
+        sampler = data.RandomSampler(
+            range(LENGTH), generator=torch.Generator().manual_seed(seed)
+        )
+        return Ours(
+            range(LENGTH),
+            batch_sampler=OfAnother(data.BatchSampler(sampler, 4, False), process, 2),
+        )
 
     state, _ = state_within(loader(0, 1))
     _, rest = state_within(loader(1, 1))
@@ -857,28 +1166,52 @@ def test_a_process_goes_on_from_the_state_of_another_by_a_sampler_in_a_sampler()
     assert epoch(other) == rest
 
 
-# -- being torch's -----------------------------------------------------------------------------------------------
+# -- being torch's ---------------------------------------------------------------------
 
 
 def test_it_is_a_torch_loader_with_torchs_attributes() -> None:
-    dataset, sampler = Squares(), data.SequentialSampler(Squares())
-    options: dict[str, Any] = {"batch_size": 4, "sampler": sampler, "num_workers": 2, "drop_last": True, "timeout": 9}
+    dataset = Squares()
+    sampler = data.SequentialSampler(Squares())
+    options: dict[str, Any] = {
+        "batch_size": 4,
+        "sampler": sampler,
+        "num_workers": 2,
+        "drop_last": True,
+        "timeout": 9,
+    }
     theirs = Theirs(dataset, **options)
     with Ours(dataset, **options) as ours:
         assert isinstance(ours, Theirs)
-        for name in ("dataset", "batch_size", "sampler", "num_workers", "drop_last", "timeout", "collate_fn"):
-            assert getattr(ours, name) is getattr(theirs, name) or getattr(ours, name) == getattr(theirs, name)
+        for name in (
+            "dataset",
+            "batch_size",
+            "sampler",
+            "num_workers",
+            "drop_last",
+            "timeout",
+            "collate_fn",
+        ):
+            assert getattr(ours, name) is getattr(theirs, name) or getattr(
+                ours, name
+            ) == getattr(theirs, name)
         assert len(ours) == len(theirs)
         assert isinstance(ours.batch_sampler, data.BatchSampler)
 
 
 @pytest.mark.parametrize("class_", [Theirs, Ours])
-def test_what_was_not_said_stays_unsaid_when_a_framework_makes_the_loader_anew(class_: Any) -> None:
+def test_what_was_not_said_stays_unsaid_when_a_framework_makes_the_loader_anew(
+    class_: Any,
+) -> None:
     names = ("prefetch_factor", "persistent_workers")
-    with Ours([1, 2, 3], num_workers=1) as loader, Ours([1, 2, 3], num_workers=1, prefetch_factor=3) as other:
+    with (
+        Ours([1, 2, 3], num_workers=1) as loader,
+        Ours([1, 2, 3], num_workers=1, prefetch_factor=3) as other,
+    ):
         assert [getattr(loader, name) for name in names] == [None, None]
         assert [getattr(other, name) for name in names] == [3, None]
-        again = class_([1, 2, 3], num_workers=1, **{name: getattr(loader, name) for name in names})
+        again = class_(
+            [1, 2, 3], num_workers=1, **{name: getattr(loader, name) for name in names}
+        )
         assert class_ is Ours or not again.persistent_workers
         assert class_ is Theirs or again.close() is None
 
@@ -890,13 +1223,23 @@ def test_a_negative_number_of_workers_is_refused_in_torchs_words(class_: Any) ->
 
 
 def made_anew(loader: Any) -> Any:
-    """As Lightning does it: each argument of the constructor is what the attribute of its name says."""
-    attributes = {name: value for name, value in vars(loader).items() if not name.startswith("_")}
-    given = {name: attributes[name] for name in inspect.signature(type(loader)).parameters if name in attributes}
+    """As Lightning does it: each argument of the constructor is what the attribute of
+    its name says.
+    """
+    attributes = {
+        name: value for name, value in vars(loader).items() if not name.startswith("_")
+    }
+    given = {
+        name: attributes[name]
+        for name in inspect.signature(type(loader)).parameters
+        if name in attributes
+    }
     return type(loader)(**{**given, "batch_sampler": None})
 
 
-def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(tmp_path: Path) -> None:
+def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
+    tmp_path: Path,
+) -> None:
     told: dict[str, Any] = {
         "sampler": data.SequentialSampler(range(3)),
         "collate_fn": list,
@@ -910,23 +1253,35 @@ def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
     }
     unlike = {"shuffle", "batch_sampler", "multiprocessing_context"}  # torch's own ways
     assert {*inspect.signature(Ours).parameters} - unlike <= {*vars(Ours([1, 2, 3]))}
-    with Ours([1, 2, 3], 2, num_workers=1, **told) as loader, made_anew(loader) as again:
+    with (
+        Ours([1, 2, 3], 2, num_workers=1, **told) as loader,
+        made_anew(loader) as again,
+    ):
         assert {name: getattr(again, name) for name in told} == told
         assert epoch(again) == [[1, 2], [3]]
     assert (tmp_path / "run.json").exists()
 
 
-@pytest.mark.parametrize("name", ["collate_fn", "num_workers", "worker_init_fn", "timeout", "pin_memory"])
-def test_what_workers_have_got_is_refused_when_it_is_set_later_rather_than_ignored(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["collate_fn", "num_workers", "worker_init_fn", "timeout", "pin_memory"]
+)
+def test_what_workers_have_got_is_refused_when_it_is_set_later_rather_than_ignored(
+    name: str,
+) -> None:
     loader = Ours([1, 2, 3], 2)
     setattr(loader, name, getattr(loader, name))
-    with pytest.raises(mpiter.OptionError, match=f"{name} is fixed once the loader is made"):
+    with pytest.raises(
+        mpiter.OptionError, match=f"{name} is fixed once the loader is made"
+    ):
         setattr(loader, name, 3)
-    with pytest.raises(ValueError, match="sampler attribute should not be set"):  # torch's own refusals
+    # Torch's own refusals
+    with pytest.raises(ValueError, match="sampler attribute should not be set"):
         loader.sampler = [1]
 
 
-def test_a_library_that_looks_torchs_loader_up_gets_ours_in_its_place(monkeypatch: Any) -> None:
+def test_a_library_that_looks_torchs_loader_up_gets_ours_in_its_place(
+    monkeypatch: Any,
+) -> None:
     monkeypatch.setattr(data, "DataLoader", Ours)
     monkeypatch.setattr(data.dataloader, "DataLoader", Ours)
 
@@ -942,7 +1297,10 @@ def test_a_library_that_looks_torchs_loader_up_gets_ours_in_its_place(monkeypatc
         assert isinstance(loader, data.DataLoader)
         assert isinstance(loader, Theirs)
         assert [x.tolist() for (x,) in loader] == [[0, 1], [2, 3], [4, 5]]
-        assert [x.tolist() for (x,) in Theirs(loader.dataset, 3)] == [[0, 1, 2], [3, 4, 5]]
+        assert [x.tolist() for (x,) in Theirs(loader.dataset, 3)] == [
+            [0, 1, 2],
+            [3, 4, 5],
+        ]
 
 
 class Again:
@@ -957,7 +1315,9 @@ class Again:
 
 
 def endless(class_: Any) -> Any:
-    """Loaders with one iterator for all epochs, as several libraries derive them from torch's."""
+    """Loaders with one iterator for all epochs, as several libraries derive them from
+    torch's.
+    """
 
     class Endless(class_):  # type: ignore[misc]
         """Its samplers are replaced behind the back of torch's check."""
@@ -1004,20 +1364,33 @@ def endless_unchecked(class_: Any) -> Any:
 
 @pytest.mark.parametrize("derived", [endless, endless_unchecked])
 def test_a_sampler_that_a_subclass_has_replaced_is_used(derived: Any) -> None:
-    for options in ({"batch_size": 4}, {"batch_size": 3, "drop_last": True}, {"batch_size": 5, "collate_fn": list}):
+    for options in (
+        {"batch_size": 4},
+        {"batch_size": 3, "drop_last": True},
+        {"batch_size": 5, "collate_fn": list},
+    ):
         seen = []
-        for class_, more in ((Theirs, {}), (Ours, {}), (Ours, {"num_workers": 2, "backend": "thread"})):
-            loader = derived(class_)(range(LENGTH), shuffle=True, generator=generator(), **options, **more)
+        for class_, more in (
+            (Theirs, {}),
+            (Ours, {}),
+            (Ours, {"num_workers": 2, "backend": "thread"}),
+        ):
+            loader = derived(class_)(
+                range(LENGTH), shuffle=True, generator=generator(), **options, **more
+            )
             seen.append((len(loader), [epoch(loader) for _ in range(3)]))
             assert class_ is Theirs or loader.close() is None
         assert seen[1:] == [seen[0]] * 2
 
 
-def test_an_endless_sampler_that_a_subclass_has_put_in_place_goes_on_from_a_state() -> None:
+def test_an_endless_sampler_that_a_subclass_has_put_in_place_goes_on_from_a_state() -> (
+    None
+):
     def loader() -> Any:
         return endless(Ours)(range(LENGTH), 4, shuffle=True, generator=generator())
 
-    first, other = loader(), loader()
+    first = loader()
+    other = loader()
     epoch(first)
     some(first.iterator, 2)
     other.load_state_dict(json.loads(json.dumps(first.state_dict())))
@@ -1027,12 +1400,15 @@ def test_an_endless_sampler_that_a_subclass_has_put_in_place_goes_on_from_a_stat
 
 def test_samples_one_by_one_come_from_a_replaced_sampler() -> None:
     theirs, ours = (
-        endless_unchecked(class_)(range(LENGTH), None, shuffle=True, generator=generator()) for class_ in (Theirs, Ours)
+        endless_unchecked(class_)(
+            range(LENGTH), None, shuffle=True, generator=generator()
+        )
+        for class_ in (Theirs, Ours)
     )
     assert [epoch(ours) for _ in range(3)] == [epoch(theirs) for _ in range(3)]
 
 
-# -- errors of collating -----------------------------------------------------------------------------------------------
+# -- errors of collating ---------------------------------------------------------------
 
 
 class Uneven(data.Dataset):  # type: ignore[type-arg]
@@ -1049,7 +1425,11 @@ def _refuses(samples: Any) -> Any:
 
 @pytest.mark.parametrize(("workers", "batched"), [(0, False), (1, True)])
 def test_an_error_of_collating_names_the_samples(workers: int, batched: bool) -> None:
-    order: Any = {"batch_sampler": [[7, 6, 5]]} if batched else {"batch_size": 3, "sampler": [7, 6, 5]}
+    order: Any = (
+        {"batch_sampler": [[7, 6, 5]]}
+        if batched
+        else {"batch_size": 3, "sampler": [7, 6, 5]}
+    )
     with (
         Ours(Uneven(), num_workers=workers, **order) as loader,
         pytest.raises(RuntimeError, match="equal size") as raised,

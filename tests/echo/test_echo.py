@@ -1,4 +1,6 @@
-"""Samples come several times, whatever the source: each fetched once, in a known order, and resumed exactly."""
+"""Samples come several times, whatever the source: each fetched once, in a known order,
+and resumed exactly.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from hypothesis import strategies as st
 import mpiter
 from mpiter.echo import Bundles, Echo
 
-LENGTH, BATCH = 22, 4
+LENGTH = 22
+BATCH = 4
 
 
 class Augmented:
@@ -42,7 +45,8 @@ class Augmented:
         return np.full(3, index, np.float64)
 
     def transform(self, sample: Any) -> Any:
-        sample *= 10  # in place, as transforms do
+        # In place, as transforms do.
+        sample *= 10
         return sample, int(sample[0]) // 10, mpiter.get_rng().random()
 
     def __getitem__(self, index: int) -> Any:
@@ -64,7 +68,9 @@ class Dying(Augmented):
 
 
 def iterator(dataset: Any, **options: Any) -> Any:
-    return ways.iterator(dataset, BATCH, **{"repeat": False, "seed": 3, "n_processes": 0, **options})
+    return ways.iterator(
+        dataset, BATCH, **{"repeat": False, "seed": 3, "n_processes": 0, **options}
+    )
 
 
 def stream(dataset: Any, **options: Any) -> Any:
@@ -72,22 +78,36 @@ def stream(dataset: Any, **options: Any) -> Any:
 
 
 def loader(dataset: Any, n_processes: int = 0, **options: Any) -> Any:
-    return mpiter.DataLoader(dataset, BATCH, **{"shuffle": True, "seed": 3, "num_workers": n_processes, **options})
+    return mpiter.DataLoader(
+        dataset,
+        BATCH,
+        **{"shuffle": True, "seed": 3, "num_workers": n_processes, **options},
+    )
 
 
 def torch_loader(dataset: Any, n_processes: int = 0, **options: Any) -> Any:
-    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
     from mpiter.torch import DataLoader
 
     generator = torch.Generator().manual_seed(3)
     return DataLoader(
-        dataset, BATCH, **{"shuffle": True, "generator": generator, "num_workers": n_processes, **options}
+        dataset,
+        BATCH,
+        **{
+            "shuffle": True,
+            "generator": generator,
+            "num_workers": n_processes,
+            **options,
+        },
     )
 
 
 Make = Callable[..., Any]
 each_source = pytest.mark.parametrize(
-    "make", [iterator, stream, loader, pytest.param(torch_loader, marks=pytest.mark.torch)]
+    "make",
+    [iterator, stream, loader, pytest.param(torch_loader, marks=pytest.mark.torch)],
 )
 ECHOES: dict[str, dict[str, Any]] = {
     "twice": {"factor": 2, "shuffle_buffer": 16},
@@ -114,21 +134,30 @@ def plain(batch: Any) -> list[tuple[list[float], int, float]]:
     return [*zip(*(column.tolist() for column in columns), strict=True)]
 
 
-# -- what comes ---------------------------------------------------------------------------------------------------
+# -- what comes ------------------------------------------------------------------------
 
 
 @each_echo
-def test_every_sample_comes_as_often_as_told_and_is_fetched_once(make: Make, options: Any) -> None:
+def test_every_sample_comes_as_often_as_told_and_is_fetched_once(
+    make: Make, options: Any
+) -> None:
     for augments in (False, True):
-        dataset, factor = Augmented(), options["factor"]
+        dataset = Augmented()
+        factor = options["factor"]
         with make(Bundles(dataset, 4) if augments else dataset) as source:
             echo = Echo(source, **options)
             found = [plain(batch) for batch in echo]
         assert dataset.reads == LENGTH
         counts = Counter(number for batch in found for _, number, _ in batch)
         assert counts == dict.fromkeys(range(LENGTH), factor)
-        assert all(len({number for _, number, _ in batch}) == len(batch) for batch in found), "no batch has one twice"
-        assert all(array == [10.0 * number] * 3 for batch in found for array, number, _ in batch)
+        assert all(
+            len({number for _, number, _ in batch}) == len(batch) for batch in found
+        ), "no batch has one twice"
+        assert all(
+            array == [10.0 * number] * 3
+            for batch in found
+            for array, number, _ in batch
+        )
         draws = {sample[2] for batch in found for sample in batch}
         assert len(draws) == (counts.total() if augments else LENGTH)
 
@@ -139,7 +168,8 @@ def test_first_uses_are_what_comes_without_an_echo(make: Make) -> None:
         once = [plain(batch) for batch in source]
     for dataset in (Augmented(), Bundles(Augmented(), 2)):
         with make(dataset) as source:
-            seen, firsts = set[int](), []
+            seen = set[int]()
+            firsts = []
             for batch in map(plain, Echo(source, 2, shuffle_buffer=16)):
                 if batch[0][1] not in seen:
                     firsts.append(batch)
@@ -149,8 +179,15 @@ def test_first_uses_are_what_comes_without_an_echo(make: Make) -> None:
 
 def test_uses_lie_apart_and_at_an_even_rate() -> None:
     with stream(Augmented(400)) as source:
-        found = [number for batch in Echo(source, 2, shuffle_buffer=80) for number in batch[1].tolist()]
-    places = {number: [at for at, one in enumerate(found) if one == number] for number in range(400)}
+        found = [
+            number
+            for batch in Echo(source, 2, shuffle_buffer=80)
+            for number in batch[1].tolist()
+        ]
+    places = {
+        number: [at for at, one in enumerate(found) if one == number]
+        for number in range(400)
+    }
     apart = [second - first for first, second in places.values()]
     assert np.median(apart) > 40
     assert max(apart) < 3 * 80
@@ -159,7 +196,9 @@ def test_uses_lie_apart_and_at_an_even_rate() -> None:
 
 
 @each_echo
-def test_what_the_user_does_to_a_batch_changes_no_other(make: Make, options: Any) -> None:
+def test_what_the_user_does_to_a_batch_changes_no_other(
+    make: Make, options: Any
+) -> None:
     for dataset in (Augmented(), Bundles(Augmented(), 4)):
         with make(dataset) as source:
             expected = [plain(batch) for batch in Echo(source, **options)]
@@ -167,7 +206,9 @@ def test_what_the_user_does_to_a_batch_changes_no_other(make: Make, options: Any
             found = []
             for batch in Echo(source, **options):
                 found.append(plain(batch))
-                arrays = [sample[0] for sample in batch] if make is iterator else [batch[0]]
+                arrays = (
+                    [sample[0] for sample in batch] if make is iterator else [batch[0]]
+                )
                 for array in arrays:
                     array[:] = -1
         assert found == expected
@@ -179,7 +220,11 @@ def test_rows_that_differ_are_mixed_as_samples_and_else_repeated_as_batches() ->
         found = [row for batch in Echo(source, 2) for row in batch]
     assert Counter(int(row[0, 0]) for row in found) == dict.fromkeys(range(LENGTH), 2)
     assert all((row == ragged[row[0, 0]]).all() for row in found)
-    for source in (stream(ragged, ragged="pad"), stream(ragged, ragged="list"), loader(ragged, collate_fn=list)):
+    for source in (
+        stream(ragged, ragged="pad"),
+        stream(ragged, ragged="list"),
+        loader(ragged, collate_fn=list),
+    ):
         with source:
             found = [*Echo(source, 2)]
         assert all(
@@ -197,12 +242,16 @@ def test_further_uses_are_of_the_types_of_the_first(make: Make) -> None:
     for buffer in (0, 8):
         with make(Named(8), shuffle=False) as source:
             batches = [*Echo(source, 2, shuffle_buffer=buffer)]
-        for found in zip(*(getattr(batch, "columns", batch) for batch in batches), strict=True):
+        for found in zip(
+            *(getattr(batch, "columns", batch) for batch in batches), strict=True
+        ):
             assert len({type(column) for column in found}) == 1
         assert len({type(batch) for batch in batches}) == 1
         for batch in batches:
             numbers, names, labels = getattr(batch, "columns", batch)
-            assert list(names) == [f"number {number}" for number in numbers[:, 0].tolist()]
+            assert list(names) == [
+                f"number {number}" for number in numbers[:, 0].tolist()
+            ]
             assert labels["label"][0].tolist() == numbers[:, 0].tolist()
 
 
@@ -212,9 +261,9 @@ def test_a_stream_of_elements_is_echoed() -> None:
             return iter(range(LENGTH))
 
     with mpiter.DataLoader(Elements(), BATCH) as source:
-        assert Counter(itertools.chain(*(batch.tolist() for batch in Echo(source, 2)))) == dict.fromkeys(
-            range(LENGTH), 2
-        )
+        assert Counter(
+            itertools.chain(*(batch.tolist() for batch in Echo(source, 2)))
+        ) == dict.fromkeys(range(LENGTH), 2)
 
 
 def test_what_is_kept_does_not_grow() -> None:
@@ -225,19 +274,25 @@ def test_what_is_kept_does_not_grow() -> None:
             assert BATCH * (len(echo._before) + len(echo._now)) <= 20
 
 
-# -- places -------------------------------------------------------------------------------------------------------
+# -- places ----------------------------------------------------------------------------
 
 
 @each_echo
 @pytest.mark.parametrize("augments", [False, True])
-def test_a_state_resumes_exactly_from_many_places(make: Make, options: Any, augments: bool) -> None:
+def test_a_state_resumes_exactly_from_many_places(
+    make: Make, options: Any, augments: bool
+) -> None:
     def made() -> Echo[Any]:
-        return Echo(make(Bundles(Augmented(), 4) if augments else Augmented()), **options)
+        return Echo(
+            make(Bundles(Augmented(), 4) if augments else Augmented()), **options
+        )
 
     echo = made()
     if make is not iterator:
-        list(echo)  # an epoch, so that it is the second that is resumed
-    states, expected = [echo.state_dict()], []
+        # An epoch, so that it is the second that is resumed.
+        list(echo)
+    states = [echo.state_dict()]
+    expected = []
     for batch in echo:
         expected.append(plain(batch))
         states.append(json.loads(json.dumps(echo.state_dict())))
@@ -266,17 +321,23 @@ def test_whatever_the_sizes_a_state_resumes_exactly(
         return Echo(source, factor, shuffle_buffer=buffer)
 
     def told(echo: Echo[Any]) -> Any:
-        return [(list(batch), echo.epoch_detail, echo.epoch) for batch in itertools.islice(echo, 10)]
+        return [
+            (list(batch), echo.epoch_detail, echo.epoch)
+            for batch in itertools.islice(echo, 10)
+        ]
 
     echo = made()
     list(itertools.islice(echo, after))
-    state, expected = echo.state_dict(), told(echo)
+    state = echo.state_dict()
+    expected = told(echo)
     other = made()
     other.load_state_dict(state)
     assert told(other) == expected
 
 
-def test_the_same_batches_come_whatever_the_workers_and_a_state_resumes_under_others() -> None:
+def test_the_same_batches_come_whatever_the_workers_and_a_state_resumes_under_others() -> (
+    None
+):
     def echo(**way: Any) -> Echo[Any]:
         return Echo(stream(Bundles(Augmented(), 2), **way), 2, shuffle_buffer=16)
 
@@ -295,7 +356,8 @@ def test_of_what_is_owed_two_blocks_at_the_most_are_read_again() -> None:
         echo = Echo(source, 2, shuffle_buffer=16)
         list(itertools.islice(echo, 60))
         state = echo.state_dict()
-    fetched, dataset.reads = dataset.reads, 0
+    fetched = dataset.reads
+    dataset.reads = 0
     with stream(dataset) as source:
         echo = Echo(source, 2, shuffle_buffer=16)
         echo.load_state_dict(state)
@@ -309,7 +371,10 @@ def test_epochs_are_the_sources() -> None:
         for _ in range(40):
             before = echo.epoch
             next(echo)
-            assert (echo.epoch, echo.epoch_detail) == (source.epoch, source.epoch_detail)
+            assert (echo.epoch, echo.epoch_detail) == (
+                source.epoch,
+                source.epoch_detail,
+            )
             assert echo.is_new_epoch == (echo.epoch > before)
         assert echo.epoch == int(40 * BATCH / (2 * LENGTH))
         assert echo.stats().samples == source.stats().samples < 40 * BATCH
@@ -322,7 +387,7 @@ def test_a_pass_has_a_length() -> None:
             assert len(echo) == len([*echo]) == len([*echo])
 
 
-# -- what goes wrong ----------------------------------------------------------------------------------------------
+# -- what goes wrong -------------------------------------------------------------------
 
 
 def test_a_death_changes_nothing(tmp_path: Path) -> None:
@@ -361,16 +426,20 @@ def test_an_error_comes_once_and_the_rest_goes_on_resumed_or_not(options: Any) -
             assert rest(echo) == expected[at:]
 
 
-def test_ctrl_c_while_a_batch_is_awaited_loses_and_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_batch_is_awaited_loses_and_repeats_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with stream(range(LENGTH)) as source:
         echo = Echo(source, 2, shuffle_buffer=16)
         list(itertools.islice(echo, 5))
         state = echo.state_dict()
         expected = [batch.tolist() for batch in echo]
     with stream(range(LENGTH)) as source:
-        echo, found = Echo(source, 2, shuffle_buffer=16), []
+        echo = Echo(source, 2, shuffle_buffer=16)
+        found = []
         echo.load_state_dict(state)
-        take, turns = type(source).__next__, itertools.count()
+        take = type(source).__next__
+        turns = itertools.count()
 
         def interrupted(it: Any) -> Any:
             if next(turns) in (2, 7, 9):
@@ -394,9 +463,14 @@ def test_what_cannot_be_echoed_is_refused_by_type_and_remedy() -> None:
     ):
         with stream(range(4)) as source, pytest.raises(mpiter.OptionError, match=says):
             Echo(source, **options)
-    with pytest.raises(mpiter.OptionError, match=r"needs a dataset with read\(i\) and transform.*which range has not"):
+    with pytest.raises(
+        mpiter.OptionError,
+        match=r"needs a dataset with read\(i\) and transform.*which range has not",
+    ):
         Bundles(range(4))
-    with pytest.raises(mpiter.OptionError, match=r"goes around an iterator, .* not around \[1, 2\]"):
+    with pytest.raises(
+        mpiter.OptionError, match=r"goes around an iterator, .* not around \[1, 2\]"
+    ):
         Echo([1, 2])
     with (
         stream(Bundles(Augmented(), 2)) as source,
@@ -414,20 +488,30 @@ def test_a_state_of_another_echo_or_a_damaged_one_is_refused() -> None:
             Echo(source, 3).load_state_dict(state)
         with pytest.raises(mpiter.StateError, match="the key 'echo' is missing"):
             echo.load_state_dict(source.state_dict())
-        for name, value in (("taken", -1), ("taken", 10**9), ("block", "1"), ("pass", None), ("source", [])):
+        for name, value in (
+            ("taken", -1),
+            ("taken", 10**9),
+            ("block", "1"),
+            ("pass", None),
+            ("source", []),
+        ):
             with pytest.raises(mpiter.StateError):
                 echo.load_state_dict({**state, name: value})
         assert echo.state_dict() == state
 
 
 SOURCES: dict[str, Make] = {
-    "iterator": lambda: mpiter.SerialIterator(range(40), 4, shuffle=False, repeat=False),
+    "iterator": lambda: mpiter.SerialIterator(
+        range(40), 4, shuffle=False, repeat=False
+    ),
     "loader": lambda: mpiter.DataLoader(range(40), 4),
 }
 
 
 @pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
-def test_a_checkpoint_holds_the_last_finished_step_of_an_echo(tmp_path: Path, make: Make) -> None:
+def test_a_checkpoint_holds_the_last_finished_step_of_an_echo(
+    tmp_path: Path, make: Make
+) -> None:
     with make() as source:
         echo = Echo(source, 1)
         with mpiter.Checkpoint(tmp_path / "run.npz", echo=echo) as checkpoint:
@@ -441,8 +525,12 @@ def test_a_checkpoint_holds_the_last_finished_step_of_an_echo(tmp_path: Path, ma
             assert next(iter(echo))[0] == 20
 
 
-@pytest.mark.parametrize("options", [{"factor": 1}, {"factor": 2}, {"factor": 3, "shuffle_buffer": 0}])
-def test_the_last_batch_of_an_echo_around_a_loader_completes_its_epoch(options: Any) -> None:
+@pytest.mark.parametrize(
+    "options", [{"factor": 1}, {"factor": 2}, {"factor": 3, "shuffle_buffer": 0}]
+)
+def test_the_last_batch_of_an_echo_around_a_loader_completes_its_epoch(
+    options: Any,
+) -> None:
     echo = Echo(mpiter.DataLoader(range(22), 4), **options)
     for _ in range(2):
         assert [echo.is_new_epoch for _ in echo] == [False] * (len(echo) - 1) + [True]
@@ -455,12 +543,23 @@ class Together(tuple):
 
 
 @pytest.mark.parametrize(
-    "value", [Together, lambda pair: np.ma.array(pair), lambda pair: OrderedDict(a=pair[0], b=pair[1])]
+    "value",
+    [
+        Together,
+        lambda pair: np.ma.array(pair),
+        lambda pair: OrderedDict(a=pair[0], b=pair[1]),
+    ],
 )
-def test_values_without_a_column_that_are_as_long_as_the_batch_stay_whole(value: Any) -> None:
+def test_values_without_a_column_that_are_as_long_as_the_batch_stay_whole(
+    value: Any,
+) -> None:
     samples = [(index, value((index, 10 * index))) for index in range(8)]
     for size in (2, 3):
         found = [*Echo(mpiter.DataLoader(samples, size), 2, shuffle_buffer=8)]
-        pairs = [(int(index), one) for indices, values in found for index, one in zip(indices, values, strict=True)]
+        pairs = [
+            (int(index), one)
+            for indices, values in found
+            for index, one in zip(indices, values, strict=True)
+        ]
         assert Counter(index for index, _ in pairs) == dict.fromkeys(range(8), 2)
         assert all(str(one) == str(samples[index][1]) for index, one in pairs)

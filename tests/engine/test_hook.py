@@ -1,4 +1,6 @@
-"""Hooks: each is told what happens, and one that fails stops neither the others nor the loop."""
+"""Hooks: each is told what happens, and one that fails stops neither the others nor the
+loop.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Watched:
 @pytest.mark.parametrize("n_processes", [0, 2])
 def test_a_hook_is_told_of_each_batch(n_processes: int) -> None:
     hook = Told()
-    with mpiter.batches(Watched(hook), 4, n_processes=n_processes, shuffle=False) as stream:
+    with mpiter.batches(
+        Watched(hook), 4, n_processes=n_processes, shuffle=False
+    ) as stream:
         assert np.concatenate(list(stream)).tolist() == list(range(24))
     assert (hook.told["begun"], hook.told["planned"]) == (1, 6)
     assert hook.told["answered"] >= 6
@@ -64,16 +68,25 @@ def test_a_hook_is_told_of_each_batch(n_processes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "n_processes"), [*((event, 0) for event in EVENTS), ("answered", 2), ("handed_out", 2)]
+    ("event", "n_processes"),
+    [*((event, 0) for event in EVENTS), ("answered", 2), ("handed_out", 2)],
 )
-def test_a_hook_that_fails_is_told_nothing_more_and_stops_nothing_else(event: str, n_processes: int) -> None:
+def test_a_hook_that_fails_is_told_nothing_more_and_stops_nothing_else(
+    event: str, n_processes: int
+) -> None:
     hook = Told(event)
     stream = mpiter.batches(Watched(hook), 4, n_processes=n_processes, epochs=2)
     if event == "close":  # the last call of all
         assert sum(len(batch) for batch in stream) == 48
         stream.close()
     else:
-        with stream, pytest.warns(RuntimeWarning, match=rf"Told\.{event}\(\) has failed and is told nothing more"):
+        with (
+            stream,
+            pytest.warns(
+                RuntimeWarning,
+                match=rf"Told\.{event}\(\) has failed and is told nothing more",
+            ),
+        ):
             assert sum(len(batch) for batch in stream) == 48
         assert hook.told[event] == 1
         assert hook.told["close"] == 1

@@ -1,4 +1,6 @@
-"""The prefetch loop with nothing real around it: every order of answers, deaths, restarts, takes and slots returned."""
+"""The prefetch loop with nothing real around it: every order of answers, deaths,
+restarts, takes and slots returned.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,30 @@ from simulated import Case, Choices, World, explore, wander
 from mpiter.engine.communicator import _Communicator
 from mpiter.errors import WorkerCrashed
 
-pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
+# This Python shows it; the further ones are spared.
+pytestmark = pytest.mark.slow
 
-FEW = 50  # paths at random; more of them have been gone, and found nothing else
+# Paths at random; more of them have been gone, and found nothing else.
+FEW = 50
 
 CASES = {
     "rather dear rows": Case(row_s=6e-3, deaths=1),
     "rows that travel": Case(travels=True, deaths=1, restarts=1, row_s=60e-3),
     "deaths": Case(deaths=2, row_s=60e-3),
     "deaths and answers at once": Case(deaths=2, at_once=True),
-    "workers that can't be killed": Case(batches=4, deaths=3, stuck=2, restarts=1, keeps=True, row_s=60e-3),
+    "workers that can't be killed": Case(
+        batches=4, deaths=3, stuck=2, restarts=1, keeps=True, row_s=60e-3
+    ),
     "errors": Case(faults=1, deaths=1),
     "errors, left out": Case(faults=2, skips_errors=True, row_s=60e-3),
     "the first sample fails": Case(fails_first=True),
-    "the first sample fails, and is left out": Case(fails_first=True, skips_errors=True),
+    "the first sample fails, and is left out": Case(
+        fails_first=True, skips_errors=True
+    ),
     "answers that are lost": Case(losses=1, restarts=1, deaths=1, at_once=True),
-    "restarts and deaths": Case(restarts=1, deaths=1, stuck=1, batch_size=3, at_once=True),
+    "restarts and deaths": Case(
+        restarts=1, deaths=1, stuck=1, batch_size=3, at_once=True
+    ),
     "closed": Case(closes=1, deaths=1, restarts=1),
     "batches are kept": Case(batches=5, keeps=True, rooms=2, restarts=1, deaths=1),
     "as they finish": Case(batches=4, in_order=False, deaths=1),
@@ -53,12 +63,17 @@ def test_every_batch_comes_once_and_in_order_whatever_happens_when(name: str) ->
 
 
 def test_small_cases_are_gone_through_entirely() -> None:
-    for case in (Case(batches=2, restarts=1, run_ahead=0), Case(batches=1, deaths=1, restarts=1, run_ahead=0)):
+    for case in (
+        Case(batches=2, restarts=1, run_ahead=0),
+        Case(batches=1, deaths=1, restarts=1, run_ahead=0),
+    ):
         assert 100 < explore(run_of(case)) < 500
 
 
 class Doomed(World):
-    """Once a batch has come, both workers end at once, again and again; in the end one of them would not die."""
+    """Once a batch has come, both workers end at once, again and again; in the end one
+    of them would not die.
+    """
 
     rounds = 0
 
@@ -70,10 +85,15 @@ class Doomed(World):
                 return []
             return [self._answer(*self.crew.out[0])]
         self.rounds += 1
-        return [self._kill(0, active=2), self._kill(1, is_gone=self.rounds < 4, active=2)]
+        return [
+            self._kill(0, active=2),
+            self._kill(1, is_gone=self.rounds < 4, active=2),
+        ]
 
 
-def test_a_worker_that_cannot_be_killed_keeps_its_rooms_when_another_death_ends_the_run() -> None:
+def test_a_worker_that_cannot_be_killed_keeps_its_rooms_when_another_death_ends_the_run() -> (
+    None
+):
     world = Doomed(Case(batches=20), Choices())
     try:
         while world.rounds < 4:
@@ -107,4 +127,6 @@ def test_all_branches_of_a_tree_are_explored() -> None:
         paths.append((choices.among(2), choices.among(3)))
 
     assert explore(run) == 6
-    assert sorted(paths) == [(first, second) for first in range(2) for second in range(3)]
+    assert sorted(paths) == [
+        (first, second) for first in range(2) for second in range(3)
+    ]

@@ -1,4 +1,6 @@
-"""What a worker's end means for the batches on their way: whose fault, what is fetched again, whether to go on."""
+"""What a worker's end means for the batches on their way: whose fault, what is fetched
+again, whether to go on.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,25 @@ def cut(ledger: Ledger, number: int, rows: int = ROWS) -> Block:
 
 
 def died(worker: int = 0, row: int = 1, **more: Any) -> End:
-    """The end of a worker, which had this row of its block in hand: the block of its own number, unless told."""
+    """The end of a worker, which had this row of its block in hand: the block of its
+    own number, unless told.
+    """
     cells = {name: more.pop(name) for name in Line._fields if name in more}
-    cells = {"pid": 7 + worker, "ready": 1, "active": 1, "block": worker, "row": row, **cells}
+    cells = {
+        "pid": 7 + worker,
+        "ready": 1,
+        "active": 1,
+        "block": worker,
+        "row": row,
+        **cells,
+    }
     more = {"blocks": (cells["block"],), "stack": "its stack", **more}
-    return End(worker, Line(**{**dict.fromkeys(Line._fields, 0), **cells}), "was killed by SIGSEGV", **more)
+    return End(
+        worker,
+        Line(**{**dict.fromkeys(Line._fields, 0), **cells}),
+        "was killed by SIGSEGV",
+        **more,
+    )
 
 
 class Clock:
@@ -64,24 +80,35 @@ def faults_in(ledger: Ledger) -> list[Any]:
     return [fault for batch in ledger.batches.values() for fault in batch.faults]
 
 
-def test_the_suspect_that_a_worker_elsewhere_had_to_itself_names_what_was_in_hand() -> None:
-    ledger, told = empty(shares_memory=False), Line(**dict.fromkeys(Line._fields, 0))
+def test_the_suspect_that_a_worker_elsewhere_had_to_itself_names_what_was_in_hand() -> (
+    None
+):
+    ledger = empty(shares_memory=False)
+    told = Line(**dict.fromkeys(Line._fields, 0))
     entered(ledger, 3)
     blocks = [cut(ledger, 5, 1), cut(ledger, 6)]
-    assert in_hand(blocks, told, stood_still=False).active == 2, "it may have been answered, and the answer lost"
-    assert in_hand(blocks[1:], told, stood_still=False).active == 2, "it may be any of them"
+    assert in_hand(blocks, told, stood_still=False).active == 2, (
+        "it may have been answered, and the answer lost"
+    )
+    assert in_hand(blocks[1:], told, stood_still=False).active == 2, (
+        "it may be any of them"
+    )
     stood = told._replace(block=6, row=2, active=1)
     assert in_hand(blocks[1:], stood, stood_still=True) == stood
     assert in_hand([], told, stood_still=False) == told
     assert ledger.recall([5, 6]) == ROWS
     alone = [cut(ledger, number) for number in range(7, 7 + ROWS)]
-    assert [(block.row, block.rows, block.singly) for block in alone] == [(row, 1, True) for row in range(ROWS)]
+    assert [(block.row, block.rows, block.singly) for block in alone] == [
+        (row, 1, True) for row in range(ROWS)
+    ]
     line = in_hand(alone[2:], told, stood_still=False)
     assert (line.block, line.row, line.active) == (9, 0, 1)
     assert ledger.in_hand(line)[1] == 302  # type: ignore[index]
 
 
-def test_a_row_in_hand_at_two_deaths_is_to_blame_and_is_not_asked_for_again(ledger: Ledger) -> None:
+def test_a_row_in_hand_at_two_deaths_is_to_blame_and_is_not_asked_for_again(
+    ledger: Ledger,
+) -> None:
     recovery = Recovery()
     recovery.recover(died(), ledger)
     assert cut(ledger, 2).singly
@@ -92,8 +119,11 @@ def test_a_row_in_hand_at_two_deaths_is_to_blame_and_is_not_asked_for_again(ledg
     assert not ledger.uncut
 
 
-def test_a_sample_that_ends_its_worker_as_it_is_sent_is_to_blame_once_it_is_sent_alone() -> None:
-    ledger, recovery = empty(), Recovery()
+def test_a_sample_that_ends_its_worker_as_it_is_sent_is_to_blame_once_it_is_sent_alone() -> (
+    None
+):
+    ledger = empty()
+    recovery = Recovery()
     entered(ledger, 0)
     for number in range(2):
         assert cut(ledger, number).rows == ROWS
@@ -151,8 +181,12 @@ def test_what_is_dropped_is_suspected_no_more(ledger: Ledger) -> None:
     assert faults_in(ledger) == []
 
 
-@pytest.mark.parametrize("line", [{"block": 9}, {"row": ROWS}, {"active": 0}, {"active": 2}])
-def test_a_line_that_does_not_fit_its_block_blames_no_sample(ledger: Ledger, line: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "line", [{"block": 9}, {"row": ROWS}, {"active": 0}, {"active": 2}]
+)
+def test_a_line_that_does_not_fit_its_block_blames_no_sample(
+    ledger: Ledger, line: dict[str, int]
+) -> None:
     """The line of a dead worker may be torn."""
     recovery = Recovery()
     for _ in range(3):
@@ -162,8 +196,11 @@ def test_a_line_that_does_not_fit_its_block_blames_no_sample(ledger: Ledger, lin
     assert faults_in(ledger) == []
 
 
-def test_a_worker_that_dies_without_a_block_blames_no_row_that_another_has_to_itself() -> None:
-    ledger, recovery = empty(), Recovery()
+def test_a_worker_that_dies_without_a_block_blames_no_row_that_another_has_to_itself() -> (
+    None
+):
+    ledger = empty()
+    recovery = Recovery()
     entered(ledger, 0)
     cut(ledger, 0, rows=1)
     for _ in range(2):
@@ -183,12 +220,15 @@ def test_more_than_three_setbacks_within_a_minute_are_too_many(workers: int) -> 
     """A setback is a blow to as many workers as there are, not to one of them twice."""
     recovery = Recovery(Clock())
     bury(recovery, 3, workers)
-    with pytest.raises(WorkerCrashed, match="the workers keep dying, and no batch is finished") as caught:
+    with pytest.raises(
+        WorkerCrashed, match="the workers keep dying, and no batch is finished"
+    ) as caught:
         bury(recovery, 1)
     assert str(caught.value).count("worker 0 (pid 7) was killed by SIGSEGV") == 4
     assert "its stack" in str(caught.value.__cause__)
     assert recovery.restarts == 3 * workers + 1
-    bury(recovery, 3, workers)  # the next attempt has another three
+    # The next attempt has another three.
+    bury(recovery, 3, workers)
 
 
 def test_a_finished_batch_or_a_minute_makes_up_for_them() -> None:
@@ -216,24 +256,39 @@ def test_only_starts_that_fail_one_after_the_other_count() -> None:
     recovery = Recovery(Clock())
     for _ in range(10):
         for proven in (True, False, False, False):
-            recovery.recover(died(ready=0, active=0, blocks=(), is_proven=proven), empty())
+            recovery.recover(
+                died(ready=0, active=0, blocks=(), is_proven=proven), empty()
+            )
             recovery.setbacks.clear()
 
 
 def test_exit_codes_in_words() -> None:
-    assert ended(-11) == "was killed by SIGSEGV (a crash in native code, a decoder for example)"
+    assert (
+        ended(-11)
+        == "was killed by SIGSEGV (a crash in native code, a decoder for example)"
+    )
     assert ended(-64) == "was killed by SIGRTMAX"
     assert ended(-63) == "was killed by signal 63"
-    assert ended(3).startswith("exited with code 3 (code or a library that called os._exit")
+    assert ended(3).startswith(
+        "exited with code 3 (code or a library that called os._exit"
+    )
     assert "fork server" in ended(255)
 
 
-# -- a consumer's patience ---------------------------------------------------------------------------------------
+# -- a consumer's patience -------------------------------------------------------------
 
 
 def test_patience_does_not_count_the_start_unless_that_takes_very_long() -> None:
     patience = Patience(10)
-    assert [patience.ends(waited, starting=True) for waited in (15, 50)] == [False, False]
-    assert [patience.ends(waited, starting=False) for waited in (60, 61)] == [False, True]
+    assert [patience.ends(waited, starting=True) for waited in (15, 50)] == [
+        False,
+        False,
+    ]
+    assert [patience.ends(waited, starting=False) for waited in (60, 61)] == [
+        False,
+        True,
+    ]
     patience = Patience(10)
-    assert [patience.ends(waited, starting=True) for waited in (START_S, START_S + 1)] == [False, True]
+    assert [
+        patience.ends(waited, starting=True) for waited in (START_S, START_S + 1)
+    ] == [False, True]

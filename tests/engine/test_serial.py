@@ -1,4 +1,6 @@
-"""Without workers: the very objects, the caller's own thread, and nothing that is pickled."""
+"""Without workers: the very objects, the caller's own thread, and nothing that is
+pickled.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,12 @@ import mpiter
 from mpiter.errors import SampleError, WorkerStartError
 
 LOADERS: dict[str, Callable[..., Any]] = {
-    "a serial iterator": lambda data, **how: mpiter.SerialIterator(data, 4, repeat=False, shuffle=False, **how),
-    "batches": lambda data, **how: mpiter.batches(data, 4, shuffle=False, n_processes=0, **how),
+    "a serial iterator": lambda data, **how: mpiter.SerialIterator(
+        data, 4, repeat=False, shuffle=False, **how
+    ),
+    "batches": lambda data, **how: mpiter.batches(
+        data, 4, shuffle=False, n_processes=0, **how
+    ),
     "a loader": lambda data, **how: mpiter.DataLoader(data, batch_size=4, **how),
 }
 any_loader = pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
@@ -77,15 +83,22 @@ def test_a_batch_that_is_dropped_frees_its_samples(make: Callable[..., Any]) -> 
 
 
 class Reusing(Squares):
-    """Returns the same memory again and again, from some sample on, in one way or another."""
+    """Returns the same memory again and again, from some sample on, in one way or
+    another.
+    """
 
     def __init__(self, length: int, begins: int, buffers: int, way: str) -> None:
         super().__init__(length)
-        self.begins, self.way = begins, way
+        self.begins = begins
+        self.way = way
         self.memory = np.zeros((buffers, 2000), np.float32)
 
     def __getitem__(self, index: int) -> Any:
-        memory = self.memory[index % len(self.memory)] if index >= self.begins else np.zeros(2000, np.float32)
+        memory = (
+            self.memory[index % len(self.memory)]
+            if index >= self.begins
+            else np.zeros(2000, np.float32)
+        )
         memory[:] = index
         return {
             "an array": lambda: memory,
@@ -97,7 +110,8 @@ class Reusing(Squares):
 
 @any_loader
 @pytest.mark.parametrize(
-    ("way", "begins", "buffers"), [("an array", 0, 1), ("a view", 0, 3), ("in a tuple", 40, 2), ("in a dict", 0, 1)]
+    ("way", "begins", "buffers"),
+    [("an array", 0, 1), ("a view", 0, 3), ("in a tuple", 40, 2), ("in a dict", 0, 1)],
 )
 def test_a_dataset_that_fills_its_memory_again_is_found_out(
     make: Callable[..., Any], way: str, begins: int, buffers: int
@@ -108,13 +122,16 @@ def test_a_dataset_that_fills_its_memory_again_is_found_out(
         "in a tuple": lambda batch: batch[0],
         "in a dict": lambda batch: batch["x"][0],
     }.get(way, lambda batch: batch)
-    assert [int(row[0]) for batch in batches for row in columns(batch)] == list(range(80))
+    assert [int(row[0]) for batch in batches for row in columns(batch)] == list(
+        range(80)
+    )
 
 
 class Drawing(Squares):
     def __init__(self, draws: Callable[[], object], begins: int = 0) -> None:
         super().__init__(40)
-        self.draws, self.begins = draws, begins
+        self.draws = draws
+        self.begins = begins
 
     def __getitem__(self, index: int) -> Any:
         return self.draws() if index >= self.begins else 0.0
@@ -125,18 +142,29 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "random.gauss": lambda: random.gauss(0, 1),
     "numpy": np.random.rand,
     "numpy.randn": np.random.randn,
-    "random, 624 words": lambda: float([random.getrandbits(32) for _ in range(624)][-1]),
-    "numpy, 624 words": lambda: float(np.random.randint(0, 2**32, 624, dtype=np.uint32)[-1]),
+    "random, 624 words": lambda: float(
+        [random.getrandbits(32) for _ in range(624)][-1]
+    ),
+    "numpy, 624 words": lambda: float(
+        np.random.randint(0, 2**32, 624, dtype=np.uint32)[-1]
+    ),
 }
 
 
 @any_loader
-@pytest.mark.parametrize(("draws", "begins"), [*zip(DRAWS.values(), [0, 10] * 3, strict=True)], ids=DRAWS)
+@pytest.mark.parametrize(
+    ("draws", "begins"), [*zip(DRAWS.values(), [0, 10] * 3, strict=True)], ids=DRAWS
+)
 def test_the_callers_generators_are_found_as_they_were(
     make: Callable[..., Any], draws: Callable[[], Any], begins: int
 ) -> None:
     def mine() -> list[float]:
-        return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]
+        return [
+            random.random(),
+            random.gauss(0, 1),
+            np.random.rand(),
+            np.random.randn(),
+        ]
 
     def run(fetches: bool) -> list[list[float]]:
         random.seed(1)
@@ -160,7 +188,9 @@ class Raising(Squares):
 
 
 @any_loader
-def test_an_error_is_the_very_exception_with_its_traceback_and_its_samples_name(make: Callable[..., Any]) -> None:
+def test_an_error_is_the_very_exception_with_its_traceback_and_its_samples_name(
+    make: Callable[..., Any],
+) -> None:
     class Odd(Exception):
         def __init__(self, one: int, other: int) -> None:
             super().__init__(f"{one} and {other}")
@@ -181,15 +211,23 @@ def test_an_error_is_the_very_exception_with_its_traceback_and_its_samples_name(
         with pytest.raises(Odd) as caught:
             next(batches)
         assert caught.value is raised[-1]
-        assert any("sample 5 (position 5 of epoch 0)" in note for note in caught.value.__notes__)
+        assert any(
+            "sample 5 (position 5 of epoch 0)" in note
+            for note in caught.value.__notes__
+        )
         assert caught.traceback[-1].name == "__getitem__"
         assert len(next(batches)) == 4
 
 
 @any_loader
-def test_what_would_mean_something_else_to_a_loop_is_told(make: Callable[..., Any]) -> None:
+def test_what_would_mean_something_else_to_a_loop_is_told(
+    make: Callable[..., Any],
+) -> None:
     error = StopIteration("enough")
-    with make(Raising(error)) as it, pytest.raises(SampleError, match="StopIteration") as caught:
+    with (
+        make(Raising(error)) as it,
+        pytest.raises(SampleError, match="StopIteration") as caught,
+    ):
         next(iter(it))
     assert caught.value.__cause__ is error
 
@@ -197,9 +235,14 @@ def test_what_would_mean_something_else_to_a_loop_is_told(make: Callable[..., An
 @any_loader
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_the_programs_own_exit_is_no_failure_of_a_sample(make: Callable[..., Any], error: Any, on_error: str) -> None:
+def test_the_programs_own_exit_is_no_failure_of_a_sample(
+    make: Callable[..., Any], error: Any, on_error: str
+) -> None:
     """A signal's handler may call sys.exit() while a sample is fetched."""
-    with make(Raising(error), on_error=on_error) as it, pytest.raises(type(error)) as caught:
+    with (
+        make(Raising(error), on_error=on_error) as it,
+        pytest.raises(type(error)) as caught,
+    ):
         next(iter(it))
     assert caught.value is error
 
@@ -216,7 +259,8 @@ def test_ctrl_c_in_the_dataset_loses_nothing(make: Callable[..., Any]) -> None:
             return index
 
     with make(Interrupted(12)) as it:
-        batches, found = iter(it), list[int]()
+        batches = iter(it)
+        found = list[int]()
         while len(found) < 13:
             try:
                 found += map(int, next(batches))
@@ -226,7 +270,9 @@ def test_ctrl_c_in_the_dataset_loses_nothing(make: Callable[..., Any]) -> None:
 
 
 @of_lists
-def test_a_worker_init_that_fails_is_told_and_tried_again(make: Callable[..., Any]) -> None:
+def test_a_worker_init_that_fails_is_told_and_tried_again(
+    make: Callable[..., Any],
+) -> None:
     calls: list[mpiter.WorkerInfo] = []
 
     def begins(info: mpiter.WorkerInfo) -> None:
@@ -243,7 +289,9 @@ def test_a_worker_init_that_fails_is_told_and_tried_again(make: Callable[..., An
 
 
 @any_loader
-def test_an_iterator_within_a_dataset_knows_its_own_place(make: Callable[..., Any]) -> None:
+def test_an_iterator_within_a_dataset_knows_its_own_place(
+    make: Callable[..., Any],
+) -> None:
     class Inner(Squares):
         def __getitem__(self, index: int) -> Any:
             return mpiter.get_rng().random()
@@ -266,15 +314,28 @@ def test_an_iterator_within_a_dataset_knows_its_own_place(make: Callable[..., An
     assert len({*map(float, inner)}) == 1
 
 
-def test_ctrl_c_in_the_first_batch_that_draws_leaves_the_callers_generators_alone() -> None:
+def test_ctrl_c_in_the_first_batch_that_draws_leaves_the_callers_generators_alone() -> (
+    None
+):
     def interrupts() -> float:
         random.random(), np.random.random()
         raise KeyboardInterrupt
 
-    before = random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]
-    with mpiter.SerialIterator(Drawing(interrupts, 2), 4, shuffle=False) as it, pytest.raises(KeyboardInterrupt):
+    before = (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        np.random.get_state()[2],
+    )
+    with (
+        mpiter.SerialIterator(Drawing(interrupts, 2), 4, shuffle=False) as it,
+        pytest.raises(KeyboardInterrupt),
+    ):
         next(it)
-    assert (random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]) == before
+    assert (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        np.random.get_state()[2],
+    ) == before
 
 
 class Failing:
@@ -295,11 +356,19 @@ class Failing:
 
 
 def drawn_by(data: Failing) -> dict[int, float]:
-    with mpiter.batches(data, 4, shuffle=False, n_processes=0, seed=5, on_error="skip") as stream:
-        return {index: drawn for batch in stream for index, drawn in zip(*map(list, batch), strict=True)}
+    with mpiter.batches(
+        data, 4, shuffle=False, n_processes=0, seed=5, on_error="skip"
+    ) as stream:
+        return {
+            index: drawn
+            for batch in stream
+            for index, drawn in zip(*map(list, batch), strict=True)
+        }
 
 
-def test_an_error_within_an_epoch_leaves_out_its_sample_and_asks_for_no_other_twice() -> None:
+def test_an_error_within_an_epoch_leaves_out_its_sample_and_asks_for_no_other_twice() -> (
+    None
+):
     data = Failing()
     assert list(drawn_by(data)) == [index for index in range(24) if index != 10]
     assert data.asked == list(range(24))
@@ -307,14 +376,20 @@ def test_an_error_within_an_epoch_leaves_out_its_sample_and_asks_for_no_other_tw
 
 @pytest.mark.parametrize("first", [8, 9, 10, 11])
 def test_what_is_drawn_before_an_error_depends_on_its_place_alone(first: int) -> None:
-    always, later = drawn_by(Failing(0)), drawn_by(Failing(first))
+    always = drawn_by(Failing(0))
+    later = drawn_by(Failing(first))
     assert {index: drawn for index, drawn in later.items() if index >= first} == {
         index: drawn for index, drawn in always.items() if index >= first
     }
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives memory back and takes it again so")
-def test_the_memory_of_a_batch_and_its_samples_serves_the_next_one_too(tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc",
+    reason="only glibc gives memory back and takes it again so",
+)
+def test_the_memory_of_a_batch_and_its_samples_serves_the_next_one_too(
+    tmp_path: Path,
+) -> None:
     program = """
         import resource
         import numpy as np

@@ -1,4 +1,6 @@
-"""Files that are broken, gone or too large: an error that names path and cause, or a sample that is left out."""
+"""Files that are broken, gone or too large: an error that names path and cause, or a
+sample that is left out.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,14 @@ from PIL import Image
 from mpiter.images import BrokenImage, ImageList
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
-DECODERS = ["pillow", *(["simplejpeg"] if importlib.util.find_spec("simplejpeg") else []), "auto"]
+DECODERS = [
+    "pillow",
+    *(["simplejpeg"] if importlib.util.find_spec("simplejpeg") else []),
+    "auto",
+]
 KINDS = image_files.kinds()
-JPEG, PNG = KINDS["jpeg"], KINDS["png"]
+JPEG = KINDS["jpeg"]
+PNG = KINDS["png"]
 
 
 def jpeg_of_size(height: int, width: int) -> bytes:
@@ -31,7 +38,9 @@ def jpeg_of_size(height: int, width: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["picture.png", "picture.eps"])
-def test_no_program_is_started_for_what_a_file_may_hold(tmp_path: Path, monkeypatch: Any, name: str) -> None:
+def test_no_program_is_started_for_what_a_file_may_hold(
+    tmp_path: Path, monkeypatch: Any, name: str
+) -> None:
     """Pillow has Ghostscript run PostScript, which can do more than draw."""
     (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch '{tmp_path.name}-ran'\n")
     (tmp_path / "gs").chmod(0o755)
@@ -57,14 +66,23 @@ BROKEN = {
     "truncated jpeg": (JPEG[: len(JPEG) // 2], "OSError: image file is truncated"),
     "truncated png": (PNG[: len(PNG) // 2], "OSError"),
     "nothing but a header": (JPEG[:20], "Pillow can't identify it|Truncated File Read"),
-    "text": (b"<html>404 Not Found</html>", "Pillow can't identify it .*; it begins with b'<html>40'"),
+    "text": (
+        b"<html>404 Not Found</html>",
+        "Pillow can't identify it .*; it begins with b'<html>40'",
+    ),
     "zeros": (bytes(1000), "Pillow can't identify it"),
     "giant jpeg": (
         jpeg_of_size(20_000, 20_000),
         "DecompressionBombError: .*MAX_IMAGE_PIXELS may be raised",
     ),
-    "giant png": (png_of_size(20_000, 20_000), "PIL.Image.MAX_IMAGE_PIXELS may be raised"),
-    "giant gif": (gif_of_size(20_000, 20_000), "PIL.Image.MAX_IMAGE_PIXELS may be raised"),
+    "giant png": (
+        png_of_size(20_000, 20_000),
+        "PIL.Image.MAX_IMAGE_PIXELS may be raised",
+    ),
+    "giant gif": (
+        gif_of_size(20_000, 20_000),
+        "PIL.Image.MAX_IMAGE_PIXELS may be raised",
+    ),
     "jpeg of no rows": (jpeg_of_size(0, 100), "."),
 }
 
@@ -85,8 +103,12 @@ def test_a_broken_file_is_an_error_that_names_path_and_cause(decoder, tmp_path):
 def test_the_limit_is_the_same_for_every_kind_of_file(tmp_path, monkeypatch):
     for kind in ("gif", "tiff", "webp", "png", "jpeg"):
         (tmp_path / "file").write_bytes(KINDS[kind])
-        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 93 * 124 - 1)  # Pillow itself warns up to twice as many
-        with pytest.raises(BrokenImage, match=r"it has 124 × 93 pixels; PIL\.Image\.MAX_IMAGE_PIXELS may"):
+        # Pillow itself warns up to twice as many.
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 93 * 124 - 1)
+        with pytest.raises(
+            BrokenImage,
+            match=r"it has 124 × 93 pixels; PIL\.Image\.MAX_IMAGE_PIXELS may",
+        ):
             ImageList(["file"], root=tmp_path)[0]
         for most in (93 * 124, None):
             monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
@@ -103,10 +125,18 @@ def test_what_the_system_refuses_keeps_its_type_and_names_the_path(tmp_path):
         assert str(tmp_path) in str(error.value)
 
 
-@pytest.mark.parametrize(("first", "last"), [(0, 100), pytest.param(100, 1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 100), pytest.param(100, 1500, marks=pytest.mark.slow)]
+)
 def test_damaged_files_are_refused_or_decoded_alike_by_all_decoders(first, last):
     """In a process of its own, which neither crashes nor hangs."""
-    command = [sys.executable, str(SUPPORT / "damaged.py"), str(first), str(last), *DECODERS]
+    command = [
+        sys.executable,
+        str(SUPPORT / "damaged.py"),
+        str(first),
+        str(last),
+        *DECODERS,
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=110)
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout)

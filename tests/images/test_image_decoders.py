@@ -1,4 +1,6 @@
-"""Decoders: the same pixels from all of them, for every kind of file; Pillow where one can't."""
+"""Decoders: the same pixels from all of them, for every kind of file; Pillow where one
+can't.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,23 @@ each_decoder = pytest.mark.parametrize(
 
 
 def pillows(data: bytes, mode: str) -> np.ndarray:
-    """What Pillow makes of it, asked in the plainest way; grey of 16 bits is the one exception."""
+    """What Pillow makes of it, asked in the plainest way; grey of 16 bits is the one
+    exception.
+    """
     image = Image.open(io.BytesIO(data))
     if image.mode.startswith("I"):
         wide = np.asarray(image).astype(np.uint16)
-        image = Image.fromarray(wide) if mode == "I;16" else Image.fromarray((wide >> 8).astype(np.uint8))
+        image = (
+            Image.fromarray(wide)
+            if mode == "I;16"
+            else Image.fromarray((wide >> 8).astype(np.uint8))
+        )
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     if mode == "I;16":
-        array = np.asarray(image if image.mode == mode else image.convert("L")).astype(np.uint16)
+        array = np.asarray(image if image.mode == mode else image.convert("L")).astype(
+            np.uint16
+        )
         return (array if image.mode == mode else array * 257)[:, :, None]
     array = np.asarray(image.convert(mode))
     return array if array.ndim == 3 else array[:, :, None]
@@ -49,13 +59,19 @@ def decoded(decoder: str, data: bytes, mode: str = "RGB") -> np.ndarray:
 
 
 def differs(found: np.ndarray, wanted: np.ndarray) -> bool:
-    return found.shape != wanted.shape or np.abs(found.astype(int) - wanted.astype(int)).max() > ROUNDING
+    return (
+        found.shape != wanted.shape
+        or np.abs(found.astype(int) - wanted.astype(int)).max() > ROUNDING
+    )
 
 
 @each_decoder
 def test_pixels_are_pillows_with_any_decoder(decoder):
-    for mode, (kind, data) in itertools.product(("RGB", "L", "RGBA", "I;16"), KINDS.items()):
-        wanted, found = pillows(data, mode), decoded(decoder, data, mode)
+    for mode, (kind, data) in itertools.product(
+        ("RGB", "L", "RGBA", "I;16"), KINDS.items()
+    ):
+        wanted = pillows(data, mode)
+        found = decoded(decoder, data, mode)
         assert not differs(found, wanted), (mode, kind)
         assert found.dtype == wanted.dtype, (mode, kind)
         assert found.flags.writeable, (mode, kind)
@@ -63,7 +79,9 @@ def test_pixels_are_pillows_with_any_decoder(decoder):
 
 
 def test_auto_is_simplejpeg_where_it_is_installed(monkeypatch):
-    assert Decoding("auto", "RGB").has_simplejpeg == bool(importlib.util.find_spec("simplejpeg"))
+    assert Decoding("auto", "RGB").has_simplejpeg == bool(
+        importlib.util.find_spec("simplejpeg")
+    )
     assert not Decoding("pillow", "RGB").has_simplejpeg
     monkeypatch.setitem(sys.modules, "simplejpeg", None)
     assert not Decoding("auto", "RGB").has_simplejpeg
@@ -72,7 +90,9 @@ def test_auto_is_simplejpeg_where_it_is_installed(monkeypatch):
 
 
 def test_an_unknown_decoder_or_mode_is_refused():
-    with pytest.raises(mpiter.OptionError, match="decoder='turbo' is unknown; use one of 'auto'"):
+    with pytest.raises(
+        mpiter.OptionError, match="decoder='turbo' is unknown; use one of 'auto'"
+    ):
         ImageList([], decoder="turbo")
     with pytest.raises(mpiter.OptionError, match="mode='BGR' is unknown"):
         ImageList([], mode="BGR")

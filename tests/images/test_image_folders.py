@@ -1,4 +1,6 @@
-"""Folders and lists of pictures: their samples, the form of these, and the loaders that take them."""
+"""Folders and lists of pictures: their samples, the form of these, and the loaders that
+take them.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_indices_are_those_of_a_list(root):
     folder = ImageFolder(root)
     assert folder[-1][1] == folder[np.int64(4)][1] == 1
     for index in (5, -6):
-        with pytest.raises(IndexError, match=f"no picture {index} among the 5 of <ImageFolder: "):
+        with pytest.raises(
+            IndexError, match=f"no picture {index} among the 5 of <ImageFolder: "
+        ):
             folder[index]
     with pytest.raises(TypeError):
         folder["cat"]
@@ -60,12 +64,18 @@ def test_indices_are_those_of_a_list(root):
 
 def test_it_says_what_it_is(root):
     assert repr(ImageFolder(root)) == f"<ImageFolder: 5 pictures of 3 classes; {root}>"
-    assert repr(ImageList(["a.jpg"], root="/far")) == "<ImageList: 1 picture, no labels; /far>"
+    assert (
+        repr(ImageList(["a.jpg"], root="/far"))
+        == "<ImageList: 1 picture, no labels; /far>"
+    )
 
 
 @pytest.mark.filterwarnings("default")
 def test_a_class_without_pictures_is_warned_of(root):
-    with pytest.warns(RuntimeWarning, match=r"folders in .* without pictures \(1\) count as classes too: 'zebra'"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"folders in .* without pictures \(1\) count as classes too: 'zebra'",
+    ):
         ImageFolder(root)
 
 
@@ -80,7 +90,11 @@ def test_links_are_followed_but_not_round_in_circles(root):
     os.symlink(".", root / "ant" / "here too")
     os.symlink("itself.jpg", root / "zebra" / "itself.jpg")
     os.symlink("../cat/deep", root / "zebra" / "cats")
-    assert list(ImageFolder(root).paths) == [*IN_ORDER, "zebra/itself.jpg", "zebra/cats/1.png"]
+    assert list(ImageFolder(root).paths) == [
+        *IN_ORDER,
+        "zebra/itself.jpg",
+        "zebra/cats/1.png",
+    ]
 
 
 def test_a_folder_that_may_not_be_read_is_an_error(root, monkeypatch):
@@ -138,7 +152,8 @@ class Kept(ImageList):
 
     def __init__(self, file, kind):
         super().__init__(["row 1"])
-        self._file, self._kind = file, kind
+        self._file = file
+        self._kind = kind
 
     def fetch(self, index):
         return self._kind(self._file.read_bytes())
@@ -161,16 +176,23 @@ def test_a_list_has_labels_or_none(root):
     assert ImageList([("cat/2.jpg", 0.5)], root=root)[0][1] == 0.5
     with pytest.raises(mpiter.OptionError, match="the list has paths and pairs"):
         ImageList(["cat/2.jpg", ("cat/10.jpg", 1)], root=root)
-    with pytest.raises(mpiter.OptionError, match=r"a dict's labels would be lost, .*; pass its items\(\)"):
+    with pytest.raises(
+        mpiter.OptionError,
+        match=r"a dict's labels would be lost, .*; pass its items\(\)",
+    ):
         ImageList({"cat/2.jpg": 3}, root=root)
-    with pytest.raises(TypeError, match="ImageList has no option 'nope'; it has decoder, mode"):
+    with pytest.raises(
+        TypeError, match="ImageList has no option 'nope'; it has decoder, mode"
+    ):
         ImageList([], nope=1)
     with pytest.raises(TypeError, match="not int"):
         ImageList([(3, "cat/2.jpg")], root=root)
 
 
 def test_a_text_file_has_a_pair_or_a_path_a_line(root):
-    (root / "pairs.txt").write_text("cat/2.jpg 3\n\nant/é ü.jpg\t-1\n", encoding="utf-8")
+    (root / "pairs.txt").write_text(
+        "cat/2.jpg 3\n\nant/é ü.jpg\t-1\n", encoding="utf-8"
+    )
     pairs = ImageList(root / "pairs.txt", root=root)
     assert [label for _, label in pairs] == [3, -1]
     assert list(pairs.paths) == ["cat/2.jpg", "ant/é ü.jpg"]
@@ -179,15 +201,22 @@ def test_a_text_file_has_a_pair_or_a_path_a_line(root):
     assert list(paths.paths) == list(pairs.paths)
     assert paths[0].shape == (20, 30, 3)
     (root / "both.txt").write_text("cat/2.jpg 3\ncat/10.jpg\n")
-    with pytest.raises(mpiter.OptionError, match=r"line 'cat/10\.jpg' of .*both\.txt has no whole number"):
+    with pytest.raises(
+        mpiter.OptionError,
+        match=r"line 'cat/10\.jpg' of .*both\.txt has no whole number",
+    ):
         ImageList(root / "both.txt", root=root)
-    with pytest.raises(mpiter.OptionError, match=r"2\.jpg is no text file of paths; .* pass a list"):
+    with pytest.raises(
+        mpiter.OptionError, match=r"2\.jpg is no text file of paths; .* pass a list"
+    ):
         ImageList(root / "cat" / "2.jpg")
 
 
 def test_a_path_may_be_a_url_whatever_the_root():
     for root in (".", "/pets"):
-        assert ImageList(["s3://bucket/1.jpg"], root=root).source(0) == "s3://bucket/1.jpg"
+        assert (
+            ImageList(["s3://bucket/1.jpg"], root=root).source(0) == "s3://bucket/1.jpg"
+        )
 
 
 def test_text_files_of_other_systems_are_read(root):
@@ -204,7 +233,12 @@ def test_samples_are_those_of_chainers_labeled_image_dataset(root):
     (root / "pairs.txt").write_text("cat/2.jpg 3\ncat/deep/1.png 1\n")
     theirs = chainer.datasets.LabeledImageDataset(str(root / "pairs.txt"), str(root))
     ours = ImageList(root / "pairs.txt", root=root, dtype="float32", layout="CHW")
-    for (picture, label), (their_picture, their_label) in zip(ours, theirs, strict=True):
-        assert (picture.dtype, picture.shape) == (their_picture.dtype, their_picture.shape)
+    for (picture, label), (their_picture, their_label) in zip(
+        ours, theirs, strict=True
+    ):
+        assert (picture.dtype, picture.shape) == (
+            their_picture.dtype,
+            their_picture.shape,
+        )
         assert np.abs(picture - their_picture).max() <= 3
         assert label == their_label

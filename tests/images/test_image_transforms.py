@@ -13,12 +13,21 @@ from picture_sets import plain as plain_batches
 from PIL import Image
 
 import mpiter
-from mpiter.images import Compose, Crop, Flip, ImageList, Normalize, RandomResizedCrop, Resize
+from mpiter.images import (
+    Compose,
+    Crop,
+    Flip,
+    ImageList,
+    Normalize,
+    RandomResizedCrop,
+    Resize,
+)
 from mpiter.images.transforms import plain
 
 PICTURE = image_files.smooth()
 NEEDS_ALBUMENTATIONS = pytest.mark.skipif(
-    not importlib.util.find_spec("albumentations"), reason="albumentations is not installed"
+    not importlib.util.find_spec("albumentations"),
+    reason="albumentations is not installed",
 )
 
 
@@ -27,14 +36,21 @@ def root(tmp_path_factory):
     """Twelve files, a few of each kind."""
     folder = tmp_path_factory.mktemp("pictures")
     for number in range(12):
-        image = Image.fromarray(image_files.smooth(60 + 5 * number, 100 - 3 * number, number))
+        image = Image.fromarray(
+            image_files.smooth(60 + 5 * number, 100 - 3 * number, number)
+        )
         image.save(folder / f"{number:02}.{'png' if number % 4 == 0 else 'jpg'}")
     return folder
 
 
 def files(root, transform, **options):
     names = sorted(path.name for path in root.iterdir())
-    return ImageList([(name, number) for number, name in enumerate(names)], transform, root=root, **options)
+    return ImageList(
+        [(name, number) for number, name in enumerate(names)],
+        transform,
+        root=root,
+        **options,
+    )
 
 
 def epochs(dataset, **options):
@@ -46,7 +62,11 @@ def epochs(dataset, **options):
 def has_drawn_anew(found):
     """Has each picture other pixels in the second epoch?"""
     first, second = (
-        {label: one for pixels, labels in half for one, label in zip(pixels, labels, strict=True)}
+        {
+            label: one
+            for pixels, labels in half
+            for one, label in zip(pixels, labels, strict=True)
+        }
         for half in (found[:3], found[3:])
     )
     return [(first[label] != second[label]).any() for label in first]
@@ -57,7 +77,9 @@ class Noise:
 
     def __call__(self, image):
         cut = Crop(16, "random")(image)
-        return cut // 2 + np.uint8(random.randrange(60)) + np.uint8(np.random.randint(60))
+        return (
+            cut // 2 + np.uint8(random.randrange(60)) + np.uint8(np.random.randint(60))
+        )
 
 
 PIPELINES = {
@@ -79,11 +101,15 @@ def test_pixels_are_the_same_under_any_number_of_workers(root, name):
 
 @NEEDS_ALBUMENTATIONS
 @pytest.mark.clients
-def test_albumentations_pipelines_are_taken_as_they_are_and_seeded_per_sample(root, monkeypatch):
+def test_albumentations_pipelines_are_taken_as_they_are_and_seeded_per_sample(
+    root, monkeypatch
+):
     monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")
     import albumentations as A
 
-    pipeline = A.Compose([A.RandomResizedCrop((24, 24)), A.HorizontalFlip(p=0.5), A.GaussNoise(p=1.0)])
+    pipeline = A.Compose(
+        [A.RandomResizedCrop((24, 24)), A.HorizontalFlip(p=0.5), A.GaussNoise(p=1.0)]
+    )
     for transform in (pipeline, Compose([Resize(50), pipeline])):
         dataset = files(root, transform)
         alone = epochs(dataset, n_processes=0)
@@ -93,19 +119,31 @@ def test_albumentations_pipelines_are_taken_as_they_are_and_seeded_per_sample(ro
 
 
 def test_arrays_and_images_of_pillows_become_the_same():
-    for transform in (Resize(24), Resize((30, 50)), Resize(24, "lanczos"), Crop(30), Crop(100, padding=10)):
+    for transform in (
+        Resize(24),
+        Resize((30, 50)),
+        Resize(24, "lanczos"),
+        Crop(30),
+        Crop(100, padding=10),
+    ):
         found = plain(transform(PICTURE))
         assert (found == plain(transform(Image.fromarray(PICTURE)))).all()
         assert found.dtype == np.uint8
 
 
 def test_resizing_is_pillows():
-    wanted = np.asarray(Image.fromarray(PICTURE).resize((60, 45), Image.Resampling.BICUBIC))
+    wanted = np.asarray(
+        Image.fromarray(PICTURE).resize((60, 45), Image.Resampling.BICUBIC)
+    )
     assert (Resize((45, 60), "bicubic")(PICTURE) == wanted).all()
     grey = PICTURE[:, :, :1]
-    wanted = np.asarray(Image.fromarray(grey[:, :, 0]).resize((60, 45), Image.Resampling.BILINEAR))
+    wanted = np.asarray(
+        Image.fromarray(grey[:, :, 0]).resize((60, 45), Image.Resampling.BILINEAR)
+    )
     assert (Resize((45, 60))(grey)[:, :, 0] == wanted).all()
-    assert Resize(31)(PICTURE).shape == (31, 31 * 124 // 93, 3), "the shorter side has it"
+    assert Resize(31)(PICTURE).shape == (31, 31 * 124 // 93, 3), (
+        "the shorter side has it"
+    )
     assert Resize(31)(PICTURE.transpose(1, 0, 2)).shape == (31 * 124 // 93, 31, 3)
 
 
@@ -121,7 +159,8 @@ def test_pixels_of_other_types_are_resized_as_pillow_can_or_refused():
 
 def test_random_resized_crops_lie_within_the_picture_and_within_what_was_asked_for():
     crop = RandomResizedCrop(8, scale=(0.2, 0.6), ratio=(0.5, 2.0))
-    shares, ratios = [], []
+    shares = []
+    ratios = []
     for _ in range(300):
         top, left, height, width = crop.part(300, 400)
         assert 0 <= top <= 300 - height
@@ -155,12 +194,15 @@ def test_flips_happen_as_often_as_told():
 
 
 def test_normalizing_is_what_it_says():
-    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    mean = np.array([0.485, 0.456, 0.406])
+    std = np.array([0.229, 0.224, 0.225])
     wanted = (PICTURE / 255 - mean) / std
     found = Normalize()(PICTURE)
     assert (found.dtype, found.shape) == (np.float32, PICTURE.shape)
     assert np.abs(found - wanted).max() < 1e-5
-    with pytest.raises(TypeError, match="Normalize takes uint8 of 3 channels, not float32 of 3"):
+    with pytest.raises(
+        TypeError, match="Normalize takes uint8 of 3 channels, not float32 of 3"
+    ):
         Normalize()(found)
 
 
@@ -196,12 +238,26 @@ def test_what_makes_no_sense_is_refused_at_construction():
 @pytest.mark.parametrize(
     ("steps", "picture", "told"),
     [
-        ([Normalize(), Resize(8)], PICTURE, "Resize, before what makes floats, such as Normalize"),
-        ([Normalize(), Normalize()], PICTURE, "put it behind the transforms of pixels, before those that make floats"),
-        ([Normalize()], PICTURE[:, :, :1], "3 channels, not uint8 of 1: .* a mean and a std for each channel"),
+        (
+            [Normalize(), Resize(8)],
+            PICTURE,
+            "Resize, before what makes floats, such as Normalize",
+        ),
+        (
+            [Normalize(), Normalize()],
+            PICTURE,
+            "put it behind the transforms of pixels, before those that make floats",
+        ),
+        (
+            [Normalize()],
+            PICTURE[:, :, :1],
+            "3 channels, not uint8 of 1: .* a mean and a std for each channel",
+        ),
         ([Resize(8)], PICTURE[:, :, 0], r"channels, not ndarray of shape \(\d+, \d+\)"),
     ],
 )
-def test_what_a_transform_cannot_take_is_told_with_the_order_to_put_them_in(steps, picture, told):
+def test_what_a_transform_cannot_take_is_told_with_the_order_to_put_them_in(
+    steps, picture, told
+):
     with pytest.raises(TypeError, match=told):
         Compose(steps)(picture)

@@ -1,4 +1,6 @@
-"""A packed folder as a dataset: the folder's samples with any backend, and errors where the file has changed."""
+"""A packed folder as a dataset: the folder's samples with any backend, and errors where
+the file has changed.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,8 @@ def same(one, other):
 
 
 def test_it_has_the_samples_of_the_folder_in_its_order(folder, packed):
-    ours, theirs = PackedFolder(packed), ImageFolder(folder)
+    ours = PackedFolder(packed)
+    theirs = ImageFolder(folder)
     assert (ours.classes, ours.class_to_idx) == (theirs.classes, theirs.class_to_idx)
     assert ours.classes == ["cat", "cat-like", "dog", "empty"]
     assert list(ours.paths) == list(theirs.paths)
@@ -70,7 +73,9 @@ def test_it_has_the_samples_of_the_folder_in_its_order(folder, packed):
     assert same(ours, theirs)
     assert ours.source(0) == f"{packed}/cat/1.jpg"
     with zipfile.ZipFile(packed) as archive:
-        assert [ours.fetch(i) for i in range(len(ours))] == [archive.read(name) for name in ours.paths]
+        assert [ours.fetch(i) for i in range(len(ours))] == [
+            archive.read(name) for name in ours.paths
+        ]
 
 
 def test_a_forked_copy_and_a_pickle_read_beside_the_original(packed):
@@ -79,7 +84,9 @@ def test_a_forked_copy_and_a_pickle_read_beside_the_original(packed):
 
     dataset = PackedFolder(packed)
     wanted = contents(dataset)  # it is open
-    child = multiprocessing.get_context("fork").Process(target=lambda: os._exit(reads_on(dataset)))
+    child = multiprocessing.get_context("fork").Process(
+        target=lambda: os._exit(reads_on(dataset))
+    )
     child.start()
     assert reads_on(dataset)
     child.join()
@@ -110,13 +117,21 @@ def test_archives_that_others_made_are_read_too(folder, tmp_path):
 def test_sizes_and_places_beyond_the_old_format_are_read(tmp_path, folder, packed):
     with open(tmp_path / "far.zip", "wb") as file:
         file.seek(5 << 30)  # bytes that no disk has to hold
-        with zipfile.ZipFile(file, "w") as archive, archive.open("a/1.png", "w", force_zip64=True) as member:
+        with (
+            zipfile.ZipFile(file, "w") as archive,
+            archive.open("a/1.png", "w", force_zip64=True) as member,
+        ):
             member.write((folder / "dog/a.png").read_bytes())
-    assert PackedFolder(tmp_path / "far.zip").fetch(0) == (folder / "dog/a.png").read_bytes()
+    assert (
+        PackedFolder(tmp_path / "far.zip").fetch(0)
+        == (folder / "dog/a.png").read_bytes()
+    )
 
 
 def test_a_compression_that_is_not_read_is_told(folder, tmp_path):
-    path = zipped_by_python(folder, tmp_path / "theirs.zip", compression=zipfile.ZIP_LZMA)
+    path = zipped_by_python(
+        folder, tmp_path / "theirs.zip", compression=zipfile.ZIP_LZMA
+    )
     with pytest.raises(BrokenImage, match="neither stored nor deflated"):
         PackedFolder(path)
 
@@ -130,7 +145,10 @@ def test_a_torn_archive_is_told_when_it_is_opened(mine):
         (whole.replace(b"PK\1\2", b"PK\1\3"), "Bad magic number"),
     ):
         mine.write_bytes(spoilt)
-        with pytest.raises(BrokenImage, match=rf"mine\.zip .* as a ZIP archive: ({says}).*; copy it again"):
+        with pytest.raises(
+            BrokenImage,
+            match=rf"mine\.zip .* as a ZIP archive: ({says}).*; copy it again",
+        ):
             PackedFolder(mine)
 
 
@@ -139,7 +157,9 @@ def test_an_index_that_tells_of_more_bytes_than_there_are_is_damaged(tmp_path, s
     with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:
         archive.writestr("cat/1.png", b"some")
         archive.filelist[0].compress_size = size
-    with pytest.raises(BrokenImage, match=r"mine\.zip .* as a ZIP archive: its index is damaged"):
+    with pytest.raises(
+        BrokenImage, match=r"mine\.zip .* as a ZIP archive: its index is damaged"
+    ):
         PackedFolder(tmp_path / "mine.zip")
 
 
@@ -149,15 +169,22 @@ def test_a_damaged_picture_is_told_with_its_name_and_the_others_are_read(mine):
     with open(mine, "r+b") as file:
         file.seek(at)
         file.write(b"damage")
-    with pytest.raises(BrokenImage, match=r"mine\.zip/cat/2\.JPEG cannot be decoded: its checksum differs; copy or"):
+    with pytest.raises(
+        BrokenImage,
+        match=r"mine\.zip/cat/2\.JPEG cannot be decoded: its checksum differs; copy or",
+    ):
         dataset[1]
-    assert same([dataset[0], dataset[2]], [PackedFolder(mine)[0], PackedFolder(mine)[2]])
+    assert same(
+        [dataset[0], dataset[2]], [PackedFolder(mine)[0], PackedFolder(mine)[2]]
+    )
 
 
 @given(data=st.data())
 @settings(max_examples=30)
 def test_bytes_that_differ_are_never_handed_out(packed, tmp_path_factory, data):
-    """Some of the archive's bytes are changed, after it was opened or before: an error, or the same pictures."""
+    """Some of the archive's bytes are changed, after it was opened or before: an error,
+    or the same pictures.
+    """
     path = tmp_path_factory.mktemp("spoiled") / "mine.zip"
     whole = packed.read_bytes()
     path.write_bytes(whole)
@@ -166,7 +193,11 @@ def test_bytes_that_differ_are_never_handed_out(packed, tmp_path_factory, data):
     at = data.draw(st.integers(0, len(whole) - 1))
     damage = data.draw(st.binary(min_size=1, max_size=16))
     path.write_bytes((whole[:at] + damage + whole[at + len(damage) :])[: len(whole)])
-    for dataset in (lambda: opened, lambda: pickle.loads(pickle.dumps(opened)), lambda: PackedFolder(path)):
+    for dataset in (
+        lambda: opened,
+        lambda: pickle.loads(pickle.dumps(opened)),
+        lambda: PackedFolder(path),
+    ):
         with contextlib.suppress(BrokenImage):
             assert contents(dataset()) == wanted
 
@@ -179,6 +210,9 @@ def test_opening_an_archive_that_was_replaced_is_an_error(mine, folder):
     dataset = PackedFolder(mine, Flip())
     mine.unlink()
     pack(folder / "cat", mine)
-    assert len(dataset.fetch(0)) > 0  # this process has the one that it opened
-    with pytest.raises(BrokenImage, match=r"cat/1\.jpg cannot be decoded: its checksum differs"):
+    # This process has the one that it opened.
+    assert len(dataset.fetch(0)) > 0
+    with pytest.raises(
+        BrokenImage, match=r"cat/1\.jpg cannot be decoded: its checksum differs"
+    ):
         pickle.loads(pickle.dumps(dataset))[0]

@@ -1,4 +1,6 @@
-"""torchvision's own pipelines, of both of its versions: taken as they are, the same for any number of workers."""
+"""torchvision's own pipelines, of both of its versions: taken as they are, the same for
+any number of workers.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,14 @@ from mpiter.images import Compose, Flip, Resize
 
 torch = pytest.importorskip("torch", reason=NO_TORCH)
 if not importlib.util.find_spec("torchvision"):
-    pytest.skip("torchvision is not installed: run `python3 tests --all`", allow_module_level=True)
+    pytest.skip(
+        "torchvision is not installed: run `python3 tests --all`",
+        allow_module_level=True,
+    )
 
 # isort: off
-from torchvision_here import Folder  # noqa: E402  # before torchvision
+# Before torchvision
+from torchvision_here import Folder  # noqa: E402
 from torchvision import transforms as v1  # noqa: E402
 from torchvision.transforms import v2  # noqa: E402
 # isort: on
@@ -27,9 +33,15 @@ from torchvision.transforms import v2  # noqa: E402
 pytestmark = pytest.mark.torch
 
 MEAN = STD = (0.5, 0.5, 0.5)
-DRAWS = (v1.RandomResizedCrop(16), v1.RandomHorizontalFlip(), v1.ColorJitter(0.4, 0.4, 0.4))
+DRAWS = (
+    v1.RandomResizedCrop(16),
+    v1.RandomHorizontalFlip(),
+    v1.ColorJitter(0.4, 0.4, 0.4),
+)
 PIPELINES: dict[str, Any] = {
-    "v1": v1.Compose([*DRAWS, v1.ToTensor(), v1.Normalize(MEAN, STD), v1.RandomErasing(p=0.5)]),
+    "v1": v1.Compose(
+        [*DRAWS, v1.ToTensor(), v1.Normalize(MEAN, STD), v1.RandomErasing(p=0.5)]
+    ),
     "v1, one by itself": v1.RandomCrop(20),
     "v2": v2.Compose(
         [
@@ -42,9 +54,13 @@ PIPELINES: dict[str, Any] = {
             v2.ToPureTensor(),
         ]
     ),
-    "v2, tensors of its own": v2.Compose([v2.ToImage(), v2.RandomResizedCrop(16), v2.RandomPhotometricDistort()]),
+    "v2, tensors of its own": v2.Compose(
+        [v2.ToImage(), v2.RandomResizedCrop(16), v2.RandomPhotometricDistort()]
+    ),
     "v2, images of Pillow's": v2.Compose([v2.RandomResizedCrop(16), v2.RandAugment()]),
-    "among ours": Compose([Resize(30), v1.RandomCrop(16), Flip(), v2.RandomRotation(20)]),
+    "among ours": Compose(
+        [Resize(30), v1.RandomCrop(16), Flip(), v2.RandomRotation(20)]
+    ),
 }
 
 
@@ -63,7 +79,10 @@ def test_pixels_are_the_same_for_any_number_of_workers(root, name):
     dataset = Folder(root, PIPELINES[name])
     alone = epochs(dataset, n_processes=0)
     half = len(alone) // 2
-    seen = [{x.tobytes() for pictures, _ in part for x in pictures} for part in (alone[:half], alone[half:])]
+    seen = [
+        {x.tobytes() for pictures, _ in part for x in pictures}
+        for part in (alone[:half], alone[half:])
+    ]
     assert not seen[0] & seen[1], "each epoch draws anew"
     assert len(seen[0]) == LENGTH
     assert are_same(epochs(dataset, n_processes=2), alone)
@@ -72,11 +91,14 @@ def test_pixels_are_the_same_for_any_number_of_workers(root, name):
 @pytest.mark.parametrize("name", [name for name in PIPELINES if name != "among ours"])
 def test_a_sample_is_what_the_pipeline_makes_of_pillows_image(root, name):
     dataset = Folder(root, PIPELINES[name])
-    with Image.open(dataset.source(0)) as image:  # a PNG: the same pixels from every decoder
+    # A PNG: the same pixels from every decoder.
+    with Image.open(dataset.source(0)) as image:
         for seed in range(3):
             torch.manual_seed(seed)
             wanted = PIPELINES[name](image.convert("RGB"))
             torch.manual_seed(seed)
             found, _ = dataset[0]
-            assert type(found) is (np.ndarray if isinstance(wanted, Image.Image) else type(wanted))
+            assert type(found) is (
+                np.ndarray if isinstance(wanted, Image.Image) else type(wanted)
+            )
             assert np.array_equal(np.asarray(found), np.asarray(wanted))

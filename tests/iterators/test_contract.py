@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 import pickling
 import pytest
-from datasets import Every, Failing, Gated, Random, Shaped, Squares, TwoArguments, Unpicklable, plain_batch
+from datasets import (
+    Every,
+    Failing,
+    Gated,
+    Random,
+    Shaped,
+    Squares,
+    TwoArguments,
+    Unpicklable,
+    plain_batch,
+)
 from pairs import slow_but
 from ways import iterator
 
@@ -23,8 +33,9 @@ from mpiter.engine.hook import Hook
 from mpiter.errors import RemoteTraceback, SharedMemoryFull
 from mpiter.testing import check_dataset, check_resume
 
-# The default configuration of each backend runs everything; what depends on how samples travel runs on one of each
-# transport as well; the core of the contract on each start method and on serializers of one's own too.
+# The default configuration of each backend runs everything; what depends on how samples
+# travel runs on one of each transport as well; the core of the contract on each start
+# method and on serializers of one's own too.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "process": {"n_processes": 2},
     "thread": {"n_processes": 2, "backend": "thread"},
@@ -33,14 +44,30 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 PAIRS: dict[str, dict[str, Any]] = {
     "forkserver, copies": {"n_processes": 1, "copy": True},
     "forkserver, packed": {"n_processes": 2, "serializer": "packed"},
-    "thread, packed, copies": {"n_processes": 3, "backend": "thread", "serializer": "packed", "copy": True},
+    "thread, packed, copies": {
+        "n_processes": 3,
+        "backend": "thread",
+        "serializer": "packed",
+        "copy": True,
+    },
     "serial, packed, copies": {"n_processes": 0, "serializer": "packed", "copy": True},
 }
 RARE: dict[str, dict[str, Any]] = {
     "fork, slots": {"n_processes": 2, "backend": mpiter.Process("fork")},
-    "fork, bench's rawarray": {"n_processes": 2, "backend": mpiter.Process("fork"), "serializer": pickling.RawArray},
-    "forkserver, the bench's pickle5": {"n_processes": 2, "serializer": pickling.Pickle5},
-    "spawn, packed": {"n_processes": 2, "backend": mpiter.Process("spawn"), "serializer": "packed"},
+    "fork, bench's rawarray": {
+        "n_processes": 2,
+        "backend": mpiter.Process("fork"),
+        "serializer": pickling.RawArray,
+    },
+    "forkserver, the bench's pickle5": {
+        "n_processes": 2,
+        "serializer": pickling.Pickle5,
+    },
+    "spawn, packed": {
+        "n_processes": 2,
+        "backend": mpiter.Process("spawn"),
+        "serializer": "packed",
+    },
 }
 ANY_WAY = {**DEFAULTS, **PAIRS}
 ANY_START = {**ANY_WAY, **RARE}
@@ -78,20 +105,26 @@ def epoch(dataset: Any, batch_size: int = 6, **options: Any) -> list[Any]:
 
 def reference(dataset: Any, batch_size: int = 6, **options: Any) -> list[Any]:
     """What an in-process loop over our order gives."""
-    with iterator(range(len(dataset)), batch_size, repeat=False, seed=3, n_processes=0) as it:
+    with iterator(
+        range(len(dataset)), batch_size, repeat=False, seed=3, n_processes=0
+    ) as it:
         return [plain_batch([dataset[index] for index in batch]) for batch in it]
 
 
-# -- samples -----------------------------------------------------------------------------------------------------
+# -- samples ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("build", ["bare array", "namedtuple", "odd ones", "none", "empty", "oversize"])
+@pytest.mark.parametrize(
+    "build", ["bare array", "namedtuple", "odd ones", "none", "empty", "oversize"]
+)
 def test_samples_come_back_as_they_were(default: dict[str, Any], build: str) -> None:
     dataset = Shaped(build)
     assert epoch(dataset, **default) == reference(dataset)
 
 
-def test_parts_of_all_kinds_come_back_as_they_were_any_way(any_start: dict[str, Any]) -> None:
+def test_parts_of_all_kinds_come_back_as_they_were_any_way(
+    any_start: dict[str, Any],
+) -> None:
     dataset = Every()
     assert epoch(dataset, **any_start) == reference(dataset)
 
@@ -138,24 +171,35 @@ def test_writing_into_a_batch_changes_no_other_data(default: dict[str, Any]) -> 
     assert not data.any()
 
 
-def test_batches_stay_valid_as_long_as_they_are_referenced(any_way: dict[str, Any]) -> None:
+def test_batches_stay_valid_as_long_as_they_are_referenced(
+    any_way: dict[str, Any],
+) -> None:
     dataset = Squares(200)
     with iterator(dataset, 2, repeat=False, seed=3, **any_way) as it:
         kept = list(it)
     assert [plain_batch(batch) for batch in kept] == reference(dataset, 2)
 
 
-# -- order and randomness ----------------------------------------------------------------------------------------
+# -- order and randomness --------------------------------------------------------------
 
 
-def test_the_order_is_the_same_for_any_number_of_workers(default: dict[str, Any]) -> None:
-    few, many = ({**default, "n_processes": n and default["n_processes"]} for n in (1, 5))
-    assert epoch(Squares(50), **few) == epoch(Squares(50), **many) == reference(Squares(50))
+def test_the_order_is_the_same_for_any_number_of_workers(
+    default: dict[str, Any],
+) -> None:
+    few, many = (
+        {**default, "n_processes": n and default["n_processes"]} for n in (1, 5)
+    )
+    assert (
+        epoch(Squares(50), **few)
+        == epoch(Squares(50), **many)
+        == reference(Squares(50))
+    )
 
 
 def test_each_epoch_has_an_order_of_its_own(default: dict[str, Any]) -> None:
     with iterator(list(range(30)), 30, seed=3, **default) as it:
-        first, second = next(it), next(it)
+        first = next(it)
+        second = next(it)
     assert sorted(first) == sorted(second) == list(range(30))
     assert first != second
 
@@ -172,7 +216,12 @@ def test_random_samples_depend_on_their_place_alone(any_start: dict[str, Any]) -
 
 
 def test_an_item_visited_twice_gets_fresh_randomness(default: dict[str, Any]) -> None:
-    with iterator(Random(draws="rng"), 10, order_sampler=lambda order, position: np.zeros(20, int), **default) as it:
+    with iterator(
+        Random(draws="rng"),
+        10,
+        order_sampler=lambda order, position: np.zeros(20, int),
+        **default,
+    ) as it:
         draws = [draw for _, draw in next(it)]
     assert len(set(draws)) == 10
 
@@ -193,21 +242,36 @@ def test_numpys_seed_governs_unless_told_otherwise() -> None:
         np.random.seed(0)
         return [mpiter.SerialIterator([1, 2], 1).seed for _ in range(2)]
 
-    first, again = seeds(), seeds()
+    first = seeds()
+    again = seeds()
     assert first == again
     assert first[0] != first[1]
 
 
-# -- epochs and state --------------------------------------------------------------------------------------------
+# -- epochs and state ------------------------------------------------------------------
 
 
-def test_epoch_arithmetic_describes_what_was_handed_out(default: dict[str, Any]) -> None:
+def test_epoch_arithmetic_describes_what_was_handed_out(
+    default: dict[str, Any],
+) -> None:
     with iterator(Squares(5), 2, **default) as it:
-        assert (it.epoch_detail, it.previous_epoch_detail, it.is_new_epoch) == (0.0, None, False)
+        assert (it.epoch_detail, it.previous_epoch_detail, it.is_new_epoch) == (
+            0.0,
+            None,
+            False,
+        )
         seen = []
         for _ in range(5):
             next(it)
-            seen.append((it.epoch, it.current_position, it.is_new_epoch, it.epoch_detail, it.previous_epoch_detail))
+            seen.append(
+                (
+                    it.epoch,
+                    it.current_position,
+                    it.is_new_epoch,
+                    it.epoch_detail,
+                    it.previous_epoch_detail,
+                )
+            )
     assert seen == [
         (0, 2, False, 2 / 5, 0.0),
         (0, 4, False, 4 / 5, 2 / 5),
@@ -230,9 +294,15 @@ def test_the_end_comes_again_and_again(default: dict[str, Any]) -> None:
 def test_batches_larger_than_the_dataset_follow_an_order_sampler(
     default: dict[str, Any], length: int, size: int
 ) -> None:
-    dataset, turn = range(length), itertools.count(1)
+    dataset = range(length)
+    turn = itertools.count(1)
     orders = [np.roll(np.arange(length), number) for number in range(12)]
-    with iterator(dataset, size, order_sampler=lambda order, position: orders[next(turn) % 12], **default) as it:
+    with iterator(
+        dataset,
+        size,
+        order_sampler=lambda order, position: orders[next(turn) % 12],
+        **default,
+    ) as it:
         found = [sample for _ in range(5) for sample in next(it)]
     assert found == np.concatenate(orders[1:] + orders[:1])[: 5 * size].tolist()
 
@@ -245,13 +315,18 @@ def test_batches_larger_than_the_dataset_follow_an_order_sampler(
     ],
 )
 def test_a_state_without_order_is_warned_of_when_it_is_loaded(make: Any) -> None:
-    with make() as one, pytest.warns(RuntimeWarning, match="some samples may come twice, or never"):
+    with (
+        make() as one,
+        pytest.warns(RuntimeWarning, match="some samples may come twice, or never"),
+    ):
         one.load_state_dict(one.state_dict())
 
 
 @pytest.mark.parametrize("repeat", [False, True])
 @pytest.mark.parametrize(("size", "other"), [(3, 4), (4, 3), (2, 15)])
-def test_a_state_goes_on_in_batches_of_another_size(size: int, other: int, repeat: bool) -> None:
+def test_a_state_goes_on_in_batches_of_another_size(
+    size: int, other: int, repeat: bool
+) -> None:
     def made(batch_size: int) -> Any:
         return iterator(range(11), batch_size, repeat=repeat, seed=3, n_processes=0)
 
@@ -299,9 +374,13 @@ def test_a_room_has_as_many_rows_as_come(default: dict[str, Any]) -> None:
     with iterator(few, 512, repeat=False, shuffle=False, **default) as it:
         assert plain_batch(next(it)) == plain_batch([few[index] for index in range(4)])
         team = getattr(it._pump.loop, "_team", None)  # without workers there is none
-        assert team is None or team.rooms.bytes <= 2 * sum(few[index][0].nbytes for index in range(4))
+        assert team is None or team.rooms.bytes <= 2 * sum(
+            few[index][0].nbytes for index in range(4)
+        )
     with iterator(few, 8, shuffle=False, **default) as it:
-        assert plain_batch(next(it)) == 2 * plain_batch([few[index] for index in range(4)])
+        assert plain_batch(next(it)) == 2 * plain_batch(
+            [few[index] for index in range(4)]
+        )
 
 
 def test_a_room_grows_with_the_batches(default: dict[str, Any]) -> None:
@@ -311,16 +390,24 @@ def test_a_room_grows_with_the_batches(default: dict[str, Any]) -> None:
     with iterator(Squares(5), 3, repeat=False, shuffle=False, **default) as it:
         it.load_state_dict(short)
         for _ in range(3):
-            assert plain_batch(next(it)) == plain_batch([Squares(5)[index] for index in (3, 4)])
+            assert plain_batch(next(it)) == plain_batch(
+                [Squares(5)[index] for index in (3, 4)]
+            )
             it.reset()
-            assert plain_batch(next(it)) == plain_batch([Squares(5)[index] for index in range(3)])
+            assert plain_batch(next(it)) == plain_batch(
+                [Squares(5)[index] for index in range(3)]
+            )
         it.dataset = Squares(20)
         it.batch_size = 12
         it.reset()
-        assert plain_batch(next(it)) == plain_batch([Squares(20)[index] for index in range(12)])
+        assert plain_batch(next(it)) == plain_batch(
+            [Squares(20)[index] for index in range(12)]
+        )
 
 
-def test_a_batch_of_countless_epochs_that_memory_cannot_hold_is_refused_at_once(default: dict[str, Any]) -> None:
+def test_a_batch_of_countless_epochs_that_memory_cannot_hold_is_refused_at_once(
+    default: dict[str, Any],
+) -> None:
     with iterator(Squares(40, (32, 32)), 10**8, **default) as it:
         for _ in range(2):
             with pytest.raises(SharedMemoryFull, match="lower batch_size"):
@@ -330,23 +417,30 @@ def test_a_batch_of_countless_epochs_that_memory_cannot_hold_is_refused_at_once(
 
 
 def test_an_order_sampler_is_read_anew_at_each_epoch(default: dict[str, Any]) -> None:
-    with iterator(list(range(4)), 2, order_sampler=lambda order, position: np.arange(4), **default) as it:
+    with iterator(
+        list(range(4)), 2, order_sampler=lambda order, position: np.arange(4), **default
+    ) as it:
         first = [next(it), next(it)]
         it.order_sampler = lambda order, position: np.arange(4)[::-1]
         second = [next(it), next(it), next(it), next(it)]
     assert first == [[0, 1], [2, 3]]
-    assert second[:2] in ([[0, 1], [2, 3]], [[3, 2], [1, 0]])  # the sampler of the coming epoch had been asked
+    # The sampler of the coming epoch had been asked.
+    assert second[:2] in ([[0, 1], [2, 3]], [[3, 2], [1, 0]])
     assert second[2:] == [[3, 2], [1, 0]]
 
 
-@pytest.mark.parametrize("dataset", [Squares(), Random(), Every()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "dataset", [Squares(), Random(), Every()], ids=lambda one: type(one).__name__
+)
 def test_samples_are_those_of_a_plain_loop(dataset: Any) -> None:
     assert check_dataset(dataset, uneven=True).samples == 20
 
 
 def test_every_place_can_be_resumed_from_by_another_number_of_workers() -> None:
     workers = itertools.cycle([2, 0, 1, 3])
-    places = check_resume(lambda: iterator(Random(13), 3, seed=9, n_processes=next(workers)), batches=6)
+    places = check_resume(
+        lambda: iterator(Random(13), 3, seed=9, n_processes=next(workers)), batches=6
+    )
     assert places == 7
 
 
@@ -370,20 +464,29 @@ def test_reset_starts_over(default: dict[str, Any]) -> None:
         assert [plain_batch(batch) for batch in it] == whole
 
 
-@pytest.mark.parametrize(("duplicate", "consumed"), [(copy.copy, 2), (lambda it: pickle.loads(pickle.dumps(it)), 0)])
-def test_a_copy_goes_on_from_the_same_place(default: dict[str, Any], duplicate: Any, consumed: int) -> None:
+@pytest.mark.parametrize(
+    ("duplicate", "consumed"),
+    [(copy.copy, 2), (lambda it: pickle.loads(pickle.dumps(it)), 0)],
+)
+def test_a_copy_goes_on_from_the_same_place(
+    default: dict[str, Any], duplicate: Any, consumed: int
+) -> None:
     with iterator(Squares(10), 3, seed=2, **default) as it:
         for _ in range(consumed):
             next(it)
         with duplicate(it) as other:
             assert other.epoch_detail == it.epoch_detail
-            assert [plain_batch(next(other)) for _ in range(5)] == [plain_batch(next(it)) for _ in range(5)]
+            assert [plain_batch(next(other)) for _ in range(5)] == [
+                plain_batch(next(it)) for _ in range(5)
+            ]
 
 
-# -- errors ------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------
 
 
-def test_a_datasets_error_comes_in_its_batch_and_the_next_one_follows(any_start: dict[str, Any]) -> None:
+def test_a_datasets_error_comes_in_its_batch_and_the_next_one_follows(
+    any_start: dict[str, Any],
+) -> None:
     dataset = Failing({4: KeyError("four"), 9: OSError(5, "nine")}, 12)
     with iterator(dataset, 3, repeat=False, shuffle=False, **any_start) as it:
         assert [label for _, label in next(it)] == [0, 1, 2]
@@ -404,8 +507,13 @@ def test_a_datasets_error_comes_in_its_batch_and_the_next_one_follows(any_start:
 
 
 def test_errors_that_cannot_travel_are_described(default: dict[str, Any]) -> None:
-    for error, text in [(Unpicklable(), "holds a lock"), (TwoArguments(1, 2), "1 and 2"), (StopIteration(), "Stop")]:
-        dataset, travels = Raiser(error), stays_here(default) and not isinstance(error, StopIteration)
+    for error, text in [
+        (Unpicklable(), "holds a lock"),
+        (TwoArguments(1, 2), "1 and 2"),
+        (StopIteration(), "Stop"),
+    ]:
+        dataset = Raiser(error)
+        travels = stays_here(default) and not isinstance(error, StopIteration)
         with (
             iterator(dataset, 3, **default) as it,
             pytest.raises(type(error) if travels else RuntimeError, match=text),
@@ -422,37 +530,65 @@ class Raiser(Squares):
         raise self.kind(1, 2) if self.kind is TwoArguments else self.kind()
 
 
-def test_skipped_errors_shorten_the_batch_and_are_counted(any_way: dict[str, Any]) -> None:
-    dataset = Failing({0: KeyError(), 4: KeyError(), 6: KeyError(), 7: KeyError(), 8: KeyError()}, 12)
-    with iterator(dataset, 3, repeat=False, shuffle=False, on_error="skip", **any_way) as it:
+def test_skipped_errors_shorten_the_batch_and_are_counted(
+    any_way: dict[str, Any],
+) -> None:
+    dataset = Failing(
+        {0: KeyError(), 4: KeyError(), 6: KeyError(), 7: KeyError(), 8: KeyError()}, 12
+    )
+    with iterator(
+        dataset, 3, repeat=False, shuffle=False, on_error="skip", **any_way
+    ) as it:
         batches = list(it)
-        assert [[label for _, label in batch] for batch in batches] == [[1, 2], [3, 5], [9, 10, 11]]
+        assert [[label for _, label in batch] for batch in batches] == [
+            [1, 2],
+            [3, 5],
+            [9, 10, 11],
+        ]
         assert batches[0].columns[1].tolist() == [1, 2]
         assert it.stats().skipped == 5
-        assert it.stats().skips == tuple((index, "KeyError: ") for index in (0, 4, 6, 7, 8))
+        assert it.stats().skips == tuple(
+            (index, "KeyError: ") for index in (0, 4, 6, 7, 8)
+        )
 
 
 @pytest.mark.parametrize("broken", [range(8, 12), range(4, 12), range(4)], ids=str)
-def test_no_epochs_end_is_lost_with_a_batch_of_which_nothing_is_left(default: dict[str, Any], broken: range) -> None:
-    dataset, left = Failing({index: KeyError() for index in broken}, 12), 3 - len(broken) // 4
+def test_no_epochs_end_is_lost_with_a_batch_of_which_nothing_is_left(
+    default: dict[str, Any], broken: range
+) -> None:
+    dataset = Failing({index: KeyError() for index in broken}, 12)
+    left = 3 - len(broken) // 4
     with iterator(dataset, 4, shuffle=False, on_error="skip", **default) as it:
-        before, epochs = 0.0, 0
+        before = 0.0
+        epochs = 0
         for _ in range(3 * left):
             assert next(it)[0][1] not in broken
             assert it.previous_epoch_detail == before
             assert it.is_new_epoch == (it.epoch > int(before))
-            before, epochs = it.epoch_detail, epochs + it.is_new_epoch
+            before = it.epoch_detail
+            epochs = epochs + it.is_new_epoch
         assert epochs == it.epoch >= 2
 
 
-def test_the_end_is_the_epochs_end_though_nothing_is_left_of_its_last_batch(default: dict[str, Any]) -> None:
+def test_the_end_is_the_epochs_end_though_nothing_is_left_of_its_last_batch(
+    default: dict[str, Any],
+) -> None:
     dataset = Failing({index: KeyError() for index in range(8, 12)}, 12)
-    with mpiter.batches(dataset, 4, shuffle=False, on_error="skip", epochs=2, **default) as it:
-        assert [(it.epoch, it.is_new_epoch) for _ in it] == [(0, False), (0, False), (1, True), (1, False)]
+    with mpiter.batches(
+        dataset, 4, shuffle=False, on_error="skip", epochs=2, **default
+    ) as it:
+        assert [(it.epoch, it.is_new_epoch) for _ in it] == [
+            (0, False),
+            (0, False),
+            (1, True),
+            (1, False),
+        ]
         assert (it.epoch, it.epoch_detail, it.is_new_epoch) == (2, 2.0, True)
 
 
-def test_of_many_skipped_samples_the_first_hundred_are_listed(default: dict[str, Any]) -> None:
+def test_of_many_skipped_samples_the_first_hundred_are_listed(
+    default: dict[str, Any],
+) -> None:
     dataset = Failing({index: KeyError() for index in range(0, 400, 2)}, 400)
     with mpiter.batches(dataset, 40, shuffle=False, on_error="skip", **default) as it:
         assert len([*it]) == 10
@@ -460,20 +596,29 @@ def test_of_many_skipped_samples_the_first_hundred_are_listed(default: dict[str,
         assert [index for index, _ in it.stats().skips] == [*range(0, 200, 2)]
 
 
-def test_more_failures_than_may_be_skipped_are_errors_each(default: dict[str, Any]) -> None:
+def test_more_failures_than_may_be_skipped_are_errors_each(
+    default: dict[str, Any],
+) -> None:
     dataset = Failing({index: KeyError() for index in (0, 1, 4, 8)}, 12)
-    options: dict[str, Any] = {"repeat": False, "shuffle": False, "on_error": mpiter.Skip(most=2)}
+    options: dict[str, Any] = {
+        "repeat": False,
+        "shuffle": False,
+        "on_error": mpiter.Skip(most=2),
+    }
     with iterator(dataset, 3, **options, **default) as it:
         assert [label for _, label in next(it)] == [2]
         for _ in range(2):
-            with pytest.raises(mpiter.SampleError, match=r"on_error=Skip\(most=2\): more samples have failed") as error:
+            with pytest.raises(
+                mpiter.SampleError,
+                match=r"on_error=Skip\(most=2\): more samples have failed",
+            ) as error:
                 next(it)
             assert isinstance(error.value.__cause__, KeyError)
         assert [label for _, label in next(it)] == [9, 10, 11]
         assert it.stats().skipped == 2
 
 
-# -- several at once, and the end --------------------------------------------------------------------------------
+# -- several at once, and the end ------------------------------------------------------
 
 
 def test_out_of_order_delivery_brings_every_batch_once(default: dict[str, Any]) -> None:
@@ -482,9 +627,13 @@ def test_out_of_order_delivery_brings_every_batch_once(default: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("n_prefetch", [1, 3])
-def test_strict_run_ahead_keeps_to_n_prefetch(default: dict[str, Any], n_prefetch: int) -> None:
+def test_strict_run_ahead_keeps_to_n_prefetch(
+    default: dict[str, Any], n_prefetch: int
+) -> None:
     squares = Watched(200)
-    with iterator(squares, 2, repeat=False, seed=3, n_prefetch=n_prefetch, run_ahead=0, **default) as it:
+    with iterator(
+        squares, 2, repeat=False, seed=3, n_prefetch=n_prefetch, run_ahead=0, **default
+    ) as it:
         assert [plain_batch(batch) for batch in it] == reference(Squares(200), 2)
     assert squares.peak.batches == (0 if is_serial(default) else n_prefetch)
 
@@ -494,7 +643,8 @@ def test_closing_is_idempotent_and_final(default: dict[str, Any]) -> None:
     next(it)
     it.close()
     it.finalize()
-    if is_serial(default):  # as Chainer's, which may be used again
+    # As Chainer's, which may be used again.
+    if is_serial(default):
         assert len(next(it)) == 4
         return
     with pytest.raises(mpiter.errors.IteratorClosed):
@@ -509,7 +659,9 @@ def test_constructing_starts_nothing(default: dict[str, Any]) -> None:
     it.close()
 
 
-def test_a_dataset_of_which_every_sample_fails_is_not_skipped_for_ever(default: dict[str, Any]) -> None:
+def test_a_dataset_of_which_every_sample_fails_is_not_skipped_for_ever(
+    default: dict[str, Any],
+) -> None:
     dataset = Failing({index: KeyError(index) for index in range(12)}, 12)
     with (
         iterator(dataset, 3, on_error="skip", **default) as it,
@@ -518,9 +670,13 @@ def test_a_dataset_of_which_every_sample_fails_is_not_skipped_for_ever(default: 
         next(it)
 
 
-def test_an_order_samplers_error_comes_after_the_batches_before_it(default: dict[str, Any]) -> None:
+def test_an_order_samplers_error_comes_after_the_batches_before_it(
+    default: dict[str, Any],
+) -> None:
     orders = iter([np.arange(4), np.arange(4)])
-    with iterator(list(range(4)), 2, order_sampler=lambda order, position: next(orders), **default) as it:
+    with iterator(
+        list(range(4)), 2, order_sampler=lambda order, position: next(orders), **default
+    ) as it:
         assert [next(it), next(it), next(it)] == [[0, 1], [2, 3], [0, 1]]
         for _ in range(2):
             with pytest.raises(RuntimeError, match="order_sampler"):
@@ -530,7 +686,10 @@ def test_an_order_samplers_error_comes_after_the_batches_before_it(default: dict
 def test_several_threads_may_share_an_iterator(default: dict[str, Any]) -> None:
     with iterator(list(range(300)), 3, repeat=False, **default) as it:
         shares: list[list[int]] = [[], [], []]
-        threads = [threading.Thread(target=lambda mine=mine: [mine.extend(b) for b in it]) for mine in shares]
+        threads = [
+            threading.Thread(target=lambda mine=mine: [mine.extend(b) for b in it])
+            for mine in shares
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -541,24 +700,45 @@ def test_several_threads_may_share_an_iterator(default: dict[str, Any]) -> None:
 def test_a_warning_that_is_an_error_loses_nothing(tmp_path: Any) -> None:
     gate = tmp_path / "gate"
     dataset = Gated(str(gate), free=4, length=12)
-    with iterator(dataset, 4, repeat=False, shuffle=False, n_processes=1, run_ahead=0, dataset_timeout=0.5) as it:
+    with iterator(
+        dataset,
+        4,
+        repeat=False,
+        shuffle=False,
+        n_processes=1,
+        run_ahead=0,
+        dataset_timeout=0.5,
+    ) as it:
         assert [label for _, label in next(it)] == [0, 1, 2, 3]
         with pytest.raises(it.TimeoutWarning):
             next(it)
         gate.touch()
-        assert [[label for _, label in batch] for batch in it] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+        assert [[label for _, label in batch] for batch in it] == [
+            [4, 5, 6, 7],
+            [8, 9, 10, 11],
+        ]
 
 
-def test_the_first_batch_does_not_wait_for_a_sample_of_the_second(tmp_path: Any) -> None:
+def test_the_first_batch_does_not_wait_for_a_sample_of_the_second(
+    tmp_path: Any,
+) -> None:
     gate = tmp_path / "gate"
-    with iterator(Gated(str(gate), free=4, length=12), 4, repeat=False, shuffle=False, n_processes=2) as it:
+    with iterator(
+        Gated(str(gate), free=4, length=12),
+        4,
+        repeat=False,
+        shuffle=False,
+        n_processes=2,
+    ) as it:
         assert [label for _, label in next(it)] == [0, 1, 2, 3]
         gate.touch()
         assert len(list(it)) == 2
 
 
 def test_nothing_waits_for_a_look_at_the_workers(default: dict[str, Any]) -> None:
-    """Without ``sample_timeout`` the loop never looks at the workers: a forgotten block would wait for ever."""
+    """Without ``sample_timeout`` the loop never looks at the workers: a forgotten block
+    would wait for ever.
+    """
     with iterator(Squares(10), 3, repeat=False, sample_timeout=None, **default) as it:
         for _ in range(3):
             assert sum(map(len, it)) == 10
@@ -571,7 +751,14 @@ def test_starting_the_workers_is_not_the_datasets_fault() -> None:
         while time.monotonic() < end:
             pass
 
-    with iterator(Squares(8), 4, repeat=False, n_processes=2, worker_init=slow_start, dataset_timeout=0.5) as it:
+    with iterator(
+        Squares(8),
+        4,
+        repeat=False,
+        n_processes=2,
+        worker_init=slow_start,
+        dataset_timeout=0.5,
+    ) as it:
         assert len(list(it)) == 2  # a warning would be an error
 
 

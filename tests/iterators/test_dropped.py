@@ -22,7 +22,9 @@ class Pids:
 
 def opened(method="forkserver"):
     """An iterator that has handed something out, and its workers."""
-    it = mpiter.MultiprocessIterator(Pids(), 4, n_processes=2, backend=mpiter.Process(method))
+    it = mpiter.MultiprocessIterator(
+        Pids(), 4, n_processes=2, backend=mpiter.Process(method)
+    )
     return it, {psutil.Process(pid) for pid in next(it)}
 
 

@@ -1,4 +1,6 @@
-"""``batches()`` again and again: each ``for`` is a pass; and datasets of which nothing would come."""
+"""``batches()`` again and again: each ``for`` is a pass; and datasets of which nothing
+would come.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ def one(stream: Any) -> list[list[int]]:
     return [batch.tolist() for batch in stream]
 
 
-@pytest.mark.parametrize(("n_processes", "epochs", "drop_last"), [(0, 1, True), (0, 2, False), (2, 2, True)])
-def test_each_for_goes_on_with_the_next_epochs(n_processes: int, epochs: int, drop_last: bool) -> None:
+@pytest.mark.parametrize(
+    ("n_processes", "epochs", "drop_last"), [(0, 1, True), (0, 2, False), (2, 2, True)]
+)
+def test_each_for_goes_on_with_the_next_epochs(
+    n_processes: int, epochs: int, drop_last: bool
+) -> None:
     with passes(n_processes=n_processes, epochs=epochs, drop_last=drop_last) as stream:
         found = [one(stream) for _ in range(3)]
         assert stream.epoch == 3 * epochs
@@ -33,7 +39,9 @@ def test_each_for_goes_on_with_the_next_epochs(n_processes: int, epochs: int, dr
         assert list(itertools.chain(*found)) == one(stream)
 
 
-def test_a_pass_that_was_broken_off_goes_on_and_an_iterator_at_its_end_stays_there() -> None:
+def test_a_pass_that_was_broken_off_goes_on_and_an_iterator_at_its_end_stays_there() -> (
+    None
+):
     stream = passes()
     first = next(iter(stream)).tolist()
     assert [first, *one(stream)] == one(passes())
@@ -45,7 +53,8 @@ def test_a_pass_that_was_broken_off_goes_on_and_an_iterator_at_its_end_stays_the
 
 @pytest.mark.parametrize("at", [0, 2, 3, 4, 6])
 def test_a_state_of_any_pass_goes_on_in_it(at: int) -> None:
-    whole, stream = [], passes()
+    whole = []
+    stream = passes()
     state = stream.state_dict()
     for _ in range(3):
         for batch in stream:
@@ -54,7 +63,8 @@ def test_a_state_of_any_pass_goes_on_in_it(at: int) -> None:
                 state = stream.state_dict()
     other = passes()
     other.load_state_dict(state)
-    rest = -(-at // 3) * 3 or 3  # at its end a pass is over, and the next for begins another
+    # At its end a pass is over, and the next for begins another.
+    rest = -(-at // 3) * 3 or 3
     assert one(other) == whole[at : rest if rest > at else rest + 3]
 
 
@@ -62,7 +72,9 @@ def test_a_copy_is_in_the_same_pass() -> None:
     stream = passes()
     one(stream)
     next(iter(stream))
-    assert one(copy.copy(stream)) == one(pickle.loads(pickle.dumps(stream))) == one(stream)
+    assert (
+        one(copy.copy(stream)) == one(pickle.loads(pickle.dumps(stream))) == one(stream)
+    )
 
 
 def test_reset_begins_with_the_first_pass() -> None:
@@ -73,17 +85,28 @@ def test_reset_begins_with_the_first_pass() -> None:
     assert (one(stream), stream.epoch) == (first, 1)
 
 
-@pytest.mark.parametrize("data", [[], np.empty((0, 3)), (np.empty((0, 2)), np.empty(0))], ids=["list", "array", "pair"])
+@pytest.mark.parametrize(
+    "data",
+    [[], np.empty((0, 3)), (np.empty((0, 2)), np.empty(0))],
+    ids=["list", "array", "pair"],
+)
 def test_an_epoch_without_a_batch_is_warned_of(data: Any) -> None:
-    with pytest.warns(RuntimeWarning, match="no batch in an epoch: the dataset is empty"):
+    with pytest.warns(
+        RuntimeWarning, match="no batch in an epoch: the dataset is empty"
+    ):
         assert list(mpiter.batches(data, 2, n_processes=0)) == []
 
 
 def test_an_epoch_that_drop_last_leaves_out_is_warned_of() -> None:
-    with pytest.warns(RuntimeWarning, match="drop_last leaves out all 3 samples, since batch_size=4"):
+    with pytest.warns(
+        RuntimeWarning, match="drop_last leaves out all 3 samples, since batch_size=4"
+    ):
         mpiter.batches([1, 2, 3], 4, n_processes=0, drop_last=True)
 
 
 def test_what_can_only_be_iterated_over_is_refused_with_the_remedy() -> None:
-    with pytest.raises(mpiter.OptionError, match=r"mpiter\.DataLoader takes what can only be iterated over"):
+    with pytest.raises(
+        mpiter.OptionError,
+        match=r"mpiter\.DataLoader takes what can only be iterated over",
+    ):
         mpiter.batches(iter([1, 2]), 2)

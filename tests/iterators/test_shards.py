@@ -1,4 +1,6 @@
-"""Several trainers, one epoch: each rank an iterator of its own, here all in one process."""
+"""Several trainers, one epoch: each rank an iterator of its own, here all in one
+process.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ import numpy as np
 import pytest
 from datasets import Random
 
-from mpiter import MultiprocessIterator, MultithreadIterator, OptionError, SerialIterator, Shard, batches
+from mpiter import (
+    MultiprocessIterator,
+    MultithreadIterator,
+    OptionError,
+    SerialIterator,
+    Shard,
+    batches,
+)
 from mpiter.order import ranks
 
 LENGTH = 103
@@ -18,18 +27,33 @@ DRAWING = Random(LENGTH, "rng")
 def of_ranks(size, **options):
     exact = options.pop("exact", False)
     options = {"batch_size": 4, "n_processes": 0, "seed": 5} | options
-    return [batches(DRAWING, shard=Shard(rank, size, exact=exact), **options) for rank in range(size)]
+    return [
+        batches(DRAWING, shard=Shard(rank, size, exact=exact), **options)
+        for rank in range(size)
+    ]
 
 
 def keys_of(batch):
-    return batch[0].tolist() if isinstance(batch, tuple) else [sample[0] for sample in batch]
+    return (
+        batch[0].tolist()
+        if isinstance(batch, tuple)
+        else [sample[0] for sample in batch]
+    )
 
 
 def test_the_samples_of_a_step_are_those_of_one_rank_with_a_large_batch():
     alone = batches(DRAWING, 12, n_processes=0, seed=5)
-    for step, together in zip(zip(*of_ranks(3, drop_last=True), strict=True), alone, strict=False):
-        assert np.concatenate([batch[0] for batch in step]).tolist() == together[0].tolist()
-        assert np.concatenate([batch[1] for batch in step]).tolist() == together[1].tolist(), "and their randomness"
+    for step, together in zip(
+        zip(*of_ranks(3, drop_last=True), strict=True), alone, strict=False
+    ):
+        assert (
+            np.concatenate([batch[0] for batch in step]).tolist()
+            == together[0].tolist()
+        )
+        assert (
+            np.concatenate([batch[1] for batch in step]).tolist()
+            == together[1].tolist()
+        ), "and their randomness"
 
 
 def test_chainers_epochs_run_on_for_all_at_once():
@@ -38,7 +62,15 @@ def test_chainers_epochs_run_on_for_all_at_once():
     for _ in range(2 * LENGTH // 30 + 1):
         for it in its:
             seen.update(keys_of(next(it)))
-        assert len({(it.epoch, it.current_position, it.is_new_epoch, it.epoch_detail) for it in its}) == 1
+        assert (
+            len(
+                {
+                    (it.epoch, it.current_position, it.is_new_epoch, it.epoch_detail)
+                    for it in its
+                }
+            )
+            == 1
+        )
     assert seen.total() // LENGTH in (2, 3)
     assert max(seen.values()) - min(seen.values()) <= 1
     for it in its:
@@ -62,7 +94,9 @@ def test_workers_in_processes_and_threads_bring_the_same():
     wanted = [keys_of(batch) for batch in of_ranks(2)[1]]
     with batches(DRAWING, 4, n_processes=2, seed=5, shard=(1, 2)) as processes:
         assert [keys_of(batch) for batch in processes] == wanted
-    with MultithreadIterator(DRAWING, 4, repeat=False, n_threads=2, seed=5, shard=(1, 2)) as threads:
+    with MultithreadIterator(
+        DRAWING, 4, repeat=False, n_threads=2, seed=5, shard=(1, 2)
+    ) as threads:
         assert [keys_of(batch) for batch in threads] == wanted
 
 
@@ -105,7 +139,9 @@ def test_a_sampler_of_ones_own_is_refused():
 
 def test_leaving_samples_out_and_giving_each_contradict():
     with pytest.raises(OptionError, match="leave one of them out"):
-        batches(DRAWING, 4, n_processes=0, drop_last=True, shard=Shard(0, 2, exact=True))
+        batches(
+            DRAWING, 4, n_processes=0, drop_last=True, shard=Shard(0, 2, exact=True)
+        )
 
 
 def test_a_copy_is_of_the_same_rank():
@@ -113,4 +149,6 @@ def test_a_copy_is_of_the_same_rank():
 
     it = SerialIterator(DRAWING, 4, repeat=False, shard=(1, 2), seed=5)
     next(it)
-    assert [keys_of(batch) for batch in copy.copy(it)] == [keys_of(batch) for batch in it]
+    assert [keys_of(batch) for batch in copy.copy(it)] == [
+        keys_of(batch) for batch in it
+    ]

@@ -1,4 +1,6 @@
-"""States in which one value has been replaced by another: a StateError, or an ordinary epoch, never anything else."""
+"""States in which one value has been replaced by another: a StateError, or an ordinary
+epoch, never anything else.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 
 import mpiter
 
-LENGTH, BATCH = 12, 3
+LENGTH = 12
+BATCH = 3
 
 
 class Stream:
@@ -57,19 +60,47 @@ class Drawing:
 
 MAKES: dict[str, Callable[[], Any]] = {
     "a loader": lambda: mpiter.DataLoader(range(LENGTH), BATCH, shuffle=True, seed=1),
-    "a sampler": lambda: mpiter.DataLoader(range(LENGTH), BATCH, sampler=Drawing(), seed=1),
+    "a sampler": lambda: mpiter.DataLoader(
+        range(LENGTH), BATCH, sampler=Drawing(), seed=1
+    ),
     "a stream": lambda: mpiter.DataLoader(Stream(), BATCH),
     "a stream that tells nothing": lambda: mpiter.DataLoader(Untold(), BATCH),
-    "an iterator": lambda: mpiter.SerialIterator(range(LENGTH), BATCH, repeat=False, seed=1),
-    "batches": lambda: mpiter.batches(range(LENGTH), BATCH, n_processes=0, seed=1, epochs=2),
+    "an iterator": lambda: mpiter.SerialIterator(
+        range(LENGTH), BATCH, repeat=False, seed=1
+    ),
+    "batches": lambda: mpiter.batches(
+        range(LENGTH), BATCH, n_processes=0, seed=1, epochs=2
+    ),
 }
 VALUES = st.one_of(
     st.sampled_from(
-        [0, 1, -1, 7, 2**31, -(2**31), 2**63, 10**30, 1e300, -0.5, float("inf"), float("nan"), "x", "", None]
+        [
+            0,
+            1,
+            -1,
+            7,
+            2**31,
+            -(2**31),
+            2**63,
+            10**30,
+            1e300,
+            -0.5,
+            float("inf"),
+            float("nan"),
+            "x",
+            "",
+            None,
+        ]
     ),
     st.booleans(),
     st.sampled_from([[], {}, [1], {"a": 1}, [[0]], ["MT19937"]]),
-    st.sampled_from([{"~array": ["|S0", [1 << 40], ""]}, {"~tensor": ["_dynamo", [1], "AAAA"]}, {"~tuple": [[]]}]),
+    st.sampled_from(
+        [
+            {"~array": ["|S0", [1 << 40], ""]},
+            {"~tensor": ["_dynamo", [1], "AAAA"]},
+            {"~tuple": [[]]},
+        ]
+    ),
 )
 
 
@@ -77,7 +108,13 @@ def places(state: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Where there is a value in a state; of a long list the first and the last few."""
     if path:
         yield path
-    parts = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
+    parts = (
+        state.items()
+        if isinstance(state, dict)
+        else enumerate(state)
+        if isinstance(state, list)
+        else ()
+    )
     some = list(parts)
     for key, part in some if len(some) < 10 else some[:2] + some[-3:]:
         yield from places(part, (*path, key))
@@ -95,7 +132,9 @@ def saved(make: Callable[[], Any], after: int) -> Any:
 @pytest.mark.parametrize("name", MAKES)
 @settings(max_examples=30)
 @given(data=st.data())
-def test_what_is_damaged_is_a_state_error_or_does_no_harm(name: str, data: st.DataObject) -> None:
+def test_what_is_damaged_is_a_state_error_or_does_no_harm(
+    name: str, data: st.DataObject
+) -> None:
     state = saved(MAKES[name], data.draw(st.sampled_from([0, 1, 3]), "batches"))
     damaged = copy.deepcopy(state)
     path = data.draw(st.sampled_from(sorted(places(state), key=repr)), "path")
@@ -111,9 +150,15 @@ def test_what_is_damaged_is_a_state_error_or_does_no_harm(name: str, data: st.Da
         try:
             target.load_state_dict(damaged)
             batches = iter(target)
-            found = [sample for _, batch in zip(range(20), batches, strict=False) for sample in batch]
+            found = [
+                sample
+                for _, batch in zip(range(20), batches, strict=False)
+                for sample in batch
+            ]
         except mpiter.StateError:
-            assert (random.getstate(), np.random.get_state()[1].tolist()) == before, "it was all or nothing"
+            assert (random.getstate(), np.random.get_state()[1].tolist()) == before, (
+                "it was all or nothing"
+            )
         else:
             assert len(found) <= 20 * BATCH
             assert all(0 <= int(sample) < LENGTH for sample in found)
@@ -133,9 +178,12 @@ class Holding:
 
 
 @pytest.mark.parametrize(
-    ("bits", "name", "most", "kind"), [("MT19937", "pos", 624, "RandomState"), ("Philox", "buffer_pos", 4, "Generator")]
+    ("bits", "name", "most", "kind"),
+    [("MT19937", "pos", 624, "RandomState"), ("Philox", "buffer_pos", 4, "Generator")],
 )
-def test_a_position_beyond_a_generators_numbers_is_not_read(bits: str, name: str, most: int, kind: str) -> None:
+def test_a_position_beyond_a_generators_numbers_is_not_read(
+    bits: str, name: str, most: int, kind: str
+) -> None:
     """NumPy takes whatever lies behind them for numbers."""
 
     def make() -> mpiter.DataLoader[Any, Any]:

@@ -1,4 +1,6 @@
-"""``len()`` says how many batches the next ``for`` gives, so that a bar of progress ends where the batches do."""
+"""``len()`` says how many batches the next ``for`` gives, so that a bar of progress
+ends where the batches do.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,21 @@ EPOCH = 5  # batches
 MAKERS: dict[str, Callable[[], Any]] = {
     "loader": lambda: mpiter.DataLoader(range(10), 2),
     "sampler": lambda: mpiter.DataLoader(range(10), 2, sampler=range(10)),
-    "batch_sampler": lambda: mpiter.DataLoader(range(10), batch_sampler=[[i] for i in range(EPOCH)]),
+    "batch_sampler": lambda: mpiter.DataLoader(
+        range(10), batch_sampler=[[i] for i in range(EPOCH)]
+    ),
     "batches": lambda: mpiter.batches(range(10), 2, n_processes=0),
-    "two epochs": lambda: mpiter.batches(range(10), 4, n_processes=0, epochs=2, drop_last=True),
+    "two epochs": lambda: mpiter.batches(
+        range(10), 4, n_processes=0, epochs=2, drop_last=True
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("taken", [0, 2, 5])
 def test_after_a_resume_the_length_is_what_is_left(kind: str, taken: int) -> None:
-    one, other = MAKERS[kind](), MAKERS[kind]()
+    one = MAKERS[kind]()
+    other = MAKERS[kind]()
     whole = len(one)
     batches = iter(one)
     for _ in range(min(taken, whole)):
@@ -37,7 +44,8 @@ def test_after_a_resume_the_length_is_what_is_left(kind: str, taken: int) -> Non
 
 
 def test_an_iterator_of_a_resumed_loader_knows_what_is_left_of_its_epoch() -> None:
-    one, other = mpiter.DataLoader(range(10), 2), mpiter.DataLoader(range(10), 2)
+    one = mpiter.DataLoader(range(10), 2)
+    other = mpiter.DataLoader(range(10), 2)
     next(iter(one))
     other.load_state_dict(one.state_dict())
     assert len(iter(other)) == EPOCH - 1

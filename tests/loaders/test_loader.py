@@ -1,4 +1,6 @@
-"""What both loaders guarantee, with workers and without: order, errors, randomness, and workers that stay."""
+"""What both loaders guarantee, with workers and without: order, errors, randomness, and
+workers that stay.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import Failing, Random, Squares
-from loader_kinds import Maker, both_kinds, epoch, flat, makers, plain, some, until_the_end
+from loader_kinds import (
+    Maker,
+    both_kinds,
+    epoch,
+    flat,
+    makers,
+    plain,
+    some,
+    until_the_end,
+)
 
 import mpiter
 
@@ -30,18 +41,22 @@ class Yields:
         return iter(self.values)
 
 
-# -- order and coverage ------------------------------------------------------------------------------------------
+# -- order and coverage ----------------------------------------------------------------
 
 
 def test_batches_are_the_slices_of_the_dataset(loader: Maker) -> None:
     data = list(range(100, 120))
     for batch_size in (3, 64):
         batches = loader(data, batch_size)
-        assert epoch(batches) == [data[at : at + batch_size] for at in range(0, 20, batch_size)]
+        assert epoch(batches) == [
+            data[at : at + batch_size] for at in range(0, 20, batch_size)
+        ]
         assert len(batches) == -(-20 // batch_size)
 
 
-def test_no_more_batches_are_fetched_ahead_than_prefetch_factor_allows(with_workers: Maker, tmp_path: Path) -> None:
+def test_no_more_batches_are_fetched_ahead_than_prefetch_factor_allows(
+    with_workers: Maker, tmp_path: Path
+) -> None:
     class Noted(Squares):
         def __getitem__(self, index: int) -> int:
             (tmp_path / str(index)).touch()
@@ -54,7 +69,8 @@ def test_no_more_batches_are_fetched_ahead_than_prefetch_factor_allows(with_work
 
 
 def test_shuffling_shows_every_sample_once_with_its_own_label(loader: Maker) -> None:
-    images, labels = [], []
+    images = []
+    labels = []
     for x, y in loader(Squares(), 3, shuffle=True):
         images += [image[0][0] for image in plain(x)]
         labels += plain(y)
@@ -62,9 +78,17 @@ def test_shuffling_shows_every_sample_once_with_its_own_label(loader: Maker) -> 
     assert labels != sorted(labels) == list(range(20))
 
 
-@pytest.mark.parametrize("sampler", [range(2, 12), np.arange(2, 12), Yields(*range(2, 12))])
-def test_a_sampler_is_any_iterable_of_keys(without_workers: Maker, sampler: Any) -> None:
-    assert epoch(without_workers(list(range(20)), 4, sampler=sampler)) == [[2, 3, 4, 5], [6, 7, 8, 9], [10, 11]]
+@pytest.mark.parametrize(
+    "sampler", [range(2, 12), np.arange(2, 12), Yields(*range(2, 12))]
+)
+def test_a_sampler_is_any_iterable_of_keys(
+    without_workers: Maker, sampler: Any
+) -> None:
+    assert epoch(without_workers(list(range(20)), 4, sampler=sampler)) == [
+        [2, 3, 4, 5],
+        [6, 7, 8, 9],
+        [10, 11],
+    ]
 
 
 def test_keys_may_be_anything_that_the_dataset_understands(loader: Maker) -> None:
@@ -75,7 +99,9 @@ def test_keys_may_be_anything_that_the_dataset_understands(loader: Maker) -> Non
     assert epoch(loader(Named(), 2, sampler=["a", ("b", 2), None])) == [[1, 2], [3]]
 
 
-def test_a_sampler_without_a_length_gives_a_loader_without_a_length(without_workers: Maker) -> None:
+def test_a_sampler_without_a_length_gives_a_loader_without_a_length(
+    without_workers: Maker,
+) -> None:
     batches = without_workers(list(range(20)), 2, sampler=Yields(3, 1, 4))
     with pytest.raises(TypeError):
         len(batches)
@@ -86,7 +112,8 @@ class BeginsAnew:
     """A sampler that is its own iterator; ``iter()`` brings it back to its beginning."""
 
     def __init__(self, *keys: Any) -> None:
-        self._keys, self._at = keys, 0
+        self._keys = keys
+        self._at = 0
 
     def __iter__(self) -> Iterator[Any]:
         self._at = 0
@@ -99,12 +126,17 @@ class BeginsAnew:
         return self._keys[self._at - 1]
 
 
-@pytest.mark.parametrize(("batch_size", "expected"), [(None, [3, 1, 4]), (1, [[3], [1], [4]]), (2, [[3, 1], [4]])])
+@pytest.mark.parametrize(
+    ("batch_size", "expected"),
+    [(None, [3, 1, 4]), (1, [[3], [1], [4]]), (2, [[3, 1], [4]])],
+)
 def test_a_sampler_that_begins_anew_is_asked_for_an_iterator_once_an_epoch(
     loader: Maker, batch_size: int | None, expected: list[Any]
 ) -> None:
     options = {"backend": "thread"} if loader.workers else {}
-    batches = loader(list(range(20)), batch_size, sampler=BeginsAnew(3, 1, 4), **options)
+    batches = loader(
+        list(range(20)), batch_size, sampler=BeginsAnew(3, 1, 4), **options
+    )
     for _ in range(2):
         assert epoch(islice(batches, 5)) == expected
 
@@ -126,7 +158,11 @@ def test_without_a_batch_size_a_sampler_of_lists_reads_in_bulk(loader: Maker) ->
             assert type(keys) is list
             return np.array(keys) * 10
 
-    assert epoch(loader(Bulk(), None, sampler=[[1, 2], [3], [6, 5, 4]])) == [[10, 20], [30], [60, 50, 40]]
+    assert epoch(loader(Bulk(), None, sampler=[[1, 2], [3], [6, 5, 4]])) == [
+        [10, 20],
+        [30],
+        [60, 50, 40],
+    ]
 
 
 def test_getitems_is_called_once_for_a_batch(loader: Maker) -> None:
@@ -147,7 +183,11 @@ def test_getitems_is_called_once_for_a_batch(loader: Maker) -> None:
 def test_collate_fn_gets_the_samples_of_each_batch(loader: Maker) -> None:
     def collated(samples: list[int]) -> dict[str, Any]:
         assert type(samples) is list
-        return {"sum": sum(samples), "samples": tuple(samples), "text": f"{len(samples)}"}
+        return {
+            "sum": sum(samples),
+            "samples": tuple(samples),
+            "text": f"{len(samples)}",
+        }
 
     batches = loader(list(range(5)), 2, collate_fn=collated)
     assert list(batches) == [collated([0, 1]), collated([2, 3]), collated([4])]
@@ -156,7 +196,9 @@ def test_collate_fn_gets_the_samples_of_each_batch(loader: Maker) -> None:
 @pytest.mark.filterwarnings("ignore:there was no batch in an epoch")
 @pytest.mark.parametrize("length", [0, 1, 12, 13])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_len_is_the_number_of_batches(without_workers: Maker, length: int, drop_last: bool) -> None:
+def test_len_is_the_number_of_batches(
+    without_workers: Maker, length: int, drop_last: bool
+) -> None:
     data = list(range(length))
     for options in ({}, {"sampler": data}, {"collate_fn": list}):
         batches = without_workers(data, 4, drop_last=drop_last, **options)
@@ -176,7 +218,8 @@ def test_len_and_the_next_epoch_see_a_dataset_that_has_grown(loader: Maker) -> N
 
 def test_two_iterators_of_one_loader_dont_disturb_each_other(loader: Maker) -> None:
     batches = loader(list(range(10)), 2, shuffle=True)
-    one, other = iter(batches), iter(batches)
+    one = iter(batches)
+    other = iter(batches)
     mixed = [(plain(next(one)), plain(next(other))) for _ in range(5)]
     for seen in zip(*mixed, strict=True):
         assert sorted(flat(seen)) == list(range(10))
@@ -204,12 +247,19 @@ def test_writing_into_a_batch_changes_no_other_data(loader: Maker) -> None:
     assert not data.any()
 
 
-# -- errors ------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"collate_fn": lambda samples: [label for _, label in samples]}])
-def test_each_bad_batch_is_one_error_and_the_next_or_the_end_follows(loader: Maker, options: dict[str, Any]) -> None:
-    failing = Failing({0: KeyError("zero"), **{index: ValueError(index) for index in range(8, 14)}}, 14)
+@pytest.mark.parametrize(
+    "options", [{}, {"collate_fn": lambda samples: [label for _, label in samples]}]
+)
+def test_each_bad_batch_is_one_error_and_the_next_or_the_end_follows(
+    loader: Maker, options: dict[str, Any]
+) -> None:
+    failing = Failing(
+        {0: KeyError("zero"), **{index: ValueError(index) for index in range(8, 14)}},
+        14,
+    )
     given, errors = until_the_end(iter(loader(failing, 4, **options)))
     labels = given if options else [label for _, label in given]
     assert labels == [[4, 5, 6, 7]]
@@ -228,7 +278,9 @@ def test_an_error_of_collating_is_that_batchs(loader: Maker) -> None:
 
     given, errors = until_the_end(iter(loader(list(range(6)), 2, collate_fn=picky)))
     assert given == [[0, 1], [4, 5]]
-    assert [(type(error), str(error)) for error in errors] == [(ArithmeticError, "I don't like two")]
+    assert [(type(error), str(error)) for error in errors] == [
+        (ArithmeticError, "I don't like two")
+    ]
 
 
 def test_an_error_of_the_sampler_comes_in_the_place_of_its_batch(loader: Maker) -> None:
@@ -272,7 +324,10 @@ REFUSED: dict[str, dict[str, Any]] = {
     "no prefetching": {"num_workers": 2, "prefetch_factor": 0},
     "negative prefetching": {"num_workers": 2, "prefetch_factor": -1},
     "half prefetching": {"num_workers": 2, "prefetch_factor": 1.5},
-    "an unknown way to start": {"num_workers": 2, "multiprocessing_context": "teleport"},
+    "an unknown way to start": {
+        "num_workers": 2,
+        "multiprocessing_context": "teleport",
+    },
     "a number for a way to start": {"num_workers": 1, "multiprocessing_context": 42},
     "half a worker": {"num_workers": 1.5},
     "True workers": {"num_workers": True},
@@ -283,16 +338,22 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", REFUSED.values(), ids=REFUSED)
-def test_what_makes_no_sense_is_refused_at_construction(without_workers: Maker, options: dict[str, Any]) -> None:
+def test_what_makes_no_sense_is_refused_at_construction(
+    without_workers: Maker, options: dict[str, Any]
+) -> None:
     with pytest.raises((ValueError, TypeError)) as caught:
         without_workers.class_([1, 2, 3], **options)
-    assert any(name in str(caught.value) for name in (*options, "batch", "start_method"))
+    assert any(
+        name in str(caught.value) for name in (*options, "batch", "start_method")
+    )
 
 
-# -- randomness --------------------------------------------------------------------------------------------------
+# -- randomness ------------------------------------------------------------------------
 
 
-def test_the_seed_or_a_generator_says_the_order_whatever_the_number_of_workers(loader: Maker) -> None:
+def test_the_seed_or_a_generator_says_the_order_whatever_the_number_of_workers(
+    loader: Maker,
+) -> None:
     def orders(seed: int, **options: Any) -> list[Any]:
         loader.seed(seed)
         batches = loader(list(range(30)), 4, shuffle=True, **options)
@@ -301,12 +362,18 @@ def test_the_seed_or_a_generator_says_the_order_whatever_the_number_of_workers(l
     first, second = orders(4)
     assert first != second
     assert orders(4, num_workers=0) == [first, second]
-    assert orders(1, generator=loader.generator(1)) == orders(2, generator=loader.generator(1), num_workers=0)
-    assert orders(1, generator=loader.generator(2), num_workers=0) != orders(1, generator=loader.generator(1))
+    assert orders(1, generator=loader.generator(1)) == orders(
+        2, generator=loader.generator(1), num_workers=0
+    )
+    assert orders(1, generator=loader.generator(2), num_workers=0) != orders(
+        1, generator=loader.generator(1)
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"collate_fn": list}])
-def test_each_samples_randomness_is_its_own_for_any_number_of_workers(options: dict[str, Any]) -> None:
+def test_each_samples_randomness_is_its_own_for_any_number_of_workers(
+    options: dict[str, Any],
+) -> None:
     seen = []
     for workers in (0, 2):
         with makers("numpy", workers) as loader:
@@ -314,7 +381,12 @@ def test_each_samples_randomness_is_its_own_for_any_number_of_workers(options: d
             batches = loader(Random(draws="all"), 3, **options)
             seen.append([epoch(batches), epoch(batches)])
     assert seen[0] == seen[1]
-    rows = [row for one in seen[0] for batch in one for row in (batch if options else zip(*batch, strict=True))]
+    rows = [
+        row
+        for one in seen[0]
+        for batch in one
+        for row in (batch if options else zip(*batch, strict=True))
+    ]
     assert [len({row[place] for row in rows}) for place in (1, 2, 3)] == [40] * 3
 
 
@@ -329,7 +401,7 @@ def test_loaders_are_generic(kind: str) -> None:
                 assert epoch(batches) == [[1, 2], [3]]
 
 
-# -- worker and place -----------------------------------------------------------------------------------------------
+# -- worker and place ------------------------------------------------------------------
 
 
 class Where(Squares):
@@ -344,7 +416,9 @@ def pids(loader: Any) -> set[int]:
     return {pid for batch in loader for pid in plain(batch[0])}
 
 
-def test_workers_know_themselves_and_the_main_process_is_none(with_workers: Maker) -> None:
+def test_workers_know_themselves_and_the_main_process_is_none(
+    with_workers: Maker,
+) -> None:
     class Knows(Squares):
         mine = "left alone"
 
@@ -368,7 +442,9 @@ def test_workers_know_themselves_and_the_main_process_is_none(with_workers: Make
     assert dataset.mine == "left alone"
 
 
-def test_worker_init_fn_is_called_in_each_worker_with_its_number(with_workers: Maker, tmp_path: Path) -> None:
+def test_worker_init_fn_is_called_in_each_worker_with_its_number(
+    with_workers: Maker, tmp_path: Path
+) -> None:
     def note(worker: int) -> None:
         (tmp_path / f"{worker} {os.getpid()}").touch()
 
@@ -387,7 +463,9 @@ def test_without_workers_this_process_fetches(without_workers: Maker) -> None:
 
 
 @pytest.mark.parametrize("persistent", [None, True])
-def test_workers_stay_from_epoch_to_epoch(with_workers: Maker, persistent: bool | None) -> None:
+def test_workers_stay_from_epoch_to_epoch(
+    with_workers: Maker, persistent: bool | None
+) -> None:
     loader = with_workers(Where(), 2, persistent_workers=persistent)
     first = pids(loader)
     workers = loader.worker_pids
@@ -431,12 +509,13 @@ def test_a_dataset_that_changes_reaches_workers_with_the_next_epoch_unless_they_
     assert epoch(batches) == [[0, 0] if persistent else [7, 7]] * 2
 
 
-# -- ending ------------------------------------------------------------------------------------------------------
+# -- ending ----------------------------------------------------------------------------
 
 
 def test_a_closed_loader_says_so(loader: Maker) -> None:
     batches = loader(list(range(40)), 2)
-    one, other = iter(batches), iter(batches)
+    one = iter(batches)
+    other = iter(batches)
     next(one), next(other)
     batches.close()
     batches.close()
@@ -466,7 +545,9 @@ def test_an_iterator_that_is_kept_by_a_traceback_ends_with_it(kind: str) -> None
 
 
 class PassesOn:
-    """A sampler that passes on the keys of lists by ``yield from``, with keys of its own between them."""
+    """A sampler that passes on the keys of lists by ``yield from``, with keys of its
+    own between them.
+    """
 
     def __iter__(self):
         yield from [3, 1, 4]
@@ -485,5 +566,15 @@ def test_a_sampler_that_passes_on_lists_is_asked_for_what_lies_between_them(batc
     loader = mpiter.DataLoader(range(10), batch_size, sampler=sampler)
     for _ in range(2):
         sampler.has_ended = False
-        assert [key for batch in loader for key in batch.tolist()] == [3, 1, 4, 1, 5, 9, 2, 6, 5]
+        assert [key for batch in loader for key in batch.tolist()] == [
+            3,
+            1,
+            4,
+            1,
+            5,
+            9,
+            2,
+            6,
+            5,
+        ]
         assert sampler.has_ended

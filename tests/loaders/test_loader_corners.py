@@ -37,7 +37,8 @@ def test_a_sampler_that_draws_as_it_goes_resumes_and_changes_no_other_draws(work
         epoch = iter(loader)
         for _ in range(3):
             next(epoch)
-        state, rest = loader.state_dict(), listed(epoch)
+        state = loader.state_dict()
+        rest = listed(epoch)
     random.seed(99)
     untouched = random.random()
     random.seed(99)
@@ -68,14 +69,25 @@ def test_a_sampler_is_not_asked_far_ahead_at_once():
     ("options", "told"),
     [
         ({"dataset": []}, "the dataset gives nothing"),
-        ({"dataset": [1, 2], "batch_size": 3, "drop_last": True}, "fewer samples than a batch, which drop_last leaves"),
+        (
+            {"dataset": [1, 2], "batch_size": 3, "drop_last": True},
+            "fewer samples than a batch, which drop_last leaves",
+        ),
         ({"dataset": DATA, "sampler": []}, "the sampler gives nothing"),
-        ({"dataset": DATA, "sampler": iter([])}, r"the sampler is an iterator \(list_iterator\), which has come to"),
-        ({"dataset": (n for n in ())}, r"the dataset is an iterator \(generator\), which has come to its end; pass a"),
+        (
+            {"dataset": DATA, "sampler": iter([])},
+            r"the sampler is an iterator \(list_iterator\), which has come to",
+        ),
+        (
+            {"dataset": (n for n in ())},
+            r"the dataset is an iterator \(generator\), which has come to its end; pass a",
+        ),
     ],
     ids=["empty", "drop_last", "sampler", "iterator", "generator"],
 )
-def test_an_epoch_without_a_batch_is_warned_of_at_its_end(options: dict[str, Any], told: str) -> None:
+def test_an_epoch_without_a_batch_is_warned_of_at_its_end(
+    options: dict[str, Any], told: str
+) -> None:
     with pytest.warns(RuntimeWarning, match=f"no batch in an epoch: .*{told}"):
         assert list(DataLoader(**options)) == []
 
@@ -105,7 +117,9 @@ def test_a_stream_may_be_sharded_by_worker_init_fn():
 
     with DataLoader(Sharded(), 5, num_workers=2, worker_init_fn=shard) as loader:
         for _ in range(2):
-            assert sorted(number for batch in listed(loader) for number in batch) == list(range(40))
+            assert sorted(
+                number for batch in listed(loader) for number in batch
+            ) == list(range(40))
 
 
 def test_a_stream_may_say_that_it_shards_itself():
@@ -113,7 +127,12 @@ def test_a_stream_may_say_that_it_shards_itself():
         shards_itself = True
 
     with DataLoader(Said(), 20, num_workers=2) as loader:
-        assert listed(loader) == [list(range(20)), list(range(20)), list(range(20, 40)), list(range(20, 40))]
+        assert listed(loader) == [
+            list(range(20)),
+            list(range(20)),
+            list(range(20, 40)),
+            list(range(20, 40)),
+        ]
 
 
 def with_errors(epoch):
@@ -133,7 +152,8 @@ class Scratched:
 
     class _Reading:
         def __init__(self, scratches):
-            self.at, self.scratches = -1, scratches
+            self.at = -1
+            self.scratches = scratches
 
         def __iter__(self):
             return self
@@ -155,7 +175,9 @@ class Scratched:
 
 @pytest.mark.filterwarnings("ignore:the stream has no state:RuntimeWarning")
 @pytest.mark.parametrize(("workers", "scratches"), [(0, {6}), (2, {0, 1, 2, 3, 23})])
-def test_elements_that_fail_cost_the_batch_that_they_would_be_in_and_no_other(workers, scratches):
+def test_elements_that_fail_cost_the_batch_that_they_would_be_in_and_no_other(
+    workers, scratches
+):
     batches = [list(range(n, n + 4)) for n in range(0, 24, 4)]
     wanted = ["torn" if scratches & {*batch} else batch for batch in batches]
     with DataLoader(Scratched(scratches), 4, num_workers=workers) as loader:
@@ -179,7 +201,11 @@ def test_a_refused_state_stays_refused():
         for _ in range(2):
             with pytest.raises(StateError, match="other batches"):
                 iter(loader)
-    for other in (DataLoader(Sharded(), 4), DataLoader(DATA, 4), DataLoader(DATA, batch_sampler=[[1]])):
+    for other in (
+        DataLoader(Sharded(), 4),
+        DataLoader(DATA, 4),
+        DataLoader(DATA, batch_sampler=[[1]]),
+    ):
         with pytest.raises(StateError, match="kind"):
             other.load_state_dict(state)
 
@@ -223,7 +249,9 @@ def test_good_samples_that_came_one_by_one_are_not_asked_for_once_more() -> None
 @pytest.mark.parametrize("kind", [iter, lambda indices: dict.fromkeys(indices).keys()])
 def test_many_samples_in_any_iterable_are_asked_for_once(kind: Any) -> None:
     data = Together(kind)
-    with mpiter.batches(data, 4, n_processes=0, order_sampler=lambda order, at: np.array([4, 5, 6, 7])) as stream:
+    with mpiter.batches(
+        data, 4, n_processes=0, order_sampler=lambda order, at: np.array([4, 5, 6, 7])
+    ) as stream:
         assert next(stream).tolist() == [4, 5, 6, 7]
     assert data.asked == [4, 5, 6, 7]
 
@@ -255,7 +283,9 @@ def test_a_sampler_that_fails_while_a_state_is_loaded_is_told() -> None:
 
 
 def interrupted_at(line, epoch):
-    """Have Ctrl-C come at the given line of those that a loader runs in ``next(epoch)``; False if there are fewer."""
+    """Have Ctrl-C come at the given line of those that a loader runs in
+    ``next(epoch)``; False if there are fewer.
+    """
     left = line
 
     def traced(frame, event, argument):
@@ -280,8 +310,16 @@ def interrupted_at(line, epoch):
         sys.settrace(before)
 
 
-@pytest.mark.parametrize("how", [{"batch_size": 2, "sampler": range(12)}, {"batch_sampler": [[0, 1], [2, 3], [4, 5]]}])
-def test_ctrl_c_at_any_line_ends_no_epoch_and_loses_only_the_batch_that_was_on_its_way(how):
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"batch_size": 2, "sampler": range(12)},
+        {"batch_sampler": [[0, 1], [2, 3], [4, 5]]},
+    ],
+)
+def test_ctrl_c_at_any_line_ends_no_epoch_and_loses_only_the_batch_that_was_on_its_way(
+    how,
+):
     dataset = list(range(12))
     wanted = [batch.tolist() for batch in DataLoader(dataset, **how)]
     for line in itertools.count():

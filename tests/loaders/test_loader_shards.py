@@ -1,4 +1,6 @@
-"""Several trainers, one epoch, by loaders: each rank a loader of its own, here all in one process."""
+"""Several trainers, one epoch, by loaders: each rank a loader of its own, here all in
+one process.
+"""
 
 from __future__ import annotations
 
@@ -31,28 +33,42 @@ def make(kind):
 
 def of_ranks(make, size, batch_size=4, exact=False, **options):
     options = {"shuffle": True, "seed": 5} | options
-    return [make(DRAWING, batch_size, shard=Shard(rank, size, exact=exact), **options) for rank in range(size)]
+    return [
+        make(DRAWING, batch_size, shard=Shard(rank, size, exact=exact), **options)
+        for rank in range(size)
+    ]
 
 
 def rows(batch):
     return [
         list(pair)
         for pair in (
-            batch if isinstance(batch[0], list) else zip(*(np.asarray(one).tolist() for one in batch), strict=True)
+            batch
+            if isinstance(batch[0], list)
+            else zip(*(np.asarray(one).tolist() for one in batch), strict=True)
         )
     ]
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_all_ranks_together_visit_each_sample_once_and_as_often_each(make, way):
-    found = [[rows(batch) for batch in rank] for rank in of_ranks(make, 3, exact=True, **WAYS[way])]
-    assert Counter(key for rank in found for batch in rank for key, _ in batch) == Counter(range(LENGTH))
-    filled = [[rows(batch) for batch in rank] for rank in of_ranks(make, 3, **WAYS[way])]
+    found = [
+        [rows(batch) for batch in rank]
+        for rank in of_ranks(make, 3, exact=True, **WAYS[way])
+    ]
+    assert Counter(
+        key for rank in found for batch in rank for key, _ in batch
+    ) == Counter(range(LENGTH))
+    filled = [
+        [rows(batch) for batch in rank] for rank in of_ranks(make, 3, **WAYS[way])
+    ]
     assert len({tuple(map(len, rank)) for rank in filled}) == 1
     for rank in of_ranks(make, 4, drop_last=True):
         assert sum(1 for _ in rank) == len(rank)
     first = of_ranks(make, 2)[0]
-    assert [rows(batch) for batch in first] != [rows(batch) for batch in first], "another order in each epoch"
+    assert [rows(batch) for batch in first] != [rows(batch) for batch in first], (
+        "another order in each epoch"
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -69,7 +85,9 @@ def test_a_state_is_one_and_the_same_on_every_rank(make, way):
 @pytest.mark.parametrize(("way", "workers"), [("by rows", 1), ("whole", 0)])
 def test_four_ranks_then_three_then_two_give_each_sample_once(make, way, workers):
     def sitting(size, batch_size, steps, state):
-        loaders = of_ranks(make, size, batch_size, exact=True, num_workers=workers, **WAYS[way])
+        loaders = of_ranks(
+            make, size, batch_size, exact=True, num_workers=workers, **WAYS[way]
+        )
         found = []
         for loader in loaders:
             if state is not None:
@@ -77,7 +95,12 @@ def test_four_ranks_then_three_then_two_give_each_sample_once(make, way, workers
         epochs = list(map(iter, loaders))
         for _ in range(steps):
             for epoch in epochs:
-                found += [row for batch in [next(epoch, None)] if batch is not None for row in rows(batch)]
+                found += [
+                    row
+                    for batch in [next(epoch, None)]
+                    if batch is not None
+                    for row in rows(batch)
+                ]
         state = loaders[0].state_dict()
         for loader in loaders:
             loader.close()
@@ -89,7 +112,9 @@ def test_four_ranks_then_three_then_two_give_each_sample_once(make, way, workers
     found = dict([*first, *second, *third])
     assert len(first) + len(second) + len(third) == len(found) == LENGTH
     (alone,) = of_ranks(make, 1, LENGTH)
-    assert found == dict(rows(next(iter(alone)))), "drawn as in a run without interruption"
+    assert found == dict(rows(next(iter(alone)))), (
+        "drawn as in a run without interruption"
+    )
 
 
 def test_what_is_left_after_a_resume_is_counted(make):
@@ -110,7 +135,9 @@ def test_what_is_left_after_a_resume_is_counted(make):
 def test_a_place_beyond_the_epoch_is_refused(make):
     loader = of_ranks(make, 2)[0]
     next(iter(loader))
-    with pytest.raises(StateError, match=f"'position' is {LENGTH + 1}, not within 0 … {LENGTH}"):
+    with pytest.raises(
+        StateError, match=f"'position' is {LENGTH + 1}, not within 0 … {LENGTH}"
+    ):
         loader.load_state_dict({**loader.state_dict(), "position": LENGTH + 1})
 
 
@@ -125,7 +152,9 @@ class Broken(Random):
 
 def test_a_rest_of_an_epoch_may_be_skipped_whole(make):
     def loader(size, batch_size):
-        return make(Broken(LENGTH, "rng"), batch_size, shard=Shard(0, size), on_error="skip")
+        return make(
+            Broken(LENGTH, "rng"), batch_size, shard=Shard(0, size), on_error="skip"
+        )
 
     before = loader(2, LENGTH // 2)
     next(iter(before))
@@ -144,7 +173,9 @@ def test_a_rank_is_asked_for_when_an_epoch_begins(make, monkeypatch):
 
 
 def test_what_draws_by_itself_is_refused(make):
-    with pytest.raises(OptionError, match="shard goes without sampler, batch_sampler and generator"):
+    with pytest.raises(
+        OptionError, match="shard goes without sampler, batch_sampler and generator"
+    ):
         make(DRAWING, 4, sampler=[1, 2], shard=(0, 2))
     with pytest.raises(OptionError, match="shard needs a dataset with"):
         DataLoader((number for number in range(4)), 4, shard=(0, 2))
@@ -152,5 +183,8 @@ def test_what_draws_by_itself_is_refused(make):
 
 @pytest.mark.torch
 def test_a_seed_without_ranks_is_torchs_generators_affair():
-    with pytest.raises(OptionError, match=r"goes with shard=.*pass generator=torch.Generator\(\).manual_seed\(3\)"):
+    with pytest.raises(
+        OptionError,
+        match=r"goes with shard=.*pass generator=torch.Generator\(\).manual_seed\(3\)",
+    ):
         loader_class("torch")(DRAWING, 4, seed=3)

@@ -1,4 +1,6 @@
-"""Both loaders leave out samples that fail, wherever batches are made: each is counted, listed and bounded."""
+"""Both loaders leave out samples that fail, wherever batches are made: each is counted,
+listed and bounded.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,13 @@ from loader_kinds import Maker, epoch, flat, makers, some, until_the_end
 
 import mpiter
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
+# More workers than cores.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
-LENGTH, BATCH = 14, 4
-BROKEN = (1, 6, 8, 9, 10, 11)  # the third batch in sequence is gone
+LENGTH = 14
+BATCH = 4
+# The third batch in sequence is gone.
+BROKEN = (1, 6, 8, 9, 10, 11)
 GOOD = [[0, 2, 3], [4, 5, 7], [12, 13]]
 
 
@@ -96,7 +101,11 @@ class Drawing(Files):
     """Random samples, which depend on nothing but their place."""
 
     def __getitem__(self, index: int) -> Any:
-        return super().__getitem__(index), mpiter.get_rng().integers(1 << 30), np.random.randint(1 << 30)
+        return (
+            super().__getitem__(index),
+            mpiter.get_rng().integers(1 << 30),
+            np.random.randint(1 << 30),
+        )
 
 
 class Fatal(Files):
@@ -123,11 +132,18 @@ WAYS: dict[str, Any] = {
     "collate_fn": lambda: (Files(), {"collate_fn": as_list}),
     "__getitems__": lambda: (AtOnce(), {}),
     "sampler": lambda: (Files(), {"sampler": range(LENGTH)}),
-    "batch_sampler": lambda: (Files(), {"batch_sampler": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13]]}),
+    "batch_sampler": lambda: (
+        Files(),
+        {"batch_sampler": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13]]},
+    ),
 }
 each_way = pytest.mark.parametrize(
     ("loader", "way"),
-    [*((0, way) for way in WAYS.values()), (2, WAYS["rows"]), (2, WAYS["__getitems__"])],
+    [
+        *((0, way) for way in WAYS.values()),
+        (2, WAYS["rows"]),
+        (2, WAYS["__getitems__"]),
+    ],
     indirect=["loader"],
     ids={way: name for name, way in WAYS.items()}.get,
 )
@@ -140,15 +156,21 @@ def test_what_fails_is_left_out_counted_and_listed(loader: Maker, way: Any) -> N
     assert epoch(batches) == GOOD
     stats = batches.stats()
     assert (stats.skipped, stats.samples, stats.batches) == (len(BROKEN), 8, 3)
-    assert stats.skips == tuple((index, f"OSError: file {index} is broken") for index in BROKEN)
+    assert stats.skips == tuple(
+        (index, f"OSError: file {index} is broken") for index in BROKEN
+    )
     assert epoch(batches) == GOOD
     assert batches.stats().skipped == 2 * len(BROKEN)
 
 
 @each_way
-def test_more_than_the_most_are_an_error_in_the_batchs_place(loader: Maker, way: Any) -> None:
+def test_more_than_the_most_are_an_error_in_the_batchs_place(
+    loader: Maker, way: Any
+) -> None:
     dataset, options = way()
-    given, errors = until_the_end(iter(loader(dataset, BATCH, on_error=mpiter.Skip(most=4), **options)))
+    given, errors = until_the_end(
+        iter(loader(dataset, BATCH, on_error=mpiter.Skip(most=4), **options))
+    )
     assert given == GOOD
     assert [type(error) for error in errors] == [mpiter.SampleError]
     assert "Skip(most=4): more samples have failed" in str(errors[0])
@@ -157,21 +179,27 @@ def test_more_than_the_most_are_an_error_in_the_batchs_place(loader: Maker, way:
 
 def rounds_of_a_loader(kind: str, most: int) -> Iterator[Any]:
     with makers(kind, 2) as loader:
-        batches = loader(Files(), BATCH, on_error=mpiter.Skip(most=most), persistent_workers=False)
+        batches = loader(
+            Files(), BATCH, on_error=mpiter.Skip(most=most), persistent_workers=False
+        )
         while True:
             yield until_the_end(iter(batches))[1], batches.stats()
 
 
 def rounds_of_an_iterator(_: str, most: int) -> Iterator[Any]:
     on_error = mpiter.Skip(most=most)
-    with mpiter.MultiprocessIterator(Files(), BATCH, False, False, n_processes=2, on_error=on_error) as it:
+    with mpiter.MultiprocessIterator(
+        Files(), BATCH, False, False, n_processes=2, on_error=on_error
+    ) as it:
         while True:
             yield until_the_end(it)[1], it.stats()
             it.reset()
 
 
 @pytest.mark.parametrize("again", [rounds_of_a_loader, rounds_of_an_iterator])
-def test_the_most_and_the_count_are_of_all_epochs_with_and_without_workers(kind: str, again: Any) -> None:
+def test_the_most_and_the_count_are_of_all_epochs_with_and_without_workers(
+    kind: str, again: Any
+) -> None:
     rounds = again(kind, 2 * len(BROKEN))
     for number in (1, 2):
         errors, stats = next(rounds)
@@ -189,7 +217,9 @@ def test_the_most_and_the_count_are_of_all_epochs_with_and_without_workers(kind:
 def test_an_epoch_of_which_nothing_is_left_is_an_error(loader: Maker, way: Any) -> None:
     dataset, options = way()
     dataset.broken = range(LENGTH)
-    given, errors = until_the_end(iter(loader(dataset, BATCH, on_error="skip", **options)))
+    given, errors = until_the_end(
+        iter(loader(dataset, BATCH, on_error="skip", **options))
+    )
     assert not given
     assert [type(error) for error in errors] == [mpiter.SampleError]
     assert "left out a whole epoch" in str(errors[0])
@@ -197,27 +227,42 @@ def test_an_epoch_of_which_nothing_is_left_is_an_error(loader: Maker, way: Any) 
 
 @pytest.mark.parametrize("loader", [0], indirect=True)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_state_resumes_exactly_with_what_was_left_out(loader: Maker, way: Any) -> None:
+def test_a_state_resumes_exactly_with_what_was_left_out(
+    loader: Maker, way: Any
+) -> None:
     dataset, options = way()
     for at in range(len(GOOD)):
         under_way = iter(batches := loader(dataset, BATCH, on_error="skip", **options))
         assert some(under_way, at) == GOOD[:at]
         state = json.loads(json.dumps(batches.state_dict()))
         each = 1 if "batch_sampler" in options else BATCH
-        assert state["position"] == at * each  # the one that is gone comes after the second
+        # The one that is gone comes after the second.
+        assert state["position"] == at * each
         other = loader(way()[0], BATCH, on_error="skip", **options)
         other.load_state_dict(state)
         assert epoch(other) == GOOD[at:]
 
 
-@pytest.mark.parametrize(("loader", "options"), [(0, {}), (2, {}), (0, {"collate_fn": as_list})], indirect=["loader"])
-def test_the_others_are_what_they_would_have_been(loader: Maker, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("loader", "options"),
+    [(0, {}), (2, {}), (0, {"collate_fn": as_list})],
+    indirect=["loader"],
+)
+def test_the_others_are_what_they_would_have_been(
+    loader: Maker, options: dict[str, Any]
+) -> None:
     found = []
     for broken in (BROKEN, ()):
         loader.seed(1)
         options = options if loader.kind == "torch" else {"seed": 3, **options}
         batches = epoch(loader(Drawing(broken), BATCH, on_error="skip", **options))
-        rows = [row for batch in batches for row in (batch if options.get("collate_fn") else zip(*batch, strict=True))]
+        rows = [
+            row
+            for batch in batches
+            for row in (
+                batch if options.get("collate_fn") else zip(*batch, strict=True)
+            )
+        ]
         found.append({tuple(row) for row in rows if row[0] not in BROKEN})
     assert found[0] == found[1]
     assert len(found[0]) == LENGTH - len(BROKEN)
@@ -231,7 +276,9 @@ def test_a_collate_fn_that_fails_is_no_sample_to_be_left_out(loader: Maker) -> N
     assert batches.stats().skipped == len(BROKEN)
 
 
-def test_whatever_container_the_dataset_makes_reaches_the_collate_fn_as_it_is(loader: Maker) -> None:
+def test_whatever_container_the_dataset_makes_reaches_the_collate_fn_as_it_is(
+    loader: Maker,
+) -> None:
     def doubled(columns: dict[str, list[int]]) -> list[int]:
         return [x - y for x, y in zip(columns["x"], columns["y"], strict=True)]
 
@@ -243,9 +290,13 @@ def test_whatever_container_the_dataset_makes_reaches_the_collate_fn_as_it_is(lo
 
 
 @pytest.mark.parametrize(
-    ("loader", "dataset"), [(2, Ending()), (2, EndingAtOnce()), (2, Nesting())], indirect=["loader"]
+    ("loader", "dataset"),
+    [(2, Ending()), (2, EndingAtOnce()), (2, Nesting())],
+    indirect=["loader"],
 )
-def test_a_sample_that_fails_in_an_odd_way_is_left_out_alone(loader: Maker, dataset: Files) -> None:
+def test_a_sample_that_fails_in_an_odd_way_is_left_out_alone(
+    loader: Maker, dataset: Files
+) -> None:
     for options in ({}, {"collate_fn": as_list}):
         batches = loader(dataset, BATCH, on_error="skip", **options)
         assert epoch(batches) == GOOD
@@ -262,12 +313,15 @@ def test_ctrl_c_is_no_samples_failure(kind: str, options: dict[str, Any]) -> Non
         assert epoch(under_way) == GOOD[1:]
 
 
-@pytest.mark.parametrize("way", [{}, {"collate_fn": as_list}], ids=["rows", "collate_fn"])
+@pytest.mark.parametrize(
+    "way", [{}, {"collate_fn": as_list}], ids=["rows", "collate_fn"]
+)
 def test_what_ends_its_worker_twice_is_left_out(kind: str, way: dict[str, Any]) -> None:
     with makers(kind, 2) as loader:
         batches = loader(Fatal((6,)), BATCH, on_error="skip", **way)
         found = flat(epoch(batches))
-    left_out = {4, 5, 6, 7} if way else {6}  # a batch that is made as a whole is in hand as a whole
+    # A batch that is made as a whole is in hand as a whole.
+    left_out = {4, 5, 6, 7} if way else {6}
     assert found == [index for index in range(LENGTH) if index not in left_out]
     assert batches.stats().skipped == 1
 
@@ -284,7 +338,10 @@ def test_what_is_only_iterable_is_refused_by_type_and_remedy(kind: str) -> None:
         stream = type("Stream", (Stream, data.IterableDataset), {})()
     with makers(kind, 0) as loader:
         for on_error in ("skip", mpiter.Skip(most=3)):
-            with pytest.raises(mpiter.OptionError, match=r"Stream is read as a stream.*have its __iter__ catch"):
+            with pytest.raises(
+                mpiter.OptionError,
+                match=r"Stream is read as a stream.*have its __iter__ catch",
+            ):
                 loader(stream, BATCH, on_error=on_error)
         with pytest.raises(mpiter.OptionError, match="use 'raise', 'skip' or Skip"):
             loader(Files(), BATCH, on_error="ignore")

@@ -1,4 +1,6 @@
-"""Both loaders' states: whenever one is saved, another loader goes on from there as if nothing had happened."""
+"""Both loaders' states: whenever one is saved, another loader goes on from there as if
+nothing had happened.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ import mpiter
 # More workers than cores: torch's remark.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
-LENGTH, BATCHES = 23, 6  # of 4 samples, the last one of 3
+# Of 4 samples, the last one of 3.
+LENGTH = 23
+BATCHES = 6
 
 
 class Picks:
@@ -78,7 +82,9 @@ def shuffled(loader: Maker, seed: int, **options: Any) -> Any:
 
 
 def by_generator(loader: Maker, seed: int, **options: Any) -> Any:
-    return loader(Random(LENGTH), 4, shuffle=True, generator=loader.generator(seed), **options)
+    return loader(
+        Random(LENGTH), 4, shuffle=True, generator=loader.generator(seed), **options
+    )
 
 
 def in_one(loader: Maker, seed: int, **options: Any) -> Any:
@@ -103,9 +109,11 @@ def sampled_in_batches(loader: Maker, seed: int, **options: Any) -> Any:
     return loader(list(range(LENGTH)), batch_sampler=PicksBatches(seed), **options)
 
 
-SELF_CONTAINED = (by_generator, sampled, sampled_in_batches)  # also in the epochs after the one that was saved
+# Also in the epochs after the one that was saved.
+SELF_CONTAINED = (by_generator, sampled, sampled_in_batches)
 WAYS = (shuffled, in_one, one_by_one, sampled_by_module, *SELF_CONTAINED)
-in_any_state = pytest.mark.parametrize("loader", [0], indirect=True)  # no worker knows of states
+# No worker knows of states.
+in_any_state = pytest.mark.parametrize("loader", [0], indirect=True)
 Way = Callable[..., Any]
 
 
@@ -114,15 +122,22 @@ def saved(batches: Any) -> Any:
     return json.loads(json.dumps(batches.state_dict()))
 
 
-# -- going on ----------------------------------------------------------------------------------------------------
+# -- going on --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("loader", "way", "handed_out"),
-    [*((0, way, 3) for way in WAYS), (0, shuffled, 0), (0, sampled, BATCHES), (2, shuffled, 3)],
+    [
+        *((0, way, 3) for way in WAYS),
+        (0, shuffled, 0),
+        (0, sampled, BATCHES),
+        (2, shuffled, 3),
+    ],
     indirect=["loader"],
 )
-def test_another_loader_gives_the_rest(loader: Maker, way: Way, handed_out: int) -> None:
+def test_another_loader_gives_the_rest(
+    loader: Maker, way: Way, handed_out: int
+) -> None:
     batches = way(loader, 1)
     under_way = iter(batches)
     some(under_way, handed_out)
@@ -142,7 +157,9 @@ def test_another_loader_gives_the_rest(loader: Maker, way: Way, handed_out: int)
     [*((0, way, 1) for way in WAYS), (0, sampled, 2), (2, shuffled, 1)],
     indirect=["loader"],
 )
-def test_another_loader_gives_the_next_epoch(loader: Maker, way: Way, epochs: int) -> None:
+def test_another_loader_gives_the_next_epoch(
+    loader: Maker, way: Way, epochs: int
+) -> None:
     batches = way(loader, 1)
     for _ in range(epochs):
         epoch(batches)
@@ -158,7 +175,8 @@ def test_another_loader_gives_the_next_epoch(loader: Maker, way: Way, epochs: in
 @pytest.mark.parametrize("way", [shuffled, sampled_in_batches])
 def test_an_epoch_may_be_interrupted_again_and_again(loader: Maker, way: Way) -> None:
     expected = epoch(way(loader, 1))
-    batches, given = way(loader, 1), []
+    batches = way(loader, 1)
+    given = []
     for seed in range(2, 2 + BATCHES):
         given += some(iter(batches), 1)
         state = saved(batches)
@@ -195,7 +213,9 @@ def test_saving_and_resuming_leave_the_callers_generators_alone(loader: Maker) -
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
-def test_a_sampler_that_draws_as_it_goes_goes_on_with_the_generator_that_the_user_has_restored(loader: Maker) -> None:
+def test_a_sampler_that_draws_as_it_goes_goes_on_with_the_generator_that_the_user_has_restored(
+    loader: Maker,
+) -> None:
     class PicksLate(Picks):
         def __iter__(self) -> Iterator[int]:
             for _ in range(LENGTH):
@@ -205,7 +225,8 @@ def test_a_sampler_that_draws_as_it_goes_goes_on_with_the_generator_that_the_use
     batches = loader(list(range(LENGTH)), 4, sampler=PicksLate(0))
     under_way = iter(batches)
     some(under_way, 2)
-    state, users = saved(batches), random.getstate()
+    state = saved(batches)
+    users = random.getstate()
     rest = epoch(under_way)
     random.seed(2)
     other = loader(list(range(LENGTH)), 4, sampler=PicksLate(0))
@@ -215,10 +236,13 @@ def test_a_sampler_that_draws_as_it_goes_goes_on_with_the_generator_that_the_use
 
 
 @in_any_state
-def test_restored_global_generators_continue_the_epochs_as_without_a_break(loader: Maker) -> None:
+def test_restored_global_generators_continue_the_epochs_as_without_a_break(
+    loader: Maker,
+) -> None:
     batches = loader(list(range(LENGTH)), 4, sampler=PicksByNumpy(1))
     epoch(batches)
-    state, users = saved(batches), loader.globals()
+    state = saved(batches)
+    users = loader.globals()
     expected = [epoch(batches), np.random.random(), epoch(batches)]
     loader.seed(2)
     other = loader(list(range(LENGTH)), 4, sampler=PicksByNumpy(2))
@@ -236,7 +260,7 @@ def test_a_copy_is_a_loader_at_the_same_place(loader: Maker) -> None:
         assert epoch(one) == epoch(other) == epoch(under_way)
 
 
-# -- what it costs -----------------------------------------------------------------------------------------------
+# -- what it costs ---------------------------------------------------------------------
 
 
 class Noted(Squares):
@@ -256,8 +280,12 @@ class Noted(Squares):
 
 
 @in_any_state
-@pytest.mark.parametrize("options", [{}, {"sampler": range(LENGTH)}, {"collate_fn": list}])
-def test_what_was_handed_out_is_not_loaded_again(loader: Maker, options: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"sampler": range(LENGTH)}, {"collate_fn": list}]
+)
+def test_what_was_handed_out_is_not_loaded_again(
+    loader: Maker, options: dict[str, Any], tmp_path: Path
+) -> None:
     batches = loader(list(range(LENGTH)), 4, **options)
     some(iter(batches), 3)
     dataset = Noted(tmp_path)
@@ -267,7 +295,7 @@ def test_what_was_handed_out_is_not_loaded_again(loader: Maker, options: dict[st
     assert dataset.asked_for == set(range(12, LENGTH))
 
 
-# -- what doesn't fit --------------------------------------------------------------------------------------------
+# -- what doesn't fit ------------------------------------------------------------------
 
 
 class Unrepeatable(Picks):
@@ -290,20 +318,29 @@ def test_a_sampler_that_doesnt_repeat_itself_is_found_out(loader: Maker) -> None
     other.load_state_dict(state)
     with pytest.raises(mpiter.StateError, match="sampler gives other batches"):
         iter(other)
-    other.load_state_dict(saved(loader(Everything(), 4, sampler=Unrepeatable(0))))  # of the beginning
+    # Of the beginning
+    other.load_state_dict(saved(loader(Everything(), 4, sampler=Unrepeatable(0))))
     assert len(epoch(other)) == BATCHES
 
 
 @in_any_state
-@pytest.mark.parametrize(("size", "other", "drop_last"), [(4, 3, False), (2, 23, True), (4, 9, True)])
-def test_a_state_goes_on_in_batches_of_another_size(loader: Maker, size: int, other: int, drop_last: bool) -> None:
-    """A place of a map is a number of samples: those that are left come, in their order, and no other."""
+@pytest.mark.parametrize(
+    ("size", "other", "drop_last"), [(4, 3, False), (2, 23, True), (4, 9, True)]
+)
+def test_a_state_goes_on_in_batches_of_another_size(
+    loader: Maker, size: int, other: int, drop_last: bool
+) -> None:
+    """A place of a map is a number of samples: those that are left come, in their
+    order, and no other.
+    """
 
     def made(batch_size: int) -> Any:
         options = {"drop_last": drop_last, "generator": loader.generator(5)}
         return loader(list(range(LENGTH)), batch_size, shuffle=True, **options)
 
-    order = loader(list(range(LENGTH)), LENGTH, shuffle=True, generator=loader.generator(5))
+    order = loader(
+        list(range(LENGTH)), LENGTH, shuffle=True, generator=loader.generator(5)
+    )
     orders = [flat(epoch(order)) for _ in range(2)]
     first = made(size)
     for expected in orders:
@@ -312,17 +349,23 @@ def test_a_state_goes_on_in_batches_of_another_size(loader: Maker, size: int, ot
             seen += plain(batch)
             second = made(other)
             second.load_state_dict(saved(first))
-            left = [] if number == len(first) else expected[len(seen) :]  # an epoch that is over is that in any size
+            # An epoch that is over is that in any size.
+            left = [] if number == len(first) else expected[len(seen) :]
             coming = iter(second)
-            announced, found = len(coming), list(coming)
-            assert flat(map(plain, found)) == (left[: len(left) // other * other] if drop_last else left)
+            announced = len(coming)
+            found = list(coming)
+            assert flat(map(plain, found)) == (
+                left[: len(left) // other * other] if drop_last else left
+            )
             assert announced == len(found)
             assert second.is_new_epoch or not found
 
 
 @in_any_state
 @pytest.mark.parametrize("taken", [1, 2, 3, 4])
-def test_keys_of_several_types_are_the_same_keys_however_they_are_drawn(loader: Maker, taken: int) -> None:
+def test_keys_of_several_types_are_the_same_keys_however_they_are_drawn(
+    loader: Maker, taken: int
+) -> None:
     keys = [1, 2, "three", 4, np.int64(5), 1 << 70, 7, "eight", 9, 10]
 
     class ByKey:

@@ -22,19 +22,46 @@ def test_ragged_rows_arrive_as_a_list_of_writable_arrays(workers):
 
 
 ROWS = [np.arange(length) for length in (2, 3, 2, 2)]
-UNEVEN = {  # samples, and what is said of them
-    "arrays": (ROWS, r"uneven: ndarray \(2,\) of int64 in its row 0, ndarray \(3,\) of int64 in row 1.*ragged='list'"),
+# Samples, and what is said of them.
+UNEVEN = {
+    "arrays": (
+        ROWS,
+        r"uneven: ndarray \(2,\) of int64 in its row 0, ndarray \(3,\) of int64 in row 1.*ragged='list'",
+    ),
     "in a tuple": ([(row, 0) for row in ROWS], r"at \[0\]: ndarray \(2,\)"),
-    "in a dict": ([{"x": {"y": row}} for row in ROWS], r"at \['x'\]\['y'\]: ndarray \(2,\)"),
-    "None": ([1, 2, None, 3], "2 in its row 0, None in row 1|None in its row 0, 3 in row 1|None in row 2"),
-    "numbers": ([np.zeros(1), np.zeros(())] * 2, r"uneven: ndarray \(1,\) of float64 in its row 0, ndarray \(\) of"),
-    "lists": ([[1, 2], [3], [4], [5]], r"uneven: list of 2 in its row 0, list of 1 in row 1.*ragged='list' or 'pad'"),
-    "lists in a dict": ([{"ids": [1] * n} for n in (2, 1, 2, 2)], r"at \['ids'\]: list of 2 in its row 0, list of 1"),
-    "dtypes": ([np.zeros(2, "f4"), np.zeros(2)] * 2, "of float32 in its row 0, .* of float64 in row 1"),
+    "in a dict": (
+        [{"x": {"y": row}} for row in ROWS],
+        r"at \['x'\]\['y'\]: ndarray \(2,\)",
+    ),
+    "None": (
+        [1, 2, None, 3],
+        "2 in its row 0, None in row 1|None in its row 0, 3 in row 1|None in row 2",
+    ),
+    "numbers": (
+        [np.zeros(1), np.zeros(())] * 2,
+        r"uneven: ndarray \(1,\) of float64 in its row 0, ndarray \(\) of",
+    ),
+    "lists": (
+        [[1, 2], [3], [4], [5]],
+        r"uneven: list of 2 in its row 0, list of 1 in row 1.*ragged='list' or 'pad'",
+    ),
+    "lists in a dict": (
+        [{"ids": [1] * n} for n in (2, 1, 2, 2)],
+        r"at \['ids'\]: list of 2 in its row 0, list of 1",
+    ),
+    "dtypes": (
+        [np.zeros(2, "f4"), np.zeros(2)] * 2,
+        "of float32 in its row 0, .* of float64 in row 1",
+    ),
 }
-WAYS = {  # in the dataset's order, or in this one
+# In the dataset's order, or in this one.
+WAYS = {
     "batches": lambda data, workers, order=None, **options: mpiter.batches(
-        data, 4, n_processes=workers, order_sampler=lambda *_: np.array(order or range(len(data))), **options
+        data,
+        4,
+        n_processes=workers,
+        order_sampler=lambda *_: np.array(order or range(len(data))),
+        **options,
     ),
     "loader": lambda data, workers, order=None, **options: mpiter.DataLoader(
         data, 4, num_workers=workers, sampler=order, **options
@@ -54,12 +81,20 @@ every_way = pytest.mark.parametrize(
     ("way", "workers", "data", "says"),
     [
         *((WAYS["loader"], 0, *uneven) for uneven in UNEVEN.values()),
-        *((way, workers, *UNEVEN["arrays"]) for way, workers in ((WAYS["batches"], 0), (WAYS["sampler"], 1))),
+        *(
+            (way, workers, *UNEVEN["arrays"])
+            for way, workers in ((WAYS["batches"], 0), (WAYS["sampler"], 1))
+        ),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_samples_that_fit_no_array_are_refused_by_place_and_shape(way, workers, data, says):
-    with way(mpiter.Packed(data), workers) as batches, pytest.raises(mpiter.errors.UnevenSamples, match=says):
+def test_samples_that_fit_no_array_are_refused_by_place_and_shape(
+    way, workers, data, says
+):
+    with (
+        way(mpiter.Packed(data), workers) as batches,
+        pytest.raises(mpiter.errors.UnevenSamples, match=says),
+    ):
         list(batches)
 
 
@@ -68,8 +103,12 @@ def test_samples_that_fit_no_array_are_refused_by_place_and_shape(way, workers, 
     [*((way, 0, "process") for way in WAYS.values()), (WAYS["loader"], 1, "thread")],
 )
 def test_the_samples_that_do_not_fit_are_named_by_their_index(way, workers, backend):
-    rows, order = [np.zeros(2)] * 6 + [np.zeros(3)] + [np.zeros(2)], [7, 6, 5, 4, 3, 2, 1, 0]
-    with way(rows, workers, order, backend=backend) as batches, pytest.raises(mpiter.errors.UnevenSamples) as raised:
+    rows = [np.zeros(2)] * 6 + [np.zeros(3)] + [np.zeros(2)]
+    order = [7, 6, 5, 4, 3, 2, 1, 0]
+    with (
+        way(rows, workers, order, backend=backend) as batches,
+        pytest.raises(mpiter.errors.UnevenSamples) as raised,
+    ):
         list(batches)
     notes = "\n".join(raised.value.__notes__)
     assert "sample 7 in row 0; dataset[7] repeats it" in notes
@@ -88,9 +127,17 @@ def refuses(samples):
 
 @pytest.mark.parametrize(("workers", "backend"), [(0, "process"), (1, "process")])
 def test_an_error_of_a_collate_function_names_the_samples(workers, backend):
-    made = functools.partial(mpiter.DataLoader, range(9), num_workers=workers, collate_fn=refuses, backend=backend)
+    made = functools.partial(
+        mpiter.DataLoader,
+        range(9),
+        num_workers=workers,
+        collate_fn=refuses,
+        backend=backend,
+    )
     assert "[dataset[i] for i in [8, 3, 5]]" in notes_of(made(3, sampler=[8, 3, 5]))
-    assert "sample 8 in row 0; dataset[8] repeats it" in notes_of(made(None, sampler=[8]))
+    assert "sample 8 in row 0; dataset[8] repeats it" in notes_of(
+        made(None, sampler=[8])
+    )
 
 
 @every_way
@@ -109,13 +156,18 @@ TOKENS = [[1, 2], [3], [], [4, 5], [6, 7, 8]]
 
 
 @every_way
-@pytest.mark.parametrize("within", [lambda ids: ids, lambda ids: {"ids": ids}], ids=["alone", "in a dict"])
+@pytest.mark.parametrize(
+    "within", [lambda ids: ids, lambda ids: {"ids": ids}], ids=["alone", "in a dict"]
+)
 def test_lists_are_lists_or_padded_in_each_batch_alike(way, workers, within):
     data = [within(ids) for ids in TOKENS]
 
     def found(ragged):
         with way(data, workers, ragged=ragged) as batches:
-            return [batch if isinstance(batch, (list, np.ndarray)) else batch["ids"] for batch in batches]
+            return [
+                batch if isinstance(batch, (list, np.ndarray)) else batch["ids"]
+                for batch in batches
+            ]
 
     kept = [TOKENS[:4], TOKENS[4:]] if way is not WAYS["sampler"] else [TOKENS[:4]]
     assert found("list") == kept
@@ -127,7 +179,9 @@ def test_lists_are_lists_or_padded_in_each_batch_alike(way, workers, within):
 
 def test_long_lists_and_huge_integers():
     options = {"n_processes": 0, "shuffle": False, "ragged": "pad"}
-    assert next(mpiter.batches([[1] * 300, [2] * 290], 2, **options)).sum(axis=1).tolist() == [300, 580]
+    assert next(mpiter.batches([[1] * 300, [2] * 290], 2, **options)).sum(
+        axis=1
+    ).tolist() == [300, 580]
     for lists in ([[1 << 70], [1, 2]], [["a"], ["b", "c"]]):
         assert next(mpiter.batches(lists, 2, **options)) == lists
 
@@ -135,9 +189,15 @@ def test_long_lists_and_huge_integers():
 @pytest.mark.parametrize("ragged", ["list", "pad"])
 def test_lists_that_hold_arrays_or_several_types_are_structure(ragged):
     rows = [[np.ones(2), np.zeros(2)], [np.ones(2), np.zeros(2)]]
-    first, second = next(mpiter.batches(rows, 2, n_processes=0, shuffle=False, ragged=ragged))
+    first, second = next(
+        mpiter.batches(rows, 2, n_processes=0, shuffle=False, ragged=ragged)
+    )
     assert (first.tolist(), second.tolist()) == ([[1, 1]] * 2, [[0, 0]] * 2)
-    numbers, names = next(mpiter.batches([[1, "a"], [2, "b"]], 2, n_processes=0, shuffle=False, ragged=ragged))
+    numbers, names = next(
+        mpiter.batches(
+            [[1, "a"], [2, "b"]], 2, n_processes=0, shuffle=False, ragged=ragged
+        )
+    )
     assert (numbers.tolist(), names) == ([1, 2], ["a", "b"])
 
 
@@ -154,13 +214,28 @@ UNPADDED = {
 @pytest.mark.parametrize("ragged", ["raise", "pad"])
 def test_a_batch_that_cannot_be_padded_is_refused_and_not_told_to_be(data, ragged):
     options = {"n_processes": 0, "shuffle": False}
-    with pytest.raises(mpiter.errors.UnevenSamples, match="Pass ragged='list', a collate_fn"):
+    with pytest.raises(
+        mpiter.errors.UnevenSamples, match="Pass ragged='list', a collate_fn"
+    ):
         list(mpiter.batches(mpiter.Packed(data * 2), 4, ragged=ragged, **options))
-    assert len(list(mpiter.batches(mpiter.Packed(data * 2), 4, ragged="list", **options))) == 1
+    assert (
+        len(list(mpiter.batches(mpiter.Packed(data * 2), 4, ragged="list", **options)))
+        == 1
+    )
 
 
 @pytest.mark.torch
 def test_tensors_are_padded_to_a_tensor():
-    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
-    batch = next(mpiter.batches([torch.ones(n) for n in (1, 2)], 2, n_processes=0, shuffle=False, ragged="pad"))
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
+    batch = next(
+        mpiter.batches(
+            [torch.ones(n) for n in (1, 2)],
+            2,
+            n_processes=0,
+            shuffle=False,
+            ragged="pad",
+        )
+    )
     assert torch.equal(batch, torch.tensor([[1.0, 0.0], [1.0, 1.0]]))

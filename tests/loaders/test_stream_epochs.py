@@ -1,6 +1,7 @@
 """What a stream notes of itself as it is read is kept where torch's loader keeps it.
 
-Without workers the user's own stream is read; workers that persist by the user's wish keep theirs.
+Without workers the user's own stream is read; workers that persist by the user's wish
+keep theirs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Epochs:
 
 
 class OnAndOn:
-    """Is its own iterator; goes on where it was, even after it has said that there is nothing more."""
+    """Is its own iterator; goes on where it was, even after it has said that there is
+    nothing more.
+    """
 
     def __init__(self) -> None:
         self.at = 0
@@ -85,10 +88,19 @@ def test_without_workers_the_users_own_stream_is_read(stream: Any) -> None:
         first, second, broken_off, last = read(loader)
     assert first != second
     if stream is Epochs:
-        assert [epoch[0][0] for epoch in (first, second, broken_off, last)] == [100, 200, 300, 400]
+        assert [epoch[0][0] for epoch in (first, second, broken_off, last)] == [
+            100,
+            200,
+            300,
+            400,
+        ]
         assert mine.seen == 7 + 7 + 3 + 7, "nothing is read ahead"
     elif stream is OnAndOn:
-        assert [second, broken_off, last] == [[[9, 10, 11], [12, 13, 14], [15]], [[17, 18, 19]], [[20, 21, 22], [23]]]
+        assert [second, broken_off, last] == [
+            [[9, 10, 11], [12, 13, 14], [15]],
+            [[17, 18, 19]],
+            [[20, 21, 22], [23]],
+        ]
         assert mine.at == 24, "it isn't asked once more"
     else:
         assert broken_off == [[300, 301, 302]]
@@ -97,9 +109,13 @@ def test_without_workers_the_users_own_stream_is_read(stream: Any) -> None:
 
 @pytest.mark.parametrize("persistent", [None, False])
 @pytest.mark.parametrize("stream", [Epochs, Telling])
-def test_with_workers_each_epoch_begins_with_the_stream_as_it_is_here(stream: Any, persistent: bool | None) -> None:
+def test_with_workers_each_epoch_begins_with_the_stream_as_it_is_here(
+    stream: Any, persistent: bool | None
+) -> None:
     mine = stream()
-    with mpiter.DataLoader(mine, 3, num_workers=1, persistent_workers=persistent) as loader:
+    with mpiter.DataLoader(
+        mine, 3, num_workers=1, persistent_workers=persistent
+    ) as loader:
         first, second, broken_off, last = read(loader)
         assert first == second == last
         assert broken_off == first[:1]
@@ -114,12 +130,16 @@ def test_in_workers_that_persist_a_stream_keeps_what_it_notes_of_itself() -> Non
     options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
     with mpiter.DataLoader(mine, 3, **options) as loader:
         epochs = [batches(loader), batches(loader)]
-        assert epochs == [[[n, n + 1, n + 2], [n + 3, n + 4, n + 5], [n + 6]] for n in (100, 200)]
+        assert epochs == [
+            [[n, n + 1, n + 2], [n + 3, n + 4, n + 5], [n + 6]] for n in (100, 200)
+        ]
         assert mine.epoch == 0
         state = json.loads(json.dumps(loader.state_dict()))
         third = batches(loader)
         os.kill(loader.worker_pids[0], signal.SIGKILL)
-        with pytest.warns(RuntimeWarning, match="a worker was replaced, and what its stream had noted"):
+        with pytest.warns(
+            RuntimeWarning, match="a worker was replaced, and what its stream had noted"
+        ):
             batches(loader)
     with mpiter.DataLoader(mine, 3, **options) as loader:
         loader.load_state_dict(state)
@@ -127,13 +147,20 @@ def test_in_workers_that_persist_a_stream_keeps_what_it_notes_of_itself() -> Non
         assert third[0] == [300, 301, 302]
 
 
-def test_the_next_epoch_follows_the_newest_even_if_that_began_while_another_lasted() -> None:
-    with mpiter.DataLoader(Telling(), 3, num_workers=1, persistent_workers=True) as loader:
+def test_the_next_epoch_follows_the_newest_even_if_that_began_while_another_lasted() -> (
+    None
+):
+    with mpiter.DataLoader(
+        Telling(), 3, num_workers=1, persistent_workers=True
+    ) as loader:
         batches(loader)
         state = loader.state_dict()
-        second, third = batches(loader), batches(loader)
+        second = batches(loader)
+        third = batches(loader)
         assert second != third
-    with mpiter.DataLoader(Telling(), 3, num_workers=1, persistent_workers=True) as loader:
+    with mpiter.DataLoader(
+        Telling(), 3, num_workers=1, persistent_workers=True
+    ) as loader:
         older = iter(loader)
         next(older)
         loader.load_state_dict(state)
@@ -153,7 +180,9 @@ def test_so_it_is_in_torchs_persistent_workers(stream: Any) -> None:
         pass
 
     def told(loader_of: Any) -> Any:
-        loader = loader_of(Stream(), batch_size=3, num_workers=1, persistent_workers=True)
+        loader = loader_of(
+            Stream(), batch_size=3, num_workers=1, persistent_workers=True
+        )
         return [batches(loader) for _ in range(3)]
 
     mine = told(DataLoader)

@@ -1,4 +1,6 @@
-"""Iterable datasets: shards, the order of their batches, resuming, and what happens when a worker dies."""
+"""Iterable datasets: shards, the order of their batches, resuming, and what happens
+when a worker dies.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ class Stateful(Counting):
 
     def __init__(self, length, log=None):
         super().__init__(length)
-        self.at, self.log = 0, log
+        self.at = 0
+        self.log = log
 
     def state_dict(self):
         return {"at": self.at}
@@ -80,7 +83,8 @@ class ItsIterator:
 
     class _Iterator:
         def __init__(self, length):
-            self.at, self.length = 0, length
+            self.at = 0
+            self.length = length
 
         def __iter__(self):
             return self
@@ -116,7 +120,9 @@ class ItsOwnIterator(ItsIterator._Iterator):
 
 
 class Both(Counting):
-    """The stream knows the file, its iterator the line; it says how often it was asked for one."""
+    """The stream knows the file, its iterator the line; it says how often it was asked
+    for one.
+    """
 
     class _Lines(ItsIterator._Iterator):
         def __init__(self, length, stream):
@@ -135,7 +141,8 @@ class Both(Counting):
         return self._Lines(self.length, self)
 
     def state_dict(self):
-        return {"read": self.read, "asked": self.asked - 1}  # it will be asked once more
+        # It will be asked once more.
+        return {"read": self.read, "asked": self.asked - 1}
 
     def load_state_dict(self, state):
         self.read, self.asked = state["read"], state["asked"]
@@ -167,13 +174,23 @@ def test_the_library_shards_what_knows_nothing_of_workers(workers):
     with DataLoader(Counting(11), 3, num_workers=workers) as loader:
         assert [numbers(loader) for _ in range(3)] == [WHOLE] * 3
     assert epoch_of(Counting(11), drop_last=True, num_workers=workers) == WHOLE[:3]
-    with DataLoader(Counting(1), None, num_workers=workers) as loader:  # the second worker has nothing
+    # The second worker has nothing.
+    with DataLoader(Counting(1), None, num_workers=workers) as loader:
         assert [number for _, number in loader] == [0]
 
 
 def test_a_stream_that_asks_for_its_worker_shards_itself():
-    assert epoch_of(Sharding(11), num_workers=2) == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9]]
-    assert epoch_of(Sharding(11), num_workers=2, drop_last=True) == [[0, 2, 4], [1, 3, 5], [6, 8, 10]]
+    assert epoch_of(Sharding(11), num_workers=2) == [
+        [0, 2, 4],
+        [1, 3, 5],
+        [6, 8, 10],
+        [7, 9],
+    ]
+    assert epoch_of(Sharding(11), num_workers=2, drop_last=True) == [
+        [0, 2, 4],
+        [1, 3, 5],
+        [6, 8, 10],
+    ]
 
 
 def test_what_a_collate_fn_asks_says_nothing_of_the_stream():
@@ -188,7 +205,12 @@ def test_what_a_collate_fn_asks_says_nothing_of_the_stream():
 def test_shards_of_unequal_length_are_read_to_their_ends():
     with DataLoader(Unequal(), 7, num_workers=3) as loader:
         found = [batch.tolist() for batch in loader]
-    assert found == [[0, 1, 2, 3], list(range(7)), list(range(7, 14)), list(range(14, 20))]
+    assert found == [
+        [0, 1, 2, 3],
+        list(range(7)),
+        list(range(7, 14)),
+        list(range(14, 20)),
+    ]
 
 
 class AsksLate(Counting):
@@ -199,14 +221,22 @@ class AsksLate(Counting):
         yield from Sharding.__iter__(self)
 
 
-@pytest.mark.parametrize(("num_workers", "shards_itself"), [(0, None), (2, None), (2, False)])
-def test_a_stream_that_asks_for_its_worker_too_late_says_so_once(num_workers, shards_itself):
+@pytest.mark.parametrize(
+    ("num_workers", "shards_itself"), [(0, None), (2, None), (2, False)]
+)
+def test_a_stream_that_asks_for_its_worker_too_late_says_so_once(
+    num_workers, shards_itself
+):
     stream = AsksLate(20)
     if shards_itself is not None:
         stream.shards_itself = shards_itself
-    with DataLoader(stream, 3, num_workers=num_workers) as loader, warnings.catch_warnings(record=True) as caught:
+    with (
+        DataLoader(stream, 3, num_workers=num_workers) as loader,
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
-        first, second = numbers(loader), numbers(loader)
+        first = numbers(loader)
+        second = numbers(loader)
     assert first == second
     assert len(caught) == (num_workers > 1 and shards_itself is None)
     for warning in caught:
@@ -246,14 +276,25 @@ def test_randomness_goes_on_as_it_would_have(num_workers):
     with DataLoader(DrawingOn(24), 3, num_workers=num_workers, seed=5) as loader:
         epoch = iter(loader)
         next(epoch), next(epoch)
-        state, rest = loader.state_dict(), drawn(epoch)
+        state = loader.state_dict()
+        rest = drawn(epoch)
     with DataLoader(DrawingOn(24), 3, num_workers=num_workers) as loader:
         loader.load_state_dict(state)
         assert drawn(loader) == rest
 
 
-resumable = [(Counting, (2, 1), 3), (Stateful, (2, 0), 3), (Stateful, (0, 2), 3), (ItsIterator, (2, 1), 3)]
-resumable += [(Stateful, (0, 0), 0), (Stateful, (0, 0), 4), (ItsOwnIterator, (0, 0), 1), (Falsy, (0, 0), 2)]
+resumable = [
+    (Counting, (2, 1), 3),
+    (Stateful, (2, 0), 3),
+    (Stateful, (0, 2), 3),
+    (ItsIterator, (2, 1), 3),
+]
+resumable += [
+    (Stateful, (0, 0), 0),
+    (Stateful, (0, 0), 4),
+    (ItsOwnIterator, (0, 0), 1),
+    (Falsy, (0, 0), 2),
+]
 
 
 @again
@@ -277,7 +318,9 @@ def test_resuming_under_any_number_of_workers(stream, handed_out, workers):
 
 
 @again
-@pytest.mark.parametrize(("stream", "workers"), [(ItsIterator, (1, 2, 0)), (Counting, (0, 0))])
+@pytest.mark.parametrize(
+    ("stream", "workers"), [(ItsIterator, (1, 2, 0)), (Counting, (0, 0))]
+)
 def test_a_state_saved_before_its_first_batch_is_of_the_same_place(stream, workers):
     state = None
     for count in workers:
@@ -303,7 +346,9 @@ def test_a_stream_with_a_state_is_not_read_again(tmp_path):
     assert min(map(int, (tmp_path / "log").read_text().split())) == 18
 
 
-@pytest.mark.parametrize(("stream", "num_workers"), [(Stateful, 2), (ItsOwnIterator, 0)])
+@pytest.mark.parametrize(
+    ("stream", "num_workers"), [(Stateful, 2), (ItsOwnIterator, 0)]
+)
 def test_a_state_in_the_second_epoch_goes_on_there(stream, num_workers):
     with DataLoader(stream(11), 3, num_workers=num_workers) as loader:
         numbers(loader)
@@ -338,10 +383,14 @@ def test_a_state_that_cannot_be_saved_is_no_state_and_the_stream_is_read_again()
     with DataLoader(Unsavable(11), 3) as loader:
         epoch = iter(loader)
         next(epoch)
-        state, rest = loader.state_dict(), numbers(epoch)
+        state = loader.state_dict()
+        rest = numbers(epoch)
     with DataLoader(Unsavable(11), 3) as loader:
         loader.load_state_dict(state)
-        with pytest.warns(RuntimeWarning, match="no state that can be saved, so its first 1 batches are read again"):
+        with pytest.warns(
+            RuntimeWarning,
+            match="no state that can be saved, so its first 1 batches are read again",
+        ):
             epoch = iter(loader)
         assert numbers(epoch) == rest
 
@@ -363,13 +412,17 @@ def test_shards_of_the_streams_own_need_as_many_workers():
         epoch = iter(loader)
         for _ in range(3):
             next(epoch)
-        state, rest = loader.state_dict(), numbers(epoch)
+        state = loader.state_dict()
+        rest = numbers(epoch)
     with DataLoader(Sharding(11), 3, num_workers=2) as loader:
         loader.load_state_dict(state)
         assert numbers(loader) == rest == [[7, 9]]
     with DataLoader(Sharding(11), 3, num_workers=3) as loader:
         loader.load_state_dict(state)
-        with pytest.raises(StateError, match="2 workers, each with a shard of its own making; this loader has 3"):
+        with pytest.raises(
+            StateError,
+            match="2 workers, each with a shard of its own making; this loader has 3",
+        ):
             iter(loader)
 
 
@@ -408,16 +461,23 @@ class CountedElsewhere(Counting):
 
 
 def test_a_stream_whose_state_takes_arguments_is_one_without_a_state():
-    with DataLoader(CountedElsewhere(11), 3) as loader, warnings.catch_warnings(record=True) as caught:
+    with (
+        DataLoader(CountedElsewhere(11), 3) as loader,
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
         epoch = iter(loader)
         next(epoch)
         assert not caught
-        state, rest = loader.state_dict(), numbers(epoch)
+        state = loader.state_dict()
+        rest = numbers(epoch)
         loader.state_dict()
     (warning,) = caught
     text = str(warning.message)
-    assert "CountedElsewhere.state_dict() can't be called without read, workers, so" in text
+    assert (
+        "CountedElsewhere.state_dict() can't be called without read, workers, so"
+        in text
+    )
     assert "save what CountedElsewhere.state_dict(…) returns" in text
     assert warning.filename == __file__
     with DataLoader(CountedElsewhere(11), 3) as loader:
@@ -458,7 +518,9 @@ class Buffer(Link):
 
 
 class Buffered:
-    """Reads through a buffer, which its state would leave out; claims to have any attribute."""
+    """Reads through a buffer, which its state would leave out; claims to have any
+    attribute.
+    """
 
     def __init__(self, chain):
         self._ex_iterable = chain
@@ -477,14 +539,17 @@ class Buffered:
 
 
 @again
-@pytest.mark.parametrize("outer", [lambda one: one, Link, lambda one: Joined(range(0), one)])
+@pytest.mark.parametrize(
+    "outer", [lambda one: one, Link, lambda one: Joined(range(0), one)]
+)
 def test_a_stream_with_a_shuffle_buffer_is_read_again_exactly(outer):
     buffer = Buffer(Link(range(11)))
     buffer.buffer_size = 4
     stream = Buffered(outer(buffer))
     with DataLoader(stream, 3) as loader:
         epoch = iter(loader)
-        first, state = next(epoch).tolist(), loader.state_dict()
+        first = next(epoch).tolist()
+        state = loader.state_dict()
         rest = [batch.tolist() for batch in epoch]
     read = [*first, *flat(rest)]
     assert sorted(read) == [*range(11)] != read
@@ -513,7 +578,9 @@ class ByEpoch(Stateful):
 
 
 def epochs_of(loader, epochs=3):
-    """(when, batch) of some epochs: before an epoch's iterator is asked for, before its batches, after its end."""
+    """(when, batch) of some epochs: before an epoch's iterator is asked for, before its
+    batches, after its end.
+    """
     yield "made", None
     for epoch in range(epochs):
         batches = iter(loader)
@@ -524,13 +591,16 @@ def epochs_of(loader, epochs=3):
 
 
 def at_each_place(make, stream):
-    """Save a state wherever one can, also between epochs, and go on: does it give what the first loader gave?"""
+    """Save a state wherever one can, also between epochs, and go on: does it give what
+    the first loader gave?
+    """
     with make(copy.copy(stream), 4) as loader:
         whole = [batch for _, batch in epochs_of(loader) if batch]
         places = [when for when, _ in epochs_of(loader)]
     wrong = {}
     for place in places:
-        seen, states = [], []
+        seen = []
+        states = []
         with make(copy.copy(stream), 4) as loader:
             for when, batch in epochs_of(loader):
                 seen += [batch] * bool(batch)

@@ -12,17 +12,25 @@ from mpiter.order.order import Shuffled
 
 
 def place(it):
-    return it.epoch, it.current_position, it.is_new_epoch, it.epoch_detail, it.previous_epoch_detail
+    return (
+        it.epoch,
+        it.current_position,
+        it.is_new_epoch,
+        it.epoch_detail,
+        it.previous_epoch_detail,
+    )
 
 
-lengths, sizes = st.integers(1, 12), st.integers(1, 30)
+lengths = st.integers(1, 12)
+sizes = st.integers(1, 30)
 
 
 class Recorder:
     """An order sampler that rotates, and remembers what it was given."""
 
     def __init__(self, length):
-        self.length, self.calls = length, []
+        self.length = length
+        self.calls = []
 
     def __call__(self, order, position):
         self.calls.append((list(order), position))
@@ -31,9 +39,13 @@ class Recorder:
 
 @pytest.mark.parametrize("later", [[0, 1], [0, 1, 2, 3], []])
 def test_an_order_of_another_length_is_a_value_error(later):
-    it = mpiter.SerialIterator([1, 2, 3], 2, order_sampler=lambda order, at: later if at else [0, 1, 2])
+    it = mpiter.SerialIterator(
+        [1, 2, 3], 2, order_sampler=lambda order, at: later if at else [0, 1, 2]
+    )
     it.next()
-    with pytest.raises(ValueError, match="does not match the size of the previous order"):
+    with pytest.raises(
+        ValueError, match="does not match the size of the previous order"
+    ):
         it.next()
 
 
@@ -62,7 +74,9 @@ CHOICES = {
     epochs=st.integers(1, 4),
     drop_last=st.booleans(),
 )
-def test_a_number_of_epochs_is_cut_epoch_by_epoch(kind, n, batch_size, epochs, drop_last):
+def test_a_number_of_epochs_is_cut_epoch_by_epoch(
+    kind, n, batch_size, epochs, drop_last
+):
     expected = []
     for epoch in range(epochs):
         order = np.roll(np.arange(n), epoch + 1) if kind == "sampled" else np.arange(n)
@@ -70,7 +84,13 @@ def test_a_number_of_epochs_is_cut_epoch_by_epoch(kind, n, batch_size, epochs, d
         for at in range(0, n, batch_size):
             if not drop_last or at + batch_size <= n:
                 expected.append(order[at : at + batch_size].tolist())
-    options = {"n_processes": 0, "epochs": epochs, "drop_last": drop_last, "seed": 5, **CHOICES[kind]}
+    options = {
+        "n_processes": 0,
+        "epochs": epochs,
+        "drop_last": drop_last,
+        "seed": 5,
+        **CHOICES[kind],
+    }
     with mpiter.batches(range(n), batch_size, **options) as it:
         assert len(it) == len(expected)
         assert [batch.tolist() for batch in it] == expected
@@ -79,12 +99,21 @@ def test_a_number_of_epochs_is_cut_epoch_by_epoch(kind, n, batch_size, epochs, d
 
 @pytest.mark.chainer
 @settings(max_examples=50)
-@given(n=lengths, batch_size=sizes, repeat=st.booleans(), shuffle=st.sampled_from([False, "sampler"]))
-def test_every_step_is_the_step_of_chainers_own_iterator(n, batch_size, repeat, shuffle):
+@given(
+    n=lengths,
+    batch_size=sizes,
+    repeat=st.booleans(),
+    shuffle=st.sampled_from([False, "sampler"]),
+)
+def test_every_step_is_the_step_of_chainers_own_iterator(
+    n, batch_size, repeat, shuffle
+):
     def sampler():
         return {"order_sampler": Recorder(n)} if shuffle else {"shuffle": False}
 
-    theirs = pytest.importorskip("chainer.iterators", reason="Chainer is not installed: run `python3 tests`")
+    theirs = pytest.importorskip(
+        "chainer.iterators", reason="Chainer is not installed: run `python3 tests`"
+    )
     them = theirs.SerialIterator(range(2 * n), batch_size, repeat=repeat, **sampler())
     ours = mpiter.SerialIterator(range(2 * n), batch_size, repeat=repeat, **sampler())
     for _ in range(8):
@@ -100,4 +129,6 @@ def test_every_step_is_the_step_of_chainers_own_iterator(n, batch_size, repeat, 
             assert list(ours.next()) == expected
     assert place(ours) == place(them)
     if shuffle:
-        assert [(o, int(at)) for o, at in ours.order_sampler.calls] == them.order_sampler.calls
+        assert [
+            (o, int(at)) for o, at in ours.order_sampler.calls
+        ] == them.order_sampler.calls

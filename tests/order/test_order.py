@@ -1,4 +1,6 @@
-"""The order of an epoch: a bijection evaluated at a position, whatever the length, and a format that is pinned."""
+"""The order of an epoch: a bijection evaluated at a position, whatever the length, and
+a format that is pinned.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ epochs = st.integers(0, 1 << 40)
 
 @settings(max_examples=40)
 @given(
-    length=st.sampled_from([1, 2, 3, 4095, 4096, 4097, 4160, 4161, 16385, 65536]) | st.integers(1, 9000),
+    length=st.sampled_from([1, 2, 3, 4095, 4096, 4097, 4160, 4161, 16385, 65536])
+    | st.integers(1, 9000),
     seed=seeds,
     epoch=epochs,
 )
@@ -32,7 +35,8 @@ def test_every_epoch_visits_each_index_exactly_once(length, seed, epoch):
 @settings(max_examples=30)
 @given(length=st.integers(1, 50_000), seed=seeds, data=st.data())
 def test_take_does_not_depend_on_what_was_taken_before(length, seed, data):
-    order, whole = Shuffled(length, seed), Shuffled(length, seed).take(0, length)
+    order = Shuffled(length, seed)
+    whole = Shuffled(length, seed).take(0, length)
     for _ in range(6):
         start = data.draw(st.integers(0, length))
         stop = data.draw(st.integers(start, length + 10))
@@ -46,7 +50,8 @@ def test_a_trillion_samples_cost_what_a_thousand_cost(length):
     found = np.concatenate([order.take(at, at + 40) for at in places])
     again = np.concatenate([Shuffled(length, 3).take(at, at + 40) for at in places])
     assert np.array_equal(found, again)
-    assert len(set(found.tolist())) == 5 * 40 - 39  # the first two places overlap by 39 positions
+    # The first two places overlap by 39 positions.
+    assert len(set(found.tolist())) == 5 * 40 - 39
     assert found.min() >= 0
     assert found.max() < length
 
@@ -59,7 +64,9 @@ def test_epochs_and_seeds_differ(length, seed, epoch):
     assert not np.array_equal(order.take(0, length), following)
     assert np.array_equal(following, Shuffled(length, seed, epoch + 1).take(0, length))
     other = seed + 1 if seed < 0 else seed - 1
-    assert not np.array_equal(order.take(0, length), Shuffled(length, other, epoch).take(0, length))
+    assert not np.array_equal(
+        order.take(0, length), Shuffled(length, other, epoch).take(0, length)
+    )
 
 
 def chi_square(counts):
@@ -68,7 +75,8 @@ def chi_square(counts):
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-# Upper 1e-4 quantiles of chi-square for n! − 1 degrees of freedom; the seeds are fixed, so these tests never flicker.
+# Upper 1e-4 quantiles of chi-square for n! − 1 degrees of freedom; the seeds are fixed,
+# so these tests never flicker.
 _CRITICAL = {2: 15.2, 3: 25.8, 5: 183.2}
 
 
@@ -77,22 +85,31 @@ def test_every_permutation_is_equally_likely(length):
     number = {p: at for at, p in enumerate(permutations(range(length)))}
     counts = np.zeros(len(number))
     for draw in range(10 * len(number) + 600):
-        counts[number[tuple(Shuffled(length, draw // 4, draw % 4).take(0, length).tolist())]] += 1
+        counts[
+            number[
+                tuple(Shuffled(length, draw // 4, draw % 4).take(0, length).tolist())
+            ]
+        ] += 1
     assert chi_square(counts) < _CRITICAL[length]
 
 
 def test_long_epochs_are_even_too():
-    length, parts = 5000, 20
+    length = 5000
+    parts = 20
     counts = np.zeros((parts, parts))
     for seed in range(100):
         taken = Shuffled(length, seed).take(0, length)
-        np.add.at(counts, (np.arange(length) * parts // length, taken * parts // length), 1)
-    freedom = (parts - 1) ** 2  # every row and column has a fixed sum
+        np.add.at(
+            counts, (np.arange(length) * parts // length, taken * parts // length), 1
+        )
+    # Every row and column has a fixed sum.
+    freedom = (parts - 1) ** 2
     assert abs(chi_square(counts) - freedom) < 5 * np.sqrt(2 * freedom)
 
 
 def test_neighbours_in_the_order_are_independent():
-    length, draws = 50, 2000
+    length = 50
+    draws = 2000
     taken = np.array([Shuffled(length, seed).take(0, length) for seed in range(draws)])
     gaps = (taken[:, 1:] - taken[:, :-1]) % length
     counts = np.bincount(gaps.ravel(), minlength=length)[1:]
@@ -107,22 +124,37 @@ GOLDEN = {
     (4097, 1, 0): [189, 1388, 872, 1608, 632, 3015, 378, 50, 3389, 3233],
     (10, (1 << 128) - 1, 0): [9, 6, 2, 3, 4, 7, 8, 0, 1, 5],
     (1000, 42, 3): [499, 521, 531, 999, 524, 740, 769, 482, 840, 823],
-    (10**12, 7, 0): [865223822624, 76084553136, 187737774367, 679585948704, 258238277130],
+    (10**12, 7, 0): [
+        865223822624,
+        76084553136,
+        187737774367,
+        679585948704,
+        258238277130,
+    ],
 }
 
 
 @pytest.mark.parametrize(("length", "seed", "epoch"), list(GOLDEN))
 def test_the_order_is_a_format_and_stays_as_it_is(length, seed, epoch):
-    """Should this fail, saved states would go on in another order: mend the code, or refuse them by another VERSION."""
+    """Should this fail, saved states would go on in another order: mend the code, or
+    refuse them by another VERSION.
+    """
     expected = GOLDEN[length, seed, epoch]
-    assert Shuffled(length, seed, epoch).take(0, 10).tolist()[: len(expected)] == expected
+    assert (
+        Shuffled(length, seed, epoch).take(0, 10).tolist()[: len(expected)] == expected
+    )
 
 
 @pytest.mark.parametrize(
-    "returned", [[[1, 2]], 5, ["a", "b"], [0.5, 1.0], [True, False], [None, 1]], ids=lambda value: f"{value!r}"
+    "returned",
+    [[[1, 2]], 5, ["a", "b"], [0.5, 1.0], [True, False], [None, 1]],
+    ids=lambda value: f"{value!r}",
 )
 def test_what_an_order_sampler_returns_is_checked(returned):
-    with pytest.raises(mpiter.OptionError, match=r"order_sampler returned .* return a 1-D array of integer indices"):
+    with pytest.raises(
+        mpiter.OptionError,
+        match=r"order_sampler returned .* return a 1-D array of integer indices",
+    ):
         Sampled(returned, SamplerOfTheMoment(None))
 
 
@@ -161,7 +193,9 @@ def chain(order, count):
 
 @settings(max_examples=40)
 @given(ahead=st.integers(0, 5), done=st.integers(0, 5))
-def test_starting_over_reads_a_sampler_on_however_far_the_loop_has_asked_ahead(ahead, done):
+def test_starting_over_reads_a_sampler_on_however_far_the_loop_has_asked_ahead(
+    ahead, done
+):
     wanted = chain(first_of(drawing(4)), 20)
     order = first_of(drawing(4))
     for _ in range(done):
@@ -192,11 +226,19 @@ def test_starting_over_asks_with_a_range_as_chainer_does():
 
 
 @settings(max_examples=20)
-@given(st.integers(4097, 10**5), st.integers(1, 64), st.integers(1, 50), st.integers(0, 49))
-def test_a_rank_that_jumps_over_the_others_parts_reads_what_one_alone_reads(length, each, ranks, rank):
-    order, alone = Shuffled(length, 7), Shuffled(length, 7).array()
+@given(
+    st.integers(4097, 10**5), st.integers(1, 64), st.integers(1, 50), st.integers(0, 49)
+)
+def test_a_rank_that_jumps_over_the_others_parts_reads_what_one_alone_reads(
+    length, each, ranks, rank
+):
+    order = Shuffled(length, 7)
+    alone = Shuffled(length, 7).array()
     for start in range(rank * each, length, ranks * each):
-        assert order.take(start, start + each).tolist() == alone[start : start + each].tolist()
+        assert (
+            order.take(start, start + each).tolist()
+            == alone[start : start + each].tolist()
+        )
         if start > 40 * ranks * each:
             break
 
@@ -209,7 +251,8 @@ def test_what_a_rank_jumps_over_is_not_evaluated(monkeypatch):
         return shuffled(positions, length, keys)
 
     monkeypatch.setattr("mpiter.order.order.shuffled", counting)
-    taken, order = 0, Shuffled(10**9, 7)
+    taken = 0
+    order = Shuffled(10**9, 7)
     for start in range(128 * 77, 10**9, 128 * 4096):
         taken += len(order.take(start, start + 128))
     assert sum(evaluated) < 1.1 * taken + 2 * (1 << 14)
@@ -217,4 +260,9 @@ def test_what_a_rank_jumps_over_is_not_evaluated(monkeypatch):
 
 def test_an_index_beyond_any_dataset_is_refused():
     with pytest.raises(mpiter.OptionError, match="beyond any dataset"):
-        mpiter.batches(range(2), 2, n_processes=0, order_sampler=lambda order, at: np.array([2**64 - 1, 1], np.uint64))
+        mpiter.batches(
+            range(2),
+            2,
+            n_processes=0,
+            order_sampler=lambda order, at: np.array([2**64 - 1, 1], np.uint64),
+        )

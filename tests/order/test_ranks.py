@@ -1,4 +1,6 @@
-"""The rank of this process: from the user, else from what started the process; determined late, and logged."""
+"""The rank of this process: from the user, else from what started the process;
+determined late, and logged.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +18,41 @@ from mpiter.order.ranks import ranks_here, shard_for
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch):
-    for name in [name for pair in ranks._BY_VARIABLES for name in pair] + [*ranks._HERE, "SLURM_JOB_NAME"]:
+    for name in [name for pair in ranks._BY_VARIABLES for name in pair] + [
+        *ranks._HERE,
+        "SLURM_JOB_NAME",
+    ]:
         monkeypatch.delenv(name, raising=False)
     for module in ("torch", "jax", "mpi4py.MPI"):
         monkeypatch.delitem(sys.modules, module, raising=False)
 
 
 def torch_like(is_initialized, rank=3, size=4):
-    of = {"is_available": True, "is_initialized": is_initialized, "get_rank": rank, "get_world_size": size}
+    of = {
+        "is_available": True,
+        "is_initialized": is_initialized,
+        "get_rank": rank,
+        "get_world_size": size,
+    }
     return SimpleNamespace(
-        distributed=SimpleNamespace(**{name: lambda value=value: value for name, value in of.items()})
+        distributed=SimpleNamespace(
+            **{name: lambda value=value: value for name, value in of.items()}
+        )
     )
 
 
 def mpi_like(rank, size):
     world = SimpleNamespace(Get_rank=lambda: rank, Get_size=lambda: size)
-    return SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: False, COMM_WORLD=world)
+    return SimpleNamespace(
+        Is_initialized=lambda: True, Is_finalized=lambda: False, COMM_WORLD=world
+    )
 
 
 def jax_like(rank, size):
     return SimpleNamespace(
-        distributed=SimpleNamespace(is_initialized=lambda: True), process_index=lambda: rank, process_count=lambda: size
+        distributed=SimpleNamespace(is_initialized=lambda: True),
+        process_index=lambda: rank,
+        process_count=lambda: size,
     )
 
 
@@ -54,33 +70,54 @@ def test_launchers_leave_word_in_the_environment(names, monkeypatch):
 
 
 def test_torchs_launcher_within_slurm_goes_before(monkeypatch):
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}.items():
+    for name, value in {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "SLURM_PROCID": "0",
+        "SLURM_STEP_NUM_TASKS": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     assert Shard().share() == Share(1, 2)
 
 
 @pytest.mark.parametrize("names", ranks._BY_VARIABLES[:3], ids=lambda names: names[0])
-def test_ranks_that_another_launcher_starts_in_a_job_of_slurms_are_that_launchers(names, monkeypatch):
+def test_ranks_that_another_launcher_starts_in_a_job_of_slurms_are_that_launchers(
+    names, monkeypatch
+):
     """Each inherits the variables of the job's script, which is task 0 of all."""
-    for name, value in zip((*names, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), "1404", strict=True):
+    for name, value in zip(
+        (*names, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), "1404", strict=True
+    ):
         monkeypatch.setenv(name, value)
     assert Shard().share() == Share(1, 4)
 
 
 def test_in_an_interactive_job_slurms_variables_mean_nothing(monkeypatch):
-    for name, value in {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_JOB_NAME": "bash"}.items():
+    for name, value in {
+        "SLURM_PROCID": "0",
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_JOB_NAME": "bash",
+    }.items():
         monkeypatch.setenv(name, value)
     assert Shard().share() == Share(0, 1)
 
 
 def test_a_script_of_slurms_that_starts_no_step_is_the_only_process(monkeypatch):
-    """`sbatch --ntasks=4` and Python without srun: it would have a quarter of the data, and the rest would be lost."""
-    for name, value in {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NAME": "train"}.items():
+    """`sbatch --ntasks=4` and Python without srun: it would have a quarter of the data,
+    and the rest would be lost.
+    """
+    for name, value in {
+        "SLURM_PROCID": "0",
+        "SLURM_NTASKS": "4",
+        "SLURM_JOB_NAME": "train",
+    }.items():
         monkeypatch.setenv(name, value)
     assert Shard().share() == Share(0, 1)
 
 
-@pytest.mark.parametrize("values", [("4", "4"), ("", "4"), ("x", "4"), ("-1", "4"), ("1", "")])
+@pytest.mark.parametrize(
+    "values", [("4", "4"), ("", "4"), ("x", "4"), ("-1", "4"), ("1", "")]
+)
 def test_variables_that_make_no_sense_say_nothing(values, monkeypatch):
     monkeypatch.setenv("RANK", values[0])
     monkeypatch.setenv("WORLD_SIZE", values[1])
@@ -94,7 +131,9 @@ def test_a_process_group_goes_before_variables_but_only_when_it_is_there(monkeyp
     monkeypatch.setitem(sys.modules, "torch", torch_like(False))
     assert shard.share() == Share(0, 2)
     monkeypatch.setitem(sys.modules, "torch", torch_like(True))
-    assert shard.share() == Share(3, 4), "it is asked at each beginning, not once for all"
+    assert shard.share() == Share(3, 4), (
+        "it is asked at each beginning, not once for all"
+    )
 
 
 def test_mpi_and_jax_are_asked_where_they_are_at_work(monkeypatch):
@@ -115,7 +154,9 @@ def test_a_rank_that_is_passed_is_used(monkeypatch):
     assert shard_for(None) is None
 
 
-@pytest.mark.parametrize("shard", ["yes", 3, (1, 2, 3), (2, 2), (-1, 2), (0, 0), (0.5, 2), [0, 2]])
+@pytest.mark.parametrize(
+    "shard", ["yes", 3, (1, 2, 3), (2, 2), (-1, 2), (0, 0), (0.5, 2), [0, 2]]
+)
 def test_what_is_no_shard_is_refused(shard):
     with pytest.raises(OptionError, match=r"rank|shard"):
         shard_for(shard)

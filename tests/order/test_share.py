@@ -1,4 +1,6 @@
-"""The parts that ranks take of one order, planned for every rank and put together again."""
+"""The parts that ranks take of one order, planned for every rank and put together
+again.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,27 @@ SIZES = st.tuples(st.integers(1, 30), st.integers(1, 5), st.integers(1, 6)).flat
 )  # length, batch_size, ranks, position
 
 
-def planned(pace: Pace, cursor: Cursor, most: int = 100) -> tuple[list[list[tuple[int, int]]], list[Cursor]]:
-    """The batches that follow, as (epoch, position) of each row, and the place after each."""
-    batches, places = [], []
+def planned(
+    pace: Pace, cursor: Cursor, most: int = 100
+) -> tuple[list[list[tuple[int, int]]], list[Cursor]]:
+    """The batches that follow, as (epoch, position) of each row, and the place after
+    each.
+    """
+    batches = []
+    places = []
     while len(batches) < most and (plan := pace.step(cursor)) is not None:
         rows: list[tuple[int, int]] = []
         for stretch in plan.stretches:
             assert stretch.row == len(rows), "rows follow one another"
             order = cursor.order.later(stretch.epoch - cursor.epoch)
-            expected = order.take(stretch.position, stretch.position + len(stretch.indices))
+            expected = order.take(
+                stretch.position, stretch.position + len(stretch.indices)
+            )
             assert stretch.indices.tolist() == expected.tolist()
-            rows += [(stretch.epoch, stretch.position + at) for at in range(len(stretch.indices))]
+            rows += [
+                (stretch.epoch, stretch.position + at)
+                for at in range(len(stretch.indices))
+            ]
         assert len(rows) == plan.rows > 0
         cursor = plan.after
         batches.append(rows)
@@ -35,9 +47,16 @@ def planned(pace: Pace, cursor: Cursor, most: int = 100) -> tuple[list[list[tupl
 
 def by_rank(sizes, **options):
     length, batch_size, ranks, position = sizes
-    exact, most = options.pop("exact", False), options.pop("most", 100)
-    paces = [Pace(batch_size, share=Share(rank, ranks, exact), **options) for rank in range(ranks)]
-    return [planned(pace, Cursor(position, 0, False, Shuffled(length, 3)), most) for pace in paces]
+    exact = options.pop("exact", False)
+    most = options.pop("most", 100)
+    paces = [
+        Pace(batch_size, share=Share(rank, ranks, exact), **options)
+        for rank in range(ranks)
+    ]
+    return [
+        planned(pace, Cursor(position, 0, False, Shuffled(length, 3)), most)
+        for pace in paces
+    ]
 
 
 def all_rows(found):
@@ -45,25 +64,41 @@ def all_rows(found):
 
 
 def wanted(length, position):
-    return [(0, at) for at in range(position, length)] + [(1, at) for at in range(length)]
+    return [(0, at) for at in range(position, length)] + [
+        (1, at) for at in range(length)
+    ]
 
 
 @settings(max_examples=40)
 @given(SIZES)
-def test_filled_up_all_ranks_get_as_many_batches_of_one_size_and_stand_at_one_place(sizes):
+def test_filled_up_all_ranks_get_as_many_batches_of_one_size_and_stand_at_one_place(
+    sizes,
+):
     found = by_rank(sizes, wrap=False, epochs=EPOCHS)
     assert len({tuple(map(len, batches)) for batches, _ in found}) == 1
-    assert len({tuple((place.epoch, place.position) for place in places) for _, places in found}) == 1
+    assert (
+        len(
+            {
+                tuple((place.epoch, place.position) for place in places)
+                for _, places in found
+            }
+        )
+        == 1
+    )
     rows = all_rows(found)
     once = wanted(sizes[0], sizes[3])
     assert set(once) <= set(rows)
-    assert len(rows) - len(once) <= EPOCHS * (sizes[2] - 1), "each epoch is filled up by fewer than there are ranks"
+    assert len(rows) - len(once) <= EPOCHS * (sizes[2] - 1), (
+        "each epoch is filled up by fewer than there are ranks"
+    )
 
 
 @settings(max_examples=40)
 @given(SIZES)
 def test_exact_parts_are_each_sample_once(sizes):
-    assert all_rows(by_rank(sizes, wrap=False, epochs=EPOCHS, exact=True)) == wanted(sizes[0], sizes[3])
+    assert all_rows(by_rank(sizes, wrap=False, epochs=EPOCHS, exact=True)) == wanted(
+        sizes[0], sizes[3]
+    )
 
 
 @settings(max_examples=40)
@@ -84,7 +119,9 @@ def test_what_runs_on_from_epoch_to_epoch_is_cut_without_a_seam(sizes):
     found = by_rank(sizes, wrap=True, most=7)
     rows = all_rows(found)
     first = sizes[3]
-    assert rows == [divmod(at, sizes[0]) for at in range(first, first + 7 * sizes[1] * sizes[2])]
+    assert rows == [
+        divmod(at, sizes[0]) for at in range(first, first + 7 * sizes[1] * sizes[2])
+    ]
 
 
 @settings(max_examples=40)
@@ -93,21 +130,43 @@ def test_batches_are_counted_as_they_come(sizes, drop_last, exact):
     length, batch_size, ranks, _ = sizes
     for rank in range(ranks):
         share = Share(rank, ranks, exact)
-        batches, _ = planned(Pace(batch_size, False, 1, drop_last, share), Cursor(0, 0, False, Sequential(length)))
+        batches, _ = planned(
+            Pace(batch_size, False, 1, drop_last, share),
+            Cursor(0, 0, False, Sequential(length)),
+        )
         assert batches_of(length, batch_size, drop_last, share) == len(batches)
 
 
 @settings(max_examples=40)
-@given(SIZES, st.sampled_from([{"wrap": True}, {"wrap": False}, {"wrap": False, "drop_last": True}]), st.booleans())
-def test_what_lies_ahead_of_a_rank_is_what_will_be_planned_for_it(sizes, options, exact):
+@given(
+    SIZES,
+    st.sampled_from(
+        [{"wrap": True}, {"wrap": False}, {"wrap": False, "drop_last": True}]
+    ),
+    st.booleans(),
+)
+def test_what_lies_ahead_of_a_rank_is_what_will_be_planned_for_it(
+    sizes, options, exact
+):
     length, batch_size, ranks, position = sizes
     for rank in range(ranks):
-        pace = Pace(batch_size, epochs=None if options["wrap"] else EPOCHS, share=Share(rank, ranks, exact), **options)
+        pace = Pace(
+            batch_size,
+            epochs=None if options["wrap"] else EPOCHS,
+            share=Share(rank, ranks, exact),
+            **options,
+        )
         cursor = Cursor(position, 0, False, Shuffled(length, 3))
         batches, _ = planned(pace, cursor, 20)
-        keys = [int(cursor.order.later(epoch).take(at, at + 1)[0]) for batch in batches for epoch, at in batch]
+        keys = [
+            int(cursor.order.later(epoch).take(at, at + 1)[0])
+            for batch in batches
+            for epoch, at in batch
+        ]
         found: list[int] = []
-        while len(found) < len(keys) and len(piece := pace.beyond(cursor, len(found), min(len(found) + 7, len(keys)))):
+        while len(found) < len(keys) and len(
+            piece := pace.beyond(cursor, len(found), min(len(found) + 7, len(keys)))
+        ):
             found += piece.tolist()
         assert found == keys
 
@@ -115,14 +174,26 @@ def test_what_lies_ahead_of_a_rank_is_what_will_be_planned_for_it(sizes, options
 @settings(max_examples=60)
 @given(
     st.integers(1, 60),
-    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 4)),
+        min_size=1,
+        max_size=4,
+    ),
 )
-def test_any_number_of_ranks_goes_on_from_any_place_and_nothing_comes_twice_or_never(length, sittings):
-    """Each sitting has its own ranks, batch size and number of steps; the last goes on to the epoch's end."""
-    cursor, rows = Cursor(0, 0, False, Shuffled(length, 3)), []
+def test_any_number_of_ranks_goes_on_from_any_place_and_nothing_comes_twice_or_never(
+    length, sittings
+):
+    """Each sitting has its own ranks, batch size and number of steps; the last goes on
+    to the epoch's end.
+    """
+    cursor = Cursor(0, 0, False, Shuffled(length, 3))
+    rows = []
     for number, (ranks, batch_size, steps) in enumerate(sittings):
         is_last = number == len(sittings) - 1
-        paces = [Pace(batch_size, False, 1, False, Share(rank, ranks, exact=True)) for rank in range(ranks)]
+        paces = [
+            Pace(batch_size, False, 1, False, Share(rank, ranks, exact=True))
+            for rank in range(ranks)
+        ]
         found = [planned(pace, cursor, 100 if is_last else steps) for pace in paces]
         rows += all_rows(found)
         cursor = found[0][1][-1] if found[0][1] else cursor

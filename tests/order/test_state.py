@@ -1,4 +1,6 @@
-"""Saved states: a way back that checks everything first, changes nothing when it refuses, and never unpickles."""
+"""Saved states: a way back that checks everything first, changes nothing when it
+refuses, and never unpickles.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from mpiter import StateError
 
 
 def make(n=10, batch_size=3, repeat=True, shuffle=None, **options):
-    return mpiter.SerialIterator(list(range(100, 100 + n)), batch_size, repeat=repeat, shuffle=shuffle, **options)
+    return mpiter.SerialIterator(
+        list(range(100, 100 + n)), batch_size, repeat=repeat, shuffle=shuffle, **options
+    )
 
 
 def rotate(order, position):
@@ -32,7 +36,14 @@ KINDS = {
 
 
 def place(it):
-    return it.epoch, it.current_position, it.is_new_epoch, it.epoch_detail, it.previous_epoch_detail, it.seed
+    return (
+        it.epoch,
+        it.current_position,
+        it.is_new_epoch,
+        it.epoch_detail,
+        it.previous_epoch_detail,
+        it.seed,
+    )
 
 
 def advance(it, steps):
@@ -57,9 +68,12 @@ def through_json(state):
     repeat=st.booleans(),
     steps=st.integers(0, 8),
 )
-def test_a_state_goes_through_json_and_resumes_exactly(kind, n, batch_size, repeat, steps):
+def test_a_state_goes_through_json_and_resumes_exactly(
+    kind, n, batch_size, repeat, steps
+):
     options = {"n": n, "batch_size": batch_size, "repeat": repeat}
-    it, other = KINDS[kind](**options), KINDS[kind](**options)
+    it = KINDS[kind](**options)
+    other = KINDS[kind](**options)
     advance(it, steps)
     advance(other, 2)
     before = place(it)
@@ -95,10 +109,25 @@ def test_numpy_numbers_among_the_options_do_not_spoil_the_state():
     make(seed=6).load_state_dict(through_json(it.state_dict()))
 
 
-@pytest.mark.parametrize("key", ["epoch", "position", "is_new_epoch", "previous_epoch_detail", "seed", "order", "wrap"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "epoch",
+        "position",
+        "is_new_epoch",
+        "previous_epoch_detail",
+        "seed",
+        "order",
+        "wrap",
+    ],
+)
 def test_every_key_must_be_there_and_of_its_kind(key):
     state = KINDS["sampled"]().state_dict()
-    refused(KINDS["sampled"](), {name: value for name, value in state.items() if name != key}, key)
+    refused(
+        KINDS["sampled"](),
+        {name: value for name, value in state.items() if name != key},
+        key,
+    )
     for wrong in (BOMB, Bomb(), None, np.zeros(2), float("nan"), "9" * 50):
         refused(KINDS["sampled"](), {**state, key: wrong})
 
@@ -119,7 +148,12 @@ WRONG = {
     "pickled bytes": BOMB,
     "an object": Bomb(),
     "an empty dict": {},
-    "a Chainer snapshot": {"current_position": 3, "epoch": 0, "is_new_epoch": False, "order": [1]},
+    "a Chainer snapshot": {
+        "current_position": 3,
+        "epoch": 0,
+        "is_new_epoch": False,
+        "order": [1],
+    },
 }
 
 
@@ -132,7 +166,8 @@ def refused(it, state, match=None):
     """The state is refused, the iterator as it was, and nothing was unpickled."""
     first = it.next()
     twin = copy.copy(it)
-    before, saved = place(it), it.state_dict()
+    before = place(it)
+    saved = it.state_dict()
     with pytest.raises(StateError, match=match):
         it.load_state_dict(state)
     assert place(it) == before
@@ -143,13 +178,20 @@ def refused(it, state, match=None):
 
 @pytest.mark.parametrize(("saved", "loading"), list(itertools.permutations(KINDS, 2)))
 def test_an_order_of_another_kind_is_refused(saved, loading):
-    refused(KINDS[loading](), KINDS[saved]().state_dict(), f"saved with order='{saved}', .* order='{loading}'")
+    refused(
+        KINDS[loading](),
+        KINDS[saved]().state_dict(),
+        f"saved with order='{saved}', .* order='{loading}'",
+    )
 
 
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        ({"n": 11}, "saved with dataset_length=11, this iterator has dataset_length=10"),
+        (
+            {"n": 11},
+            "saved with dataset_length=11, this iterator has dataset_length=10",
+        ),
         ({"repeat": False}, "saved with wrap=False, this iterator has wrap=True"),
     ],
 )
@@ -159,7 +201,18 @@ def test_a_state_of_another_iterator_is_refused(other, text):
 
 @pytest.mark.parametrize(
     "indices",
-    [[], [0] * 9, [0] * 11, ["0"] * 10, [0.0] * 10, [True] * 10, [1 << 70] * 10, [None] * 10, [[0]] * 10, BOMB],
+    [
+        [],
+        [0] * 9,
+        [0] * 11,
+        ["0"] * 10,
+        [0.0] * 10,
+        [True] * 10,
+        [1 << 70] * 10,
+        [None] * 10,
+        [[0]] * 10,
+        BOMB,
+    ],
 )
 def test_a_foreign_order_is_refused(indices):
     it = KINDS["sampled"]()

@@ -1,4 +1,6 @@
-"""The bell that wakes the loop: any thread may ring it, and so may the garbage collector."""
+"""The bell that wakes the loop: any thread may ring it, and so may the garbage
+collector.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from mpiter.bell import Bell
 
 
 @pytest.fixture(params=["eventfd", "pipe"])
-def bell(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bell]:
+def bell(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bell]:
     if request.param == "pipe" and hasattr(os, "eventfd"):
         monkeypatch.delattr(os, "eventfd")
     bell = Bell()
@@ -39,7 +43,8 @@ def test_ringing_often_is_ringing_once_and_does_not_block(bell: Bell) -> None:
 
 
 def test_ringing_while_a_bell_is_closed_rings_no_other(bell: Bell) -> None:
-    number, ring = bell.fileno(), bell.ring
+    number = bell.fileno()
+    ring = bell.ring
     bell.close()
     bell.close()
     bell.ring()
@@ -68,7 +73,9 @@ def test_the_garbage_collector_may_ring(bell: Bell) -> None:
 
 
 def test_no_ctrl_c_is_lost_in_a_bell(bell: Bell) -> None:
-    """It is no Python code that rings: the interrupt comes in the thread that rang it, after the ringing."""
+    """It is no Python code that rings: the interrupt comes in the thread that rang it,
+    after the ringing.
+    """
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT) or bell.ring()
     bell.ring()

@@ -14,15 +14,20 @@ from mpiter.pool.crew import Crew
 from mpiter.worker.board import Board
 
 
-def test_a_leaver_that_stays_is_killed_and_its_place_filled_when_it_is_gone(tmp_path: Path) -> None:
+def test_a_leaver_that_stays_is_killed_and_its_place_filled_when_it_is_gone(
+    tmp_path: Path,
+) -> None:
     marker = tmp_path / "begun"
 
     def stays(info: mpiter.WorkerInfo) -> None:
         if info.id == 1 and not marker.exists():
             marker.touch()
-            threading.Thread(target=time.sleep, args=(600,)).start()  # for which a process waits before it ends
+            # For which a process waits before it ends.
+            threading.Thread(target=time.sleep, args=(600,)).start()
 
-    with mpiter.MultiprocessIterator(range(1000), 2, n_processes=2, worker_init=stays, maxtasksperchild=200) as it:
+    with mpiter.MultiprocessIterator(
+        range(1000), 2, n_processes=2, worker_init=stays, maxtasksperchild=200
+    ) as it:
         next(it)
         before = it.worker_pids
         while before[1] in it.worker_pids or len(it.worker_pids) < 2:

@@ -9,7 +9,9 @@ import mpiter
 from mpiter import machine
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="this system has no affinity"
+)
 def test_the_number_of_workers_respects_affinity(tmp_path):
     script = """
     import os
@@ -22,18 +24,26 @@ def test_the_number_of_workers_respects_affinity(tmp_path):
 
 
 def groups(folder, monkeypatch, **files):
-    """Our control group is /job/step; its files lie in a folder of ours, and we are alone on 64 cores."""
+    """Our control group is /job/step; its files lie in a folder of ours, and we are
+    alone on 64 cores.
+    """
     membership = "0::/job/step\n"
     for name, text in files.items():
-        path = folder / name.replace("__", "/").replace("_max", ".max").replace("_cfs", ".cfs")
+        path = folder / name.replace("__", "/").replace("_max", ".max").replace(
+            "_cfs", ".cfs"
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     genuine = machine.text_of
     monkeypatch.setattr(machine, "_CGROUPS", folder)
     monkeypatch.setattr(
-        machine, "text_of", lambda path: membership if str(path) == "/proc/self/cgroup" else genuine(path)
+        machine,
+        "text_of",
+        lambda path: membership if str(path) == "/proc/self/cgroup" else genuine(path),
     )
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda pid: set(range(64)), raising=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,7 +57,12 @@ def test_the_quota_of_our_own_group_counts(tmp_path, monkeypatch, quota, cores):
 
 
 def test_the_quota_of_a_group_above_counts_too(tmp_path, monkeypatch):
-    groups(tmp_path, monkeypatch, job__cpu_max="300000 100000", job__step__cpu_max="max 100000")
+    groups(
+        tmp_path,
+        monkeypatch,
+        job__cpu_max="300000 100000",
+        job__step__cpu_max="max 100000",
+    )
     assert machine.cores() == 3
 
 

@@ -1,4 +1,6 @@
-"""Our Pool: what is asked is answered or was with a worker that died, and nothing hangs; and any other Pool."""
+"""Our Pool: what is asked is answered or was with a worker that died, and nothing
+hangs; and any other Pool.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ from mpiter.samples.envelope import OUT_OF_LINE
 from mpiter.worker.block import Lost
 from mpiter.worker.board import Line
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
+# Fork from a process with threads.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 
 class Used:
@@ -77,7 +80,11 @@ class Used:
 
     def ready(self) -> Used:
         """Once all its workers are."""
-        self.until(lambda: all(worker.state is State.READY for worker in self.pool._workers.values()))
+        self.until(
+            lambda: all(
+                worker.state is State.READY for worker in self.pool._workers.values()
+            )
+        )
         return self
 
     def get(self, *numbers: int) -> list[Any]:
@@ -91,10 +98,14 @@ class Used:
         return self.lost[number]
 
     def works(self) -> None:
-        assert self.get(*self.ask_each(chores.square, range(9))) == [number * number for number in range(9)]
+        assert self.get(*self.ask_each(chores.square, range(9))) == [
+            number * number for number in range(9)
+        ]
 
     def set_to_work(self, gate: Path, blocks: int = 4, workers: int = 1) -> list[int]:
-        """Blocks that are answered once the gate is open, of which so many workers have one in hand."""
+        """Blocks that are answered once the gate is open, of which so many workers have
+        one in hand.
+        """
         numbers = [self.ask(chores.wait_at, gate) for _ in range(blocks)]
         wait_until(lambda: len(chores.waiting_at(gate)) >= workers, "they are at work")
         return numbers
@@ -108,7 +119,9 @@ class Used:
 
 
 def _ours(method: str, *args: Any, bell: Bell) -> Pool:
-    return Pool(*args, chores.equip, (), context=multiprocessing.get_context(method), bell=bell)
+    return Pool(
+        *args, chores.equip, (), context=multiprocessing.get_context(method), bell=bell
+    )
 
 
 @contextlib.contextmanager
@@ -138,13 +151,16 @@ def forked() -> Iterator[Callable[..., Used]]:
         yield used
 
 
-# -- what is asked is answered -------------------------------------------------------------------------------------
+# -- what is asked is answered ---------------------------------------------------------
 
 
 def test_what_cannot_be_pickled_cannot_be_asked(forked: Callable[..., Used]) -> None:
     pool = forked(1)
     for func, args in ((lambda: 1, ()), (chores.same, (threading.Lock(),))):
-        with pytest.raises((pickle.PicklingError, AttributeError, TypeError), match=r"lambda|cannot pickle"):
+        with pytest.raises(
+            (pickle.PicklingError, AttributeError, TypeError),
+            match=r"lambda|cannot pickle",
+        ):
             pool.ask(func, *args)
     assert pool.pool.out(0) == 0
     pool.works()
@@ -153,9 +169,19 @@ def test_what_cannot_be_pickled_cannot_be_asked(forked: Callable[..., Used]) -> 
 @pytest.mark.parametrize(
     ("func", "args", "kind", "text"),
     [
-        (chores.unpicklable, (), mpiter.SampleError, "cannot pickle '_thread.lock' object"),
+        (
+            chores.unpicklable,
+            (),
+            mpiter.SampleError,
+            "cannot pickle '_thread.lock' object",
+        ),
         (chores.sore, (), mpiter.SampleError, "Sore: it hurts"),
-        (chores.same, (SoreWhenOpened(),), mpiter.SampleError, "Sore: in the unpickling"),
+        (
+            chores.same,
+            (SoreWhenOpened(),),
+            mpiter.SampleError,
+            "Sore: in the unpickling",
+        ),
         (SoreWhenOpened, (), Sore, "in the unpickling"),
     ],
     ids=["answer", "error", "question", "answer here"],
@@ -164,7 +190,9 @@ def test_what_cannot_be_pickled_opened_or_done_is_an_error_of_its_own(
     forked: Callable[..., Used], func: Any, args: Any, kind: type, text: str
 ) -> None:
     pool = forked(1)
-    before, number, after = pool.ask(chores.same, 1), pool.ask(func, *args), pool.ask(chores.same, 2)
+    before = pool.ask(chores.same, 1)
+    number = pool.ask(func, *args)
+    after = pool.ask(chores.same, 2)
     error = pool.error(number)
     assert type(error) is kind
     assert text in str(error)
@@ -173,32 +201,51 @@ def test_what_cannot_be_pickled_opened_or_done_is_an_error_of_its_own(
     assert pool.died == []
 
 
-def test_answers_of_any_size_arrive_whole_one_after_the_other(forked: Callable[..., Used]) -> None:
+def test_answers_of_any_size_arrive_whole_one_after_the_other(
+    forked: Callable[..., Used],
+) -> None:
     """Wherever one ends and the next begins in what a pipe brings at a time."""
-    pool, kinds = forked(2), (bytes, bytearray, partial(np.ones, dtype="b"))
-    things = [kind(near + more) for near in (OUT_OF_LINE, 1 << 16) for more in range(-80, 81, 16) for kind in kinds]
-    for thing, back in zip(things, pool.get(*pool.ask_each(chores.same, things)), strict=True):
+    pool = forked(2)
+    kinds = (bytes, bytearray, partial(np.ones, dtype="b"))
+    things = [
+        kind(near + more)
+        for near in (OUT_OF_LINE, 1 << 16)
+        for more in range(-80, 81, 16)
+        for kind in kinds
+    ]
+    for thing, back in zip(
+        things, pool.get(*pool.ask_each(chores.same, things)), strict=True
+    ):
         assert type(back) is type(thing)
         assert bytes(back) == bytes(thing)
 
 
-def test_an_answer_may_have_more_buffers_than_one_system_call_writes(forked: Callable[..., Used]) -> None:
+def test_an_answer_may_have_more_buffers_than_one_system_call_writes(
+    forked: Callable[..., Used],
+) -> None:
     buffers = [np.full(OUT_OF_LINE, at % 251, np.uint8) for at in range(1600)]
     pool = forked(1)
     (back,) = pool.get(pool.ask(chores.same, buffers))
     assert all(map(np.array_equal, back, buffers))
 
 
-def test_large_questions_and_large_answers_at_once_do_not_block(forked: Callable[..., Used]) -> None:
+def test_large_questions_and_large_answers_at_once_do_not_block(
+    forked: Callable[..., Used],
+) -> None:
     """Both sides write, and each pipe is full."""
     pool = forked(2)
     texts = [bytes([at]) * (1 << 20) for at in range(12)]
     assert pool.get(*pool.ask_each(chores.same, texts)) == texts
 
 
-def test_a_block_is_with_the_worker_that_has_least_to_do(forked: Callable[..., Used], tmp_path: Path) -> None:
-    pool, gate = forked(3).ready(), tmp_path / "gate"
-    ours, outs, vacancies = pool.pool, [], []
+def test_a_block_is_with_the_worker_that_has_least_to_do(
+    forked: Callable[..., Used], tmp_path: Path
+) -> None:
+    pool = forked(3).ready()
+    gate = tmp_path / "gate"
+    ours = pool.pool
+    outs = []
+    vacancies = []
     for _ in range(6):
         pool.ask(chores.wait_at, gate)
         outs.append(sorted(ours.out(number) for number in range(3)))
@@ -212,18 +259,23 @@ def test_a_block_is_with_the_worker_that_has_least_to_do(forked: Callable[..., U
     assert ours.vacancies(2) == 6
 
 
-# -- the end of a worker concerns that worker ------------------------------------------------------------------------
+# -- the end of a worker concerns that worker ------------------------------------------
 
 
-def test_a_death_loses_the_blocks_of_the_dead_and_no_others(ours: Callable[..., Used], tmp_path: Path) -> None:
-    pool, gate = ours(2).ready(), tmp_path / "gate"
+def test_a_death_loses_the_blocks_of_the_dead_and_no_others(
+    ours: Callable[..., Used], tmp_path: Path
+) -> None:
+    pool = ours(2).ready()
+    gate = tmp_path / "gate"
     before = pool.pool.pids
     numbers = pool.set_to_work(gate, blocks=4, workers=2)
     os.kill(before[0], signal.SIGKILL)
     pool.until(lambda: pool.died)
     (end,) = pool.died
     lost = [chore.number for chore in end.blocks]
-    assert end == Died(0, before[0], -signal.SIGKILL, State.READY, pool.chores_of(*lost))
+    assert end == Died(
+        0, before[0], -signal.SIGKILL, State.READY, pool.chores_of(*lost)
+    )
     assert pool.pool.pids == {1: before[1]}
     assert (pool.pool.out(0), pool.pool.vacancies(2)) == (0, 0)
     pool.pool.start(0)
@@ -241,10 +293,13 @@ def test_answers_that_were_sent_before_the_end_count_however_it_is_told(
 ) -> None:
     pool = forked(1).ready()
     (pid,) = pool.pool.pids.values()
-    answered, lost = pool.ask(chores.square, 3), pool.ask(chores.end, 3)
+    answered = pool.ask(chores.square, 3)
+    lost = pool.ask(chores.end, 3)
     wait_until(lambda: not lives_still(pid), "it has ended")
     genuine = pool.pool._poll
-    backwards = SimpleNamespace(poll=lambda timeout: genuine.poll(timeout)[::-1], unregister=genuine.unregister)
+    backwards = SimpleNamespace(
+        poll=lambda timeout: genuine.poll(timeout)[::-1], unregister=genuine.unregister
+    )
     pool.pool._poll = backwards
     pool.wait()
     assert pool.answers == {answered: 9}
@@ -252,7 +307,8 @@ def test_answers_that_were_sent_before_the_end_count_however_it_is_told(
 
 
 def test_half_an_answer_does_no_harm(forked: Callable[..., Used]) -> None:
-    pool, size = forked(2).ready(), 100_000
+    pool = forked(2).ready()
+    size = 100_000
     before = pool.pool.pids
     lost = pool.ask(chores.end_in_mid_answer, np.ones(size, np.uint8))
     others = [pool.ask(chores.same, np.full(size, at, np.uint8)) for at in range(20)]
@@ -267,8 +323,11 @@ def test_half_an_answer_does_no_harm(forked: Callable[..., Used]) -> None:
     pool.works()
 
 
-def test_a_worker_that_retires_does_its_blocks_and_gets_no_more(ours: Callable[..., Used], tmp_path: Path) -> None:
-    pool, gate = ours(2).ready(), tmp_path / "gate"
+def test_a_worker_that_retires_does_its_blocks_and_gets_no_more(
+    ours: Callable[..., Used], tmp_path: Path
+) -> None:
+    pool = ours(2).ready()
+    gate = tmp_path / "gate"
     before = pool.pool.pids
     numbers = [pool.ask(chores.wait_at, gate) for _ in range(3)]
     had = pool.pool.out(0)
@@ -281,19 +340,27 @@ def test_a_worker_that_retires_does_its_blocks_and_gets_no_more(ours: Callable[.
     pool.until(lambda: pool.died)
     assert pool.died == [Died(0, before[0], 0, State.RETIRING, ())]
     assert pool.pool.pids == {1: before[1]}
-    pool.pool.retire(0)  # after its end too: its last answer may be what asks for it
+    # After its end too: its last answer may be what asks for it.
+    pool.pool.retire(0)
 
 
-def test_each_block_is_answered_right_or_was_with_a_dead_worker(forked: Callable[..., Used]) -> None:
-    dice, pool, kills = random.Random(0), forked(3).ready(), 0
+def test_each_block_is_answered_right_or_was_with_a_dead_worker(
+    forked: Callable[..., Used],
+) -> None:
+    dice = random.Random(0)
+    pool = forked(3).ready()
+    kills = 0
     pool.replaces = True
     for at in range(200):
         if kills < 10 and dice.random() < 0.1 and (pids := pool.pool.pids):
             kills += 1
-            with contextlib.suppress(ProcessLookupError):  # it has died, and a later start has reaped it
+            # It has died, and a later start has reaped it.
+            with contextlib.suppress(ProcessLookupError):
                 by_us = dice.random() < 0.5
                 number = dice.choice(list(pids))
-                pool.pool.kill(number) if by_us else os.kill(pids[number], signal.SIGKILL)
+                pool.pool.kill(number) if by_us else os.kill(
+                    pids[number], signal.SIGKILL
+                )
         pool.wait(dice.choice((0, 0.001)))
         pool.ask(chores.same, np.full(dice.choice((1, 50_000)), at))
     pool.until(lambda: not pool.pool.busy(range(3)))
@@ -306,9 +373,12 @@ def test_each_block_is_answered_right_or_was_with_a_dead_worker(forked: Callable
 def test_a_dead_workers_children_are_not_waited_for(
     ours: Callable[..., Used], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have its pipes and its sentinel; the system knows its exit code without them."""
+    """They have its pipes and its sentinel; the system knows its exit code without
+    them.
+    """
     monkeypatch.setattr(processes, "_FOR_A_CODE_S", 1e6)
-    pool, gate = ours(3).ready(), tmp_path / "gate"
+    pool = ours(3).ready()
+    gate = tmp_path / "gate"
     try:
         for _ in range(3):
             pool.ask(chores.end_with_a_child, gate)
@@ -337,7 +407,9 @@ def test_where_there_is_no_place_for_an_answer_its_worker_is_ended(
     pool.works()
 
 
-def test_where_there_are_no_pidfds_a_sentinel_will_do(ours: Callable[..., Used], monkeypatch: Any) -> None:
+def test_where_there_are_no_pidfds_a_sentinel_will_do(
+    ours: Callable[..., Used], monkeypatch: Any
+) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     pool = ours(2).ready()
     before = pool.pool.pids
@@ -353,13 +425,14 @@ def test_where_there_are_no_pidfds_a_sentinel_will_do(ours: Callable[..., Used],
     pool.works()
 
 
-# -- it leaves nothing -----------------------------------------------------------------------------------------------
+# -- it leaves nothing -----------------------------------------------------------------
 
 
 def test_a_pool_is_ended_in_the_midst_of_its_work_though_its_pipes_are_full(
     ours: Callable[..., Used], tmp_path: Path
 ) -> None:
-    pool, gate = ours(2), tmp_path / "gate"
+    pool = ours(2)
+    gate = tmp_path / "gate"
     pool.set_to_work(gate)
     pool.ask_each(chores.same, [bytes(100_000)] * 50)
     assert pool.pool.close() is True
@@ -367,7 +440,7 @@ def test_a_pool_is_ended_in_the_midst_of_its_work_though_its_pipes_are_full(
     assert not any(map(lives_still, chores.waiting_at(gate)))
 
 
-# -- any other Pool ------------------------------------------------------------------------------------------------
+# -- any other Pool --------------------------------------------------------------------
 
 
 OTHERS = {"stock": multiprocessing.get_context("fork").Pool, "ThreadPool": ThreadPool}
@@ -382,16 +455,21 @@ def _threads(workers: int, *, bell: Bell) -> Threads:
     return Threads(workers, lambda number: chores.equip(), (), bell=bell)
 
 
-def test_threads_answer_pass_an_error_on_and_are_left_one_by_one(tmp_path: Path) -> None:
+def test_threads_answer_pass_an_error_on_and_are_left_one_by_one(
+    tmp_path: Path,
+) -> None:
     with made_of(_threads) as used:
-        pool, gate = used(2), tmp_path / "gate"
+        pool = used(2)
+        gate = tmp_path / "gate"
         pool.works()
         assert type(pool.error(pool.ask(chores.sore))) is Sore
         pool.set_to_work(gate)
         had = tuple(pool.pool._workers[0].out.values())
         pool.pool.kill(0)
         pool.wait()
-        assert [(died.number, died.code, died.blocks) for died in pool.died] == [(0, None, had)]
+        assert [(died.number, died.code, died.blocks) for died in pool.died] == [
+            (0, None, had)
+        ]
         gate.touch()
         pool.pool.start(0)
         pool.works()
@@ -407,7 +485,8 @@ def others(request: pytest.FixtureRequest) -> Iterator[Callable[..., Used]]:
 def test_any_pool_answers_passes_an_error_on_and_counts_what_is_out(
     others: Callable[..., Used], tmp_path: Path
 ) -> None:
-    pool, gate = others(2), tmp_path / "gate"
+    pool = others(2)
+    gate = tmp_path / "gate"
     pool.works()
     assert type(pool.error(pool.ask(chores.sore))) is Sore
     pool.bell.ring()
@@ -424,11 +503,13 @@ def test_any_pool_answers_passes_an_error_on_and_counts_what_is_out(
     pool.until(lambda: pool.pool.vacancies(2) == 4)
 
 
-# -- the engine's own use of it --------------------------------------------------------------------------------------
+# -- the engine's own use of it --------------------------------------------------------
 
 
 def test_workers_are_replaced_after_maxtasksperchild_samples() -> None:
-    with mpiter.MultiprocessIterator(Pids(), 5, repeat=False, n_processes=2, maxtasksperchild=40, run_ahead=4) as it:
+    with mpiter.MultiprocessIterator(
+        Pids(), 5, repeat=False, n_processes=2, maxtasksperchild=40, run_ahead=4
+    ) as it:
         workers = {pid for batch in it for pid in batch}
         stats = it.stats()
     assert stats.samples == 200
@@ -460,6 +541,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_pool_that_is_not_closed_ends_with_the_program_and_says_nothing(tmp_path: Path) -> None:
+def test_a_pool_that_is_not_closed_ends_with_the_program_and_says_nothing(
+    tmp_path: Path,
+) -> None:
     """From Python 3.12 on no thread starts while the interpreter ends."""
     assert run(tmp_path, UNCLOSED).ended_well().lines == ["[2, 2, 2, 2]"]

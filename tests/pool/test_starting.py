@@ -27,7 +27,9 @@ def box() -> Iterator[BlackBox]:
 
 
 def test_the_users_own_processes_are_left_in_peace(tmp_path: Path) -> None:
-    """A fork server of the user's, with preloaded modules, and one process started by another."""
+    """A fork server of the user's, with preloaded modules, and one process started by
+    another.
+    """
     text = """
     import multiprocessing, os, sys
     import mpiter
@@ -56,7 +58,9 @@ def test_the_users_own_processes_are_left_in_peace(tmp_path: Path) -> None:
 
 
 def test_the_fork_server_imports_once_what_the_program_finds(tmp_path: Path) -> None:
-    """A library that is known, and what is to be preloaded; not what lies in the working directory."""
+    """A library that is known, and what is to be preloaded; not what lies in the
+    working directory.
+    """
     for path, source in {
         "elsewhere/mpiter.py": "print('another', flush=True)",
         "own/my_data.py": "print('data', flush=True)\nclass Data(list): pass",
@@ -116,22 +120,39 @@ with mpiter.batches(Prints(range(8)), 2, shuffle=False, n_processes=1, backend=b
 
 
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
-def test_a_program_may_have_closed_its_standard_descriptors(tmp_path: Path, method: str) -> None:
-    """What is printed then goes nowhere: neither into a pipe nor into a batch that has taken the number."""
+def test_a_program_may_have_closed_its_standard_descriptors(
+    tmp_path: Path, method: str
+) -> None:
+    """What is printed then goes nowhere: neither into a pipe nor into a batch that has
+    taken the number.
+    """
     assert run(tmp_path, SURROUNDED, method, 0, 2).ended_well()
     nothing = "/dev/null"
-    assert (tmp_path / "found").read_text().split("] ")[-1].split() == [nothing, nothing]
-    assert (tmp_path / "found").read_text().startswith("[[0, 1], [2, 3], [4, 5], [6, 7]]")
+    assert (tmp_path / "found").read_text().split("] ")[-1].split() == [
+        nothing,
+        nothing,
+    ]
+    assert (
+        (tmp_path / "found").read_text().startswith("[[0, 1], [2, 3], [4, 5], [6, 7]]")
+    )
 
 
 @pytest.mark.parametrize("has_another", [True, False])
-def test_the_fork_server_starts_though_tmp_is_full(tmp_path: Path, has_another: bool) -> None:
-    """Its socket lies where TMPDIR says, whose name may be longer than an address, else in memory."""
+def test_the_fork_server_starts_though_tmp_is_full(
+    tmp_path: Path, has_another: bool
+) -> None:
+    """Its socket lies where TMPDIR says, whose name may be longer than an address, else
+    in memory.
+    """
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
     environment = {"TMPDIR": str(folder) if has_another else "/tmp"}
     outcome = run(tmp_path, SURROUNDED, "forkserver", **environment)
-    assert (outcome.code, outcome.err, outcome.left_running) == (0, "the worker's" * 8, [])
+    assert (outcome.code, outcome.err, outcome.left_running) == (
+        0,
+        "the worker's" * 8,
+        [],
+    )
     assert list(folder.iterdir()) == []
 
 
@@ -170,8 +191,12 @@ class Data:
 """
 
 
-def test_workers_that_end_with_each_epoch_import_once_what_a_fork_can_share(tmp_path: Path) -> None:
-    """Each import is counted that an epoch adds; a fork server imports beside the workers of the second one."""
+def test_workers_that_end_with_each_epoch_import_once_what_a_fork_can_share(
+    tmp_path: Path,
+) -> None:
+    """Each import is counted that an epoch adds; a fork server imports beside the
+    workers of the second one.
+    """
     (tmp_path / "shared.py").write_text(NOTED + SHARED)
     (tmp_path / "unshareable.py").write_text(NOTED + UNSHAREABLE)
     text = """
@@ -233,8 +258,12 @@ class Data(list):
 """
 
 
-def test_one_server_at_a_time_imports_beside_the_workers_even_if_another_is_wanted(tmp_path: Path) -> None:
-    """It can't be ended while it imports: on a busy machine servers that import in vain would pile up."""
+def test_one_server_at_a_time_imports_beside_the_workers_even_if_another_is_wanted(
+    tmp_path: Path,
+) -> None:
+    """It can't be ended while it imports: on a busy machine servers that import in vain
+    would pile up.
+    """
     (tmp_path / "lingering.py").write_text(LINGERING)
     text = """
     import os, pathlib
@@ -260,7 +289,10 @@ KEPT = {
     "asks": "import sys; assert sys.argv == ['train.py', '--fast']",
 }
 LEFT = {
-    "thread": "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+    "thread": (
+        "import threading, time; threading.Thread(target=time.sleep, args=(60,), "
+        "daemon=True).start()"
+    ),
     "file": "file = open(__file__)",
     "connection": "import socket; pair = socket.socketpair()",
     "numpys": "import numpy as np; holder = [{'rng': np.random.default_rng()}]",
@@ -273,7 +305,9 @@ LEFT = {
 
 
 def test_the_fork_server_keeps_only_what_a_fork_can_share(tmp_path: Path) -> None:
-    """Each module is loaded in a process of its own, as the server's command line does; it tells by its exit code."""
+    """Each module is loaded in a process of its own, as the server's command line does;
+    it tells by its exit code.
+    """
     for name, source in {**KEPT, **LEFT}.items():
         (tmp_path / f"{name}.py").write_text(source)
     text = """
@@ -288,12 +322,18 @@ def test_the_fork_server_keeps_only_what_a_fork_can_share(tmp_path: Path) -> Non
     """
     outcomes = run(tmp_path, text, *KEPT, *LEFT).ended_well().lines
     codes = {name: 3 if name == "dies" else 77 for name in LEFT}
-    assert outcomes == [f"{name} {code}" for name, code in {**dict.fromkeys(KEPT, 0), **codes}.items()]
+    assert outcomes == [
+        f"{name} {code}" for name, code in {**dict.fromkeys(KEPT, 0), **codes}.items()
+    ]
 
 
-def test_a_module_that_fails_where_workers_start_is_named_with_the_way_around_of_each_door(tmp_path: Path) -> None:
+def test_a_module_that_fails_where_workers_start_is_named_with_the_way_around_of_each_door(
+    tmp_path: Path,
+) -> None:
     """The fork server imports it first, and goes on without it."""
-    (tmp_path / "once.py").write_text("import os; os.mkdir('lock')\nclass Data(list): pass")
+    (tmp_path / "once.py").write_text(
+        "import os; os.mkdir('lock')\nclass Data(list): pass"
+    )
     text = """
     import multiprocessing
     import mpiter
@@ -338,13 +378,18 @@ os._exit(0)
 """
 
 
-def test_a_worker_ends_with_the_main_process_though_no_kernel_sees_to_it(tmp_path: Path) -> None:
+def test_a_worker_ends_with_the_main_process_though_no_kernel_sees_to_it(
+    tmp_path: Path,
+) -> None:
     assert run(tmp_path, LIFELINE).ended_well()
 
 
-def test_workers_that_cannot_all_be_started_are_an_error_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_all_be_started_are_an_error_and_leave_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As if there were a limit of processes."""
-    kind, starts = get_context("fork").Process, iter([True, False])
+    kind = get_context("fork").Process
+    starts = iter([True, False])
     genuine = kind.start
 
     def start(process: Any) -> None:
@@ -353,10 +398,15 @@ def test_workers_that_cannot_all_be_started_are_an_error_and_leave_nothing(monke
         genuine(process)
 
     monkeypatch.setattr(kind, "start", start)
-    it = mpiter.MultiprocessIterator(list(range(9)), 2, n_processes=2, backend=mpiter.Process("fork"))
+    it = mpiter.MultiprocessIterator(
+        list(range(9)), 2, n_processes=2, backend=mpiter.Process("fork")
+    )
     with (
         it,
-        pytest.raises(mpiter.errors.WorkerStartError, match=r"Resource temporarily unavailable\. Look at the limits"),
+        pytest.raises(
+            mpiter.errors.WorkerStartError,
+            match=r"Resource temporarily unavailable\. Look at the limits",
+        ),
     ):
         next(it)
 
@@ -376,11 +426,16 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_a_child_that_the_user_forks_does_not_keep_our_workers_alive(tmp_path: Path) -> None:
+def test_a_child_that_the_user_forks_does_not_keep_our_workers_alive(
+    tmp_path: Path,
+) -> None:
     script = Script(tmp_path, FORKED)
     child, *workers = script.says().split()
     assert len(workers) == 2
-    wait_until(lambda: not any(lives_still(int(worker)) for worker in workers), "the workers are gone")
+    wait_until(
+        lambda: not any(lives_still(int(worker)) for worker in workers),
+        "the workers are gone",
+    )
     os.kill(int(child), signal.SIGKILL)
     assert script.ends().left_running == []
 
@@ -410,17 +465,24 @@ def test_what_a_worker_dies_of_is_seen(tmp_path: Path) -> None:
     assert "KeyboardInterrupt: in the midst of sending" in outcome.err
 
 
-def test_no_signal_goes_to_a_worker_whose_process_id_is_unknown(box: BlackBox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_signal_goes_to_a_worker_whose_process_id_is_unknown(
+    box: BlackBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A signal for process 0 goes to our whole process group."""
     monkeypatch.setattr(os, "kill", lambda *args: pytest.fail(f"kill{args}"))
     box.ask(0)
     box.ask(-1)
 
 
-def test_a_fork_closes_no_descriptor_that_has_become_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread ends a Pool; another opens pipes, which get the numbers that have just been closed, and forks."""
+def test_a_fork_closes_no_descriptor_that_has_become_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One thread ends a Pool; another opens pipes, which get the numbers that have just
+    been closed, and forks.
+    """
     closed: list[int] = []
-    taken, forked = threading.Event(), threading.Event()
+    taken = threading.Event()
+    forked = threading.Event()
     genuine = util.close_fds
 
     def close_and_linger(*descriptors: int) -> None:
@@ -428,7 +490,8 @@ def test_a_fork_closes_no_descriptor_that_has_become_anothers(monkeypatch: pytes
         if threading.current_thread().name == "closes" and not closed:
             closed.extend(descriptors)
             taken.set()
-            forked.wait(1.0)  # a fork that waits for us goes on after that
+            # A fork that waits for us goes on after that.
+            forked.wait(1.0)
 
     monkeypatch.setattr(util, "close_fds", close_and_linger)
     pool = Pool(1, int, (), context=get_context("fork"), bell=Bell())

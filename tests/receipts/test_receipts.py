@@ -16,7 +16,13 @@ import numpy as np
 import pytest
 from ledgers import keys_in, lines_in, logs_in
 
-from mpiter import DataLoader, MultiprocessIterator, OptionError, SerialIterator, batches
+from mpiter import (
+    DataLoader,
+    MultiprocessIterator,
+    OptionError,
+    SerialIterator,
+    batches,
+)
 from mpiter import receipts as writing
 from mpiter.audit import audit
 from mpiter.receipts import Receipts
@@ -28,7 +34,8 @@ class Numbers:
     """Samples that say which they are; some fail."""
 
     def __init__(self, length=LENGTH, failing=()):
-        self.length, self.failing = length, failing
+        self.length = length
+        self.failing = failing
 
     def __len__(self):
         return self.length
@@ -53,11 +60,22 @@ class Named(Numbers):
 
 def test_a_file_has_a_line_of_json_for_each_batch(tmp_path):
     keys = ["a", np.int64(7), (1, 2), "\udcff", b"x"]
-    with DataLoader(Named(), 3, sampler=keys, receipts=Receipts(tmp_path, 1, 4)) as loader:
+    with DataLoader(
+        Named(), 3, sampler=keys, receipts=Receipts(tmp_path, 1, 4)
+    ) as loader:
         list(loader)
     lines = lines_in(logs_in(tmp_path)[0])
     assert [{**line, "time": 0} for line in lines] == [
-        {"epoch": 0, "place": 0, "receipts": 1, "rank": 1, "size": 4, "length": None, "step": 0, "time": 0},
+        {
+            "epoch": 0,
+            "place": 0,
+            "receipts": 1,
+            "rank": 1,
+            "size": 4,
+            "length": None,
+            "step": 0,
+            "time": 0,
+        },
         {"epoch": 0, "place": 0, "keys": ["a", 7, [1, 2]], "time": 0},
         {"epoch": 0, "place": 3, "keys": ["\udcff", "b'x'"], "time": 0},
         {"epoch": 0, "time": 0},
@@ -65,16 +83,30 @@ def test_a_file_has_a_line_of_json_for_each_batch(tmp_path):
 
 
 MAKES = {
-    "MultiprocessIterator": lambda **k: MultiprocessIterator(Numbers(), 8, n_processes=1, repeat=False, **k),
+    "MultiprocessIterator": lambda **k: MultiprocessIterator(
+        Numbers(), 8, n_processes=1, repeat=False, **k
+    ),
     "repeating": lambda **k: SerialIterator(Numbers(), 8, **k),
     "larger than the dataset": lambda **k: SerialIterator(Numbers(), 70, **k),
-    "an order sampler": lambda **k: SerialIterator(Numbers(), 8, order_sampler=lambda order, _: order[::-1], **k),
+    "an order sampler": lambda **k: SerialIterator(
+        Numbers(), 8, order_sampler=lambda order, _: order[::-1], **k
+    ),
     "batches": lambda **k: batches(Numbers(), 8, n_processes=0, epochs=2, **k),
-    "a collate_fn": lambda **k: DataLoader(Numbers(), 8, shuffle=True, num_workers=1, collate_fn=list, **k),
-    "a sampler": lambda **k: DataLoader(Numbers(), 3, sampler=[7, 3, 3, 1, 0, 9, 8], **k),
-    "a batch sampler": lambda **k: DataLoader(Numbers(), batch_sampler=[[7, 3], [3, 1, 0], [9, 8]], **k),
-    "a shard": lambda **k: batches(Numbers(), 8, n_processes=0, shard=(1, 3), epochs=2, **k),
-    "a shard in one": lambda **k: DataLoader(Numbers(), 4, shuffle=True, collate_fn=list, shard=(2, 3), **k),
+    "a collate_fn": lambda **k: DataLoader(
+        Numbers(), 8, shuffle=True, num_workers=1, collate_fn=list, **k
+    ),
+    "a sampler": lambda **k: DataLoader(
+        Numbers(), 3, sampler=[7, 3, 3, 1, 0, 9, 8], **k
+    ),
+    "a batch sampler": lambda **k: DataLoader(
+        Numbers(), batch_sampler=[[7, 3], [3, 1, 0], [9, 8]], **k
+    ),
+    "a shard": lambda **k: batches(
+        Numbers(), 8, n_processes=0, shard=(1, 3), epochs=2, **k
+    ),
+    "a shard in one": lambda **k: DataLoader(
+        Numbers(), 4, shuffle=True, collate_fn=list, shard=(2, 3), **k
+    ),
 }
 
 
@@ -86,7 +118,9 @@ def test_what_was_handed_out_is_noted_and_nothing_that_was_only_fetched(tmp_path
         found += numbers_of(batch)
         [path] = logs_in(tmp_path)
         assert keys_in(path) == found, "at once"
-        if number in (1, 8) and not name.startswith(("a sampler", "a batch sampler", "a shard")):
+        if number in (1, 8) and not name.startswith(
+            ("a sampler", "a batch sampler", "a shard")
+        ):
             verdict = audit(tmp_path)
             assert verdict.is_sound, "\n".join(verdict.lines)
     it.close()
@@ -94,22 +128,32 @@ def test_what_was_handed_out_is_noted_and_nothing_that_was_only_fetched(tmp_path
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("options", [{}, {"shuffle": True, "num_workers": 1, "drop_last": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": True, "num_workers": 1, "drop_last": True}]
+)
 def test_torchs_loader_notes_too(tmp_path, options):
-    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
     from mpiter.torch import DataLoader
 
     with DataLoader(torch.arange(LENGTH), 8, receipts=tmp_path, **options) as loader:
-        found = [number for _ in range(2) for batch in loader for number in numbers_of(batch)]
+        found = [
+            number for _ in range(2) for batch in loader for number in numbers_of(batch)
+        ]
     assert keys_in(logs_in(tmp_path)[0]) == found
     epochs = audit(tmp_path).epochs
-    assert [(epoch.is_over, epoch.is_sound, epoch.length) for epoch in epochs] == [(True, True, LENGTH)] * 2
+    assert [(epoch.is_over, epoch.is_sound, epoch.length) for epoch in epochs] == [
+        (True, True, LENGTH)
+    ] * 2
 
 
 @pytest.mark.parametrize(("options", "workers"), [({}, 0), ({"collate_fn": list}, 1)])
 def test_skipped_samples_are_noted_as_such(tmp_path, options, workers):
     dataset = Numbers(20, failing=(1, 2, 8, 9, 10, 11, 19))
-    with DataLoader(dataset, 4, num_workers=workers, on_error="skip", receipts=tmp_path, **options) as loader:
+    with DataLoader(
+        dataset, 4, num_workers=workers, on_error="skip", receipts=tmp_path, **options
+    ) as loader:
         found = [number for batch in loader for number in numbers_of(batch)]
     [path] = logs_in(tmp_path)
     assert keys_in(path) == found == [0, 3, 4, 5, 6, 7, 12, 13, 14, 15, 16, 17, 18]
@@ -120,7 +164,9 @@ def test_skipped_samples_are_noted_as_such(tmp_path, options, workers):
 
 
 def test_an_error_in_a_batchs_place_is_noted_as_such(tmp_path):
-    with batches(Numbers(12, failing=[5]), 4, n_processes=0, shuffle=False, receipts=tmp_path) as it:
+    with batches(
+        Numbers(12, failing=[5]), 4, n_processes=0, shuffle=False, receipts=tmp_path
+    ) as it:
         next(it)
         with pytest.raises(ValueError, match="sample 5"):
             next(it)
@@ -144,10 +190,16 @@ def test_a_batch_that_ctrl_c_kept_from_the_user_is_noted_anew(tmp_path, monkeypa
             next(it)
         found += [number for batch in it for number in numbers_of(batch)]
     [epoch] = audit(tmp_path).epochs
-    assert (epoch.is_sound, epoch.samples, sorted(found)) == (True, LENGTH, [*range(LENGTH)])
+    assert (epoch.is_sound, epoch.samples, sorted(found)) == (
+        True,
+        LENGTH,
+        [*range(LENGTH)],
+    )
 
 
-def test_going_back_within_one_program_makes_void_what_came_after_and_a_reset_before_that_nothing(tmp_path):
+def test_going_back_within_one_program_makes_void_what_came_after_and_a_reset_before_that_nothing(
+    tmp_path,
+):
     with batches(Numbers(), 8, n_processes=1, receipts=tmp_path) as it:
         next(it), next(it)
         state = it.state_dict()
@@ -175,10 +227,15 @@ TRAINER = """
 """
 
 
-def test_trainers_that_are_killed_and_go_on_with_other_ranks_and_batch_sizes_are_sound(tmp_path):
+def test_trainers_that_are_killed_and_go_on_with_other_ranks_and_batch_sizes_are_sound(
+    tmp_path,
+):
     script = tmp_path / "trainer.py"
     script.write_text(textwrap.dedent(TRAINER))
-    trainers = [subprocess.Popen([sys.executable, str(script), str(rank), str(tmp_path)]) for rank in range(2)]
+    trainers = [
+        subprocess.Popen([sys.executable, str(script), str(rank), str(tmp_path)])
+        for rank in range(2)
+    ]
     assert [trainer.wait(timeout=120) for trainer in trainers] == [-signal.SIGKILL] * 2
     with DataLoader(range(103), 9, shuffle=True, seed=3, receipts=tmp_path) as loader:
         loader.load_state_dict(json.loads((tmp_path / "state.json").read_text()))
@@ -195,7 +252,12 @@ class Stream:
 
 def test_what_cannot_be_noted_is_refused_at_once(tmp_path):
     for refused, why in (
-        (lambda: batches(Numbers(), 8, n_processes=2, receipts=tmp_path, in_order=False), "receipts need in_order"),
+        (
+            lambda: batches(
+                Numbers(), 8, n_processes=2, receipts=tmp_path, in_order=False
+            ),
+            "receipts need in_order",
+        ),
         (lambda: DataLoader(Stream(), 2, receipts=tmp_path), "read as a stream"),
     ):
         with pytest.raises(OptionError, match=why):
@@ -203,7 +265,9 @@ def test_what_cannot_be_noted_is_refused_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("partly", [False, True])
-def test_a_full_disk_ends_the_log_with_one_warning_and_not_the_training(tmp_path, monkeypatch, caplog, partly):
+def test_a_full_disk_ends_the_log_with_one_warning_and_not_the_training(
+    tmp_path, monkeypatch, caplog, partly
+):
     class FullAfterTwoBatches:
         left = 3
 
@@ -217,9 +281,21 @@ def test_a_full_disk_ends_the_log_with_one_warning_and_not_the_training(tmp_path
             return os.write(descriptor, data if self.left >= 0 else data[:5])
 
     monkeypatch.setattr(writing, "os", FullAfterTwoBatches())
-    with batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as it, caplog.at_level(logging.WARNING):
+    with (
+        batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as it,
+        caplog.at_level(logging.WARNING),
+    ):
         assert sum(map(len, it)) == LENGTH
-    assert len([one for one in caplog.records if "cannot be written, and end here" in one.message]) == 1
+    assert (
+        len(
+            [
+                one
+                for one in caplog.records
+                if "cannot be written, and end here" in one.message
+            ]
+        )
+        == 1
+    )
     found = audit(tmp_path)
     assert (found.epochs[0].samples, found.epochs[0].is_over) == (16, False)
 
@@ -230,7 +306,10 @@ def test_the_rank_is_the_launchers_unless_it_is_said(tmp_path, monkeypatch):
     for receipts in (tmp_path, Receipts(tmp_path, 1, 2)):
         with batches(Numbers(), 8, n_processes=0, receipts=receipts) as it:
             next(it)
-    assert [path.name[:13] for path in logs_in(tmp_path)] == ["rank-1-of-2-1", "rank-3-of-5-1"]
+    assert [path.name[:13] for path in logs_in(tmp_path)] == [
+        "rank-1-of-2-1",
+        "rank-3-of-5-1",
+    ]
 
 
 def test_two_ranks_that_take_each_other_for_a_restart_are_found(tmp_path):
@@ -247,7 +326,9 @@ def test_samplers_of_the_ranks_own_are_judged_by_keys(tmp_path, monkeypatch):
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
         receipts = Receipts(tmp_path, length=LENGTH)
-        with DataLoader(Numbers(), 8, sampler=range(rank, LENGTH, 2), receipts=receipts) as loader:
+        with DataLoader(
+            Numbers(), 8, sampler=range(rank, LENGTH, 2), receipts=receipts
+        ) as loader:
             for _ in loader:
                 pass
     [epoch] = audit(tmp_path).epochs
@@ -265,4 +346,7 @@ def test_a_fork_has_a_file_of_its_own(tmp_path):
         next(it)
     assert child.exitcode == 0
     second = [*range(8, 16)]
-    assert sorted(keys_in(path) for path in logs_in(tmp_path)) == [[*range(8), *second], second]
+    assert sorted(keys_in(path) for path in logs_in(tmp_path)) == [
+        [*range(8), *second],
+        second,
+    ]

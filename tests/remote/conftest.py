@@ -1,4 +1,6 @@
-"""One Ray for all tests; and a clean house where others' libraries have threads: what is ours is compared."""
+"""One Ray for all tests; and a clean house where others' libraries have threads: what
+is ours is compared.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ def no_ray_is_left() -> Iterator[None]:
 
 def _ours() -> dict[str, set[str]]:
     """Threads of the engine, memory and bells."""
-    found = {f"{thread.name} {thread.ident}" for thread in threading.enumerate() if thread.name.startswith("mpiter")}
+    found = {
+        f"{thread.name} {thread.ident}"
+        for thread in threading.enumerate()
+        if thread.name.startswith("mpiter")
+    }
     memory = set(map(our_memory, Path("/proc/self/fd").iterdir())) - {""}
     return {"threads": found, "memory": memory}
 
@@ -47,4 +53,6 @@ def clean_house(request: pytest.FixtureRequest) -> Iterator[None]:
         if not any(left.values()) or time.monotonic() > deadline:
             break
         time.sleep(0.02)  # polling with a deadline
-    assert not any(left.values()), f"left behind: { {k: v for k, v in left.items() if v} }"
+    assert not any(left.values()), (
+        f"left behind: { {k: v for k, v in left.items() if v} }"
+    )

@@ -1,4 +1,6 @@
-"""``backend="mpi"``: one trainer, whose workers are the other ranks of an ``mpi4py.futures`` program."""
+"""``backend="mpi"``: one trainer, whose workers are the other ranks of an
+``mpi4py.futures`` program.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launched import LIMIT_S, TELL, Launched, by_futures, by_mpiexec, launch, told, with_mpi4py
+from launched import (
+    LIMIT_S,
+    TELL,
+    Launched,
+    by_futures,
+    by_mpiexec,
+    launch,
+    told,
+    with_mpi4py,
+)
 
 import mpiter
 from mpiter.remote import mpi
@@ -24,12 +35,30 @@ CONTRACT = Path(__file__).with_name("contract_on_mpi.py")
 @pytest.mark.timeout(400)
 def test_ranks_keep_the_contract_of_iterators() -> None:
     root = Path(mpiter.__file__).parents[1]
-    command = [*by_futures(3), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(CONTRACT)]
-    ran = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=3 * LIMIT_S, check=False)
+    command = [
+        *by_futures(3),
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        str(CONTRACT),
+    ]
+    ran = subprocess.run(
+        command,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=3 * LIMIT_S,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-# A script as a newcomer writes it: no guard, classes and lambdas of its own, a module beside it.
+# A script as a newcomer writes it: no guard, classes and lambdas of its own, a module
+# beside it.
 NEWCOMER = (
     TELL
     + """
@@ -89,7 +118,9 @@ def test_a_plain_script_has_its_samples_from_the_other_ranks(tmp_path: Path) -> 
     (facts,) = told(tmp_path, "newcomer", 1)
     assert facts["segments"]
     assert script.left_in_shm.isdisjoint(facts["segments"])
-    values, ids, counts, ranks, pids = ([*chain.from_iterable(part)] for part in zip(*facts["batches"], strict=True))
+    values, ids, counts, ranks, pids = (
+        [*chain.from_iterable(part)] for part in zip(*facts["batches"], strict=True)
+    )
     assert values == [2 * index + 1 for index in range(60)]
     assert facts["workers"] == 2
     assert set(ids) == {0, 1}
@@ -140,7 +171,9 @@ tell("impatient", 0, slow=slow, found=sorted(set(found)))
 )
 
 
-def test_an_impatient_iterator_waits_for_the_slow_samples_of_another(tmp_path: Path) -> None:
+def test_an_impatient_iterator_waits_for_the_slow_samples_of_another(
+    tmp_path: Path,
+) -> None:
     code, _, err = Launched(tmp_path, by_futures(3), IMPATIENT).ends()
     assert (code, err) == (0, "")
     (facts,) = told(tmp_path, "impatient", 1)
@@ -172,10 +205,14 @@ tell("large", 0, right=sum(map(int, right)), count=len(rows), level=MPI.Query_th
 
 
 @pytest.mark.parametrize("level", ["multiple", "serialized"])
-def test_large_samples_arrive_whatever_threads_may_talk_to_mpi(tmp_path: Path, level: str) -> None:
+def test_large_samples_arrive_whatever_threads_may_talk_to_mpi(
+    tmp_path: Path, level: str
+) -> None:
     code, _, err = launch(tmp_path, by_futures(3), LARGE, MPI4PY_RC_THREAD_LEVEL=level)
     assert (code, err) == (0, "")
-    assert told(tmp_path, "large", 1) == [{"right": 30, "count": 30, "level": level == "multiple"}]
+    assert told(tmp_path, "large", 1) == [
+        {"right": 30, "count": 30, "level": level == "multiple"}
+    ]
 
 
 STARTED_OTHERWISE = """
@@ -187,11 +224,16 @@ STARTED_OTHERWISE = """
 @pytest.mark.parametrize(
     ("by", "says"),
     [
-        ([sys.executable], "there is none: run `mpiexec -n 9 python -m mpi4py.futures train.py`"),
+        (
+            [sys.executable],
+            "there is none: run `mpiexec -n 9 python -m mpi4py.futures train.py`",
+        ),
         (by_futures(1), "there is none: run `mpiexec"),
     ],
 )
-def test_a_program_without_ranks_to_load_is_told_how_to_be_started(tmp_path: Path, by: Any, says: str) -> None:
+def test_a_program_without_ranks_to_load_is_told_how_to_be_started(
+    tmp_path: Path, by: Any, says: str
+) -> None:
     code, _, err = launch(tmp_path, by, STARTED_OTHERWISE)
     assert code != 0
     assert "OptionError" in err
@@ -203,24 +245,37 @@ class Stream:
         return iter(range(8))
 
 
-def test_what_mpi_cannot_serve_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_mpi_cannot_serve_is_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(mpi.MPI, "count_workers", lambda self: 3)
     for refused, says in (
-        (lambda **k: mpiter.batches(range(8), 4, n_processes=4, **k), "mpiexec -n 5 python -m mpi4py.futures train.py"),
-        (lambda **k: mpiter.batches(range(8), 4, shard="auto", **k), "mpiexec -n 4 python train.py"),
-        (lambda **k: iter(mpiter.DataLoader(Stream(), 4, num_workers=2, **k)), "reads no streams"),
+        (
+            lambda **k: mpiter.batches(range(8), 4, n_processes=4, **k),
+            "mpiexec -n 5 python -m mpi4py.futures train.py",
+        ),
+        (
+            lambda **k: mpiter.batches(range(8), 4, shard="auto", **k),
+            "mpiexec -n 4 python train.py",
+        ),
+        (
+            lambda **k: iter(mpiter.DataLoader(Stream(), 4, num_workers=2, **k)),
+            "reads no streams",
+        ),
     ):
         with pytest.raises(mpiter.OptionError, match=says):
             refused(backend="mpi")
 
 
-def test_without_mpi4py_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_mpi4py_one_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(mpi, "find_spec", lambda name: None)
     with pytest.raises(mpiter.OptionError, match=r"pip install 'mpiter\[mpi\]'"):
         mpiter.batches(range(8), 4, backend="mpi")
 
 
-# -- ends --------------------------------------------------------------------------------------------------------------
+# -- ends ------------------------------------------------------------------------------
 
 TRAINER = (
     TELL
@@ -256,13 +311,17 @@ tell("trainer", 0, seen=model["seen"])
 )
 
 
-def test_a_lost_rank_ends_the_run_in_words_and_a_checkpoint_goes_on_with_it(tmp_path: Path) -> None:
+def test_a_lost_rank_ends_the_run_in_words_and_a_checkpoint_goes_on_with_it(
+    tmp_path: Path,
+) -> None:
     for how in ("killed", "stopped"):
         code, _, err = launch(tmp_path, by_futures(3), TRAINER, how)
         assert code != 0
         assert "MPI replaces no rank, so the run ends here" in err
         assert "what mpiter.Checkpoint or your own state_dict() saved" in err
-        assert ("WorkerCrashed: no MPI rank has answered for 1 s (sample_timeout)" in err) == (how == "stopped")
+        assert (
+            "WorkerCrashed: no MPI rank has answered for 1 s (sample_timeout)" in err
+        ) == (how == "stopped")
         assert not list(tmp_path.glob("trainer*"))
         assert mpiter.Checkpoint.read(tmp_path / "run.npz")["model"]["seen"]
     code, _, err = launch(tmp_path, by_futures(3), TRAINER, "well")
@@ -352,9 +411,12 @@ STUCK_AT_THE_END = """
 
 
 @pytest.mark.parametrize(
-    ("is_left", "how", "ends", "says"), [("closed", "raises", 1, "mine"), ("open", "exits", 3, "")]
+    ("is_left", "how", "ends", "says"),
+    [("closed", "raises", 1, "mine"), ("open", "exits", 3, "")],
 )
-def test_a_program_ends_though_a_rank_is_stuck(tmp_path: Path, is_left: str, how: str, ends: int, says: str) -> None:
+def test_a_program_ends_though_a_rank_is_stuck(
+    tmp_path: Path, is_left: str, how: str, ends: int, says: str
+) -> None:
     """mpi4py would wait for it for ever."""
     script = Launched(tmp_path, by_futures(3), STUCK_AT_THE_END, is_left, how)
     code, _, err = script.ends()
@@ -364,7 +426,7 @@ def test_a_program_ends_though_a_rank_is_stuck(tmp_path: Path, is_left: str, how
     assert says in err
 
 
-# -- ordinary workers under mpiexec ------------------------------------------------------------------------------------
+# -- ordinary workers under mpiexec ----------------------------------------------------
 
 AMONG_RANKS = (
     TELL
@@ -395,7 +457,9 @@ tell("among", rank, rows=rows, restarts=restarts, pid=os.getpid(), ranks=MPI.COM
 
 
 def test_workers_of_a_rank_know_the_way_to_its_launcher_no_more(tmp_path: Path) -> None:
-    """MPI would write to that descriptor, which in a worker is something else, the fork server's end perhaps."""
+    """MPI would write to that descriptor, which in a worker is something else, the fork
+    server's end perhaps.
+    """
     code, out, err = launch(tmp_path, by_mpiexec(2), AMONG_RANKS)
     assert (code, out, err) == (0, "", "")
     for rank, facts in enumerate(told(tmp_path, "among", 2)):

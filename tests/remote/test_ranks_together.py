@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launched import LIMIT_S, TELL, Launched, by_mpiexec, by_torch, launch, told, with_mpi4py, with_mpiexec, with_torch
+from launched import (
+    LIMIT_S,
+    TELL,
+    Launched,
+    by_mpiexec,
+    by_torch,
+    launch,
+    told,
+    with_mpi4py,
+    with_mpiexec,
+    with_torch,
+)
 
 from mpiter.audit import audit
 
@@ -64,13 +75,16 @@ if sys.argv[2:] == ["torch"]:
     torch.distributed.destroy_process_group()
 """
 )
-RUNS: list[tuple[str, str, int, int, int, int | None]] = [  # ranks, batch size, workers, steps
+# Ranks, batch size, workers, steps.
+RUNS: list[tuple[str, str, int, int, int, int | None]] = [
     ("three", "", 3, 4, 0, 2),
     ("two", "three", 2, 3, 1, None),
 ]
 LAUNCHERS: list[Any] = [
     pytest.param((by_mpiexec, "", False), marks=with_mpiexec, id="mpiexec"),
-    pytest.param((by_mpiexec, "mpi4py", True), marks=with_mpi4py, id="mpiexec, mpi4py, exact"),
+    pytest.param(
+        (by_mpiexec, "mpi4py", True), marks=with_mpi4py, id="mpiexec, mpi4py, exact"
+    ),
     pytest.param((by_torch, "torch", False), marks=with_torch, id="torch"),
 ]
 
@@ -80,12 +94,15 @@ class Trained:
 
     def __init__(self, folder: Path, launcher: tuple[Any, str, bool]) -> None:
         self.folder, (self._by, self._library, self.exact) = folder, launcher
-        self.given: Counter[int] = Counter()  # how often each sample was handed out
+        # How often each sample was handed out.
+        self.given: Counter[int] = Counter()
         for run in RUNS[:-1]:
             self._run(*run, has_fault=False)
 
     def ended(self, folder: Path, has_fault: bool = False) -> Trained:
-        """A copy, in an empty folder, gone on with to the end; one of the ranks may take another's seat."""
+        """A copy, in an empty folder, gone on with to the end; one of the ranks may
+        take another's seat.
+        """
         ended = copy(self)
         ended.folder, ended.given = folder, Counter(self.given)
         shutil.copytree(self.folder, folder, dirs_exist_ok=True)
@@ -93,10 +110,25 @@ class Trained:
         return ended
 
     def _run(
-        self, name: str, before: str, ranks: int, batch_size: int, workers: int, steps: int | None, has_fault: bool
+        self,
+        name: str,
+        before: str,
+        ranks: int,
+        batch_size: int,
+        workers: int,
+        steps: int | None,
+        has_fault: bool,
     ) -> None:
-        asked = json.dumps([name, before, self.exact, batch_size, workers, steps, has_fault])
-        code, _, err = launch(self.folder, self._by(ranks), PROGRAM, asked, *[self._library] * bool(self._library))
+        asked = json.dumps(
+            [name, before, self.exact, batch_size, workers, steps, has_fault]
+        )
+        code, _, err = launch(
+            self.folder,
+            self._by(ranks),
+            PROGRAM,
+            asked,
+            *[self._library] * bool(self._library),
+        )
         assert code == 0, err
         facts = told(self.folder, name, ranks)
         assert all(fact["size"] == ranks for fact in facts)
@@ -104,39 +136,54 @@ class Trained:
             assert all(fact["state"] == facts[0]["state"] for fact in facts)
             if not self.exact or steps is not None:
                 assert len({tuple(map(len, fact["batches"])) for fact in facts}) == 1
-        self.given.update(chain.from_iterable(chain.from_iterable(fact["batches"] for fact in facts)))
+        self.given.update(
+            chain.from_iterable(chain.from_iterable(fact["batches"] for fact in facts))
+        )
 
 
 @pytest.fixture(scope="module")
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Trained:
     return Trained(tmp_path_factory.mktemp("begun"), request.param)
 
 
 @pytest.mark.timeout(3 * LIMIT_S)
 @pytest.mark.parametrize("trained", LAUNCHERS, indirect=True)
-def test_ranks_share_an_epoch_and_fewer_go_on_with_it(tmp_path: Path, trained: Trained) -> None:
+def test_ranks_share_an_epoch_and_fewer_go_on_with_it(
+    tmp_path: Path, trained: Trained
+) -> None:
     given = trained.ended(tmp_path).given
     assert sorted(given) == list(range(LENGTH))
-    assert given.total() == LENGTH + (not trained.exact)  # what is left for two ranks is odd
+    # What is left for two ranks is odd.
+    assert given.total() == LENGTH + (not trained.exact)
     verdict = audit(tmp_path / "receipts")
     assert verdict.is_sound, "\n".join(verdict.lines)
     assert verdict.starts == tuple(ranks for _, _, ranks, *_ in RUNS)
     [epoch] = verdict.epochs
     assert (epoch.is_over, epoch.samples) == (True, LENGTH)
-    assert ("1 came again to fill up the last step" in epoch.lines[0]) is not trained.exact
+    assert (
+        "1 came again to fill up the last step" in epoch.lines[0]
+    ) is not trained.exact
 
 
 @pytest.mark.timeout(3 * LIMIT_S)
 @pytest.mark.parametrize("trained", LAUNCHERS[:1], indirect=True)
-def test_the_audit_finds_what_a_rank_in_anothers_seat_loses_and_repeats(tmp_path: Path, trained: Trained) -> None:
+def test_the_audit_finds_what_a_rank_in_anothers_seat_loses_and_repeats(
+    tmp_path: Path, trained: Trained
+) -> None:
     given = trained.ended(tmp_path, has_fault=True).given
     repeated = {index for index, count in given.items() if count > 1}
     verdict = audit(tmp_path / "receipts")
     assert not verdict.is_sound
     assert verdict.missing == LENGTH - len(given) > 0
     lines = verdict.epochs[0].lines[1:]
-    assert {int(line.split()[3]) for line in lines if "never came: sample" in line}.isdisjoint(given)
-    assert {int(line.split()[4]) for line in lines if "several times: sample" in line} <= repeated
+    assert {
+        int(line.split()[3]) for line in lines if "never came: sample" in line
+    }.isdisjoint(given)
+    assert {
+        int(line.split()[4]) for line in lines if "several times: sample" in line
+    } <= repeated
     assert verdict.twice > 0
 
 
@@ -181,7 +228,10 @@ def test_processes_of_jax_find_their_part_once_jax_has_begun(tmp_path: Path) -> 
     pytest.importorskip("jax", reason="JAX is not installed: run `python3 tests --all`")
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    started = [Launched(tmp_path, [sys.executable], JAX, number, address, JAX_PLATFORMS="cpu") for number in range(2)]
+    started = [
+        Launched(tmp_path, [sys.executable], JAX, number, address, JAX_PLATFORMS="cpu")
+        for number in range(2)
+    ]
     for program in started:
         program.process.wait(LIMIT_S)
     for program in started:

@@ -1,4 +1,6 @@
-"""Workers on Ray: how the dataset travels, what becomes of actors that die, and what the cluster has to have."""
+"""Workers on Ray: how the dataset travels, what becomes of actors that die, and what
+the cluster has to have.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 
 
 def ordered(dataset: Any, **options: Any) -> mpiter.MultiprocessIterator:
-    options = {"n_processes": 1, "backend": "ray", "repeat": False, "shuffle": False, **options}
+    options = {
+        "n_processes": 1,
+        "backend": "ray",
+        "repeat": False,
+        "shuffle": False,
+        **options,
+    }
     return mpiter.MultiprocessIterator(dataset, options.pop("batch_size", 6), **options)
 
 
@@ -33,7 +41,7 @@ def labels_of(it: mpiter.MultiprocessIterator) -> list[int]:
     return [label for batch in it for _, label in batch]
 
 
-# -- batches and the dataset -------------------------------------------------------------------------------------------
+# -- batches and the dataset -----------------------------------------------------------
 
 
 class Told(Squares):
@@ -44,20 +52,30 @@ class Told(Squares):
 
 
 def test_pieces_of_a_dear_batch_are_put_together(ray: Any) -> None:
-    backend, large = Ray(), Told(30, (64, 64, 3))
+    backend = Ray()
+    large = Told(30, (64, 64, 3))
     backend.dear_s = 1e-6
-    with ordered(large, backend=backend, batch_size=10, n_processes=2, repeat=True) as it:
+    with ordered(
+        large, backend=backend, batch_size=10, n_processes=2, repeat=True
+    ) as it:
         for number in range(600):  # until both workers have a place
             batch = next(it)
-            expected = [Squares.__getitem__(large, (10 * number + row) % 30) for row in range(10)]
-            assert plain_batch([picture for picture, *_ in batch]) == plain_batch(expected)
+            expected = [
+                Squares.__getitem__(large, (10 * number + row) % 30)
+                for row in range(10)
+            ]
+            assert plain_batch([picture for picture, *_ in batch]) == plain_batch(
+                expected
+            )
             if len({pid for _, _, pid in batch}) == 2:
                 return
     raise AssertionError("no batch has come from two workers")
 
 
 class Telling:
-    """Tells whether its array may be written to, and whether it lies in the object store."""
+    """Tells whether its array may be written to, and whether it lies in the object
+    store.
+    """
 
     def __init__(self) -> None:
         self.array = np.arange(1 << 18, dtype=np.float64)
@@ -67,7 +85,13 @@ class Telling:
         return 12
 
     def __getitem__(self, index: int) -> Any:
-        return index, self.array.flags.writeable, lies_in_the_store(self.array), self.names[index], self.array[index]
+        return (
+            index,
+            self.array.flags.writeable,
+            lies_in_the_store(self.array),
+            self.names[index],
+            self.array[index],
+        )
 
 
 def lies_in_the_store(array: np.ndarray) -> bool:
@@ -80,11 +104,17 @@ def lies_in_the_store(array: np.ndarray) -> bool:
     return False
 
 
-def test_workers_read_arrays_from_the_store_of_their_node_and_a_changed_one_is_seen_there(ray: Any) -> None:
+def test_workers_read_arrays_from_the_store_of_their_node_and_a_changed_one_is_seen_there(
+    ray: Any,
+) -> None:
     dataset = Telling()
     with ordered(dataset) as it:
         assert [*it] == [
-            [(at, False, True, f"sample {at}", float(at)) for at in range(start, start + 6)] for start in (0, 6)
+            [
+                (at, False, True, f"sample {at}", float(at))
+                for at in range(start, start + 6)
+            ]
+            for start in (0, 6)
         ]
         assert it._pump.loop.carries((dataset, None))
         dataset.array[:] = 5
@@ -94,11 +124,18 @@ def test_workers_read_arrays_from_the_store_of_their_node_and_a_changed_one_is_s
 def test_a_dataset_that_cannot_be_pickled_is_named(ray: Any) -> None:
     dataset: Any = Squares()
     dataset.lock = threading.Lock()
-    with ordered(dataset) as it, pytest.raises(mpiter.errors.DatasetNotPicklable, match=r"dataset\.lock .*worker_init"):
+    with (
+        ordered(dataset) as it,
+        pytest.raises(
+            mpiter.errors.DatasetNotPicklable, match=r"dataset\.lock .*worker_init"
+        ),
+    ):
         next(it)
 
 
-def test_a_dataset_that_cannot_be_opened_there_ends_with_the_workers_traceback(ray: Any) -> None:
+def test_a_dataset_that_cannot_be_opened_there_ends_with_the_workers_traceback(
+    ray: Any,
+) -> None:
     def fails(info: Any) -> None:
         raise ValueError(f"{info.backend} worker of {info.num_workers}")
 
@@ -111,7 +148,9 @@ def test_a_dataset_that_cannot_be_opened_there_ends_with_the_workers_traceback(r
 
 def test_loaders_have_the_same_batches(ray: Any) -> None:
     def epochs(**options: Any) -> list[Any]:
-        with mpiter.DataLoader(Squares(), 6, shuffle=True, seed=3, collate_fn=list, **options) as loader:
+        with mpiter.DataLoader(
+            Squares(), 6, shuffle=True, seed=3, collate_fn=list, **options
+        ) as loader:
             return [plain(batch) for _ in range(2) for batch in loader]
 
     assert epochs(num_workers=1, backend="ray") == epochs()
@@ -122,20 +161,29 @@ def test_batches_are_those_of_torchs_loader_in_tensors_of_ones_own(ray: Any) -> 
     torch = pytest.importorskip("torch")
     import mpiter.torch
 
-    dataset = Built(lambda i: {"x": torch.full((64, 64), float(i)), "y": f"sample {i}"}, 12)
+    dataset = Built(
+        lambda i: {"x": torch.full((64, 64), float(i)), "y": f"sample {i}"}, 12
+    )
     with mpiter.torch.DataLoader(dataset, 4, num_workers=1, backend="ray") as loader:
-        for mine, expected in zip(loader, torch.utils.data.DataLoader(dataset, 4), strict=True):
+        for mine, expected in zip(
+            loader, torch.utils.data.DataLoader(dataset, 4), strict=True
+        ):
             assert (mine["y"], type(mine["x"])) == (expected["y"], torch.Tensor)
             assert torch.equal(mine["x"], expected["x"])
             mine["x"] += 1
 
 
 def test_an_epoch_goes_on_elsewhere_after_ray(ray: Any) -> None:
-    whole = [plain_batch(batch) for batch in mpiter.SerialIterator(Squares(50), 6, repeat=False, seed=4)]
+    whole = [
+        plain_batch(batch)
+        for batch in mpiter.SerialIterator(Squares(50), 6, repeat=False, seed=4)
+    ]
     with iterator(Squares(50), 6, repeat=False, seed=4, n_processes=0) as it:
         first = [plain_batch(next(it)) for _ in range(3)]
         state = json.dumps(it.state_dict())
-    with mpiter.MultiprocessIterator(Squares(50), 6, repeat=False, n_processes=1, backend="ray") as it:
+    with mpiter.MultiprocessIterator(
+        Squares(50), 6, repeat=False, n_processes=1, backend="ray"
+    ) as it:
         it.load_state_dict(json.loads(state))
         second = [plain_batch(next(it)) for _ in range(2)]
         state = json.dumps(it.state_dict())
@@ -144,7 +192,7 @@ def test_an_epoch_goes_on_elsewhere_after_ray(ray: Any) -> None:
         assert first + second + [plain_batch(batch) for batch in it] == whole
 
 
-# -- deaths ------------------------------------------------------------------------------------------------------------
+# -- deaths ----------------------------------------------------------------------------
 
 
 class Deadly(Squares):
@@ -152,7 +200,8 @@ class Deadly(Squares):
 
     def __init__(self, ends: int = -1, stands: int = -1) -> None:
         super().__init__(24)
-        self.ends, self.stands = ends, stands
+        self.ends = ends
+        self.stands = stands
 
     def __getitem__(self, index: int) -> Any:
         if index == self.ends:
@@ -166,15 +215,22 @@ class Deadly(Squares):
 def test_a_sample_that_ends_its_actor_twice_is_named(ray: Any) -> None:
     with ordered(Deadly(ends=8)) as it:
         next(it)
-        with pytest.raises(mpiter.WorkerCrashed, match=r"sample 8 has ended its worker twice: .* was lost by Ray"):
+        with pytest.raises(
+            mpiter.WorkerCrashed,
+            match=r"sample 8 has ended its worker twice: .* was lost by Ray",
+        ):
             next(it)
         assert labels_of(it) == [*range(12, 24)]
 
 
 @pytest.mark.death
-def test_the_very_first_sample_is_left_out_if_it_ends_its_actor_and_a_later_one_that_stands_still_is(ray: Any) -> None:
+def test_the_very_first_sample_is_left_out_if_it_ends_its_actor_and_a_later_one_that_stands_still_is(
+    ray: Any,
+) -> None:
     """Of the first the actor has not been asked yet what it does."""
-    with ordered(Deadly(ends=0, stands=8), sample_timeout=0.5, on_error="skip", n_processes=2) as it:
+    with ordered(
+        Deadly(ends=0, stands=8), sample_timeout=0.5, on_error="skip", n_processes=2
+    ) as it:
         assert labels_of(it) == [at for at in range(24) if at not in (0, 8)]
 
 
@@ -187,11 +243,13 @@ def test_a_worker_that_has_fetched_enough_is_replaced(ray: Any) -> None:
     assert len({pid for _, pid in found}) >= 2
 
 
-# -- the cluster -------------------------------------------------------------------------------------------------------
+# -- the cluster -----------------------------------------------------------------------
 
 
 def test_a_cluster_without_room_is_an_error_that_says_so(ray: Any) -> None:
-    ray_here.wait_until(lambda: ray_here.free_cpus(ray) == ray_here.CPUS, "all processors are free")
+    ray_here.wait_until(
+        lambda: ray_here.free_cpus(ray) == ray_here.CPUS, "all processors are free"
+    )
     backend = Ray(cpus_per_worker=ray_here.CPUS + 1, start_timeout=1.0)
     says = r"no place .* each wants 5 CPU \(4 of 4 free\).* Where there is room, .* the logs of that node"
     with ordered(Squares(), backend=backend) as it:
@@ -207,8 +265,12 @@ def test_workers_for_whom_there_is_no_room_yet_are_not_waited_for(ray: Any) -> N
 
 
 def test_a_program_within_a_placement_group_has_its_workers_there(ray: Any) -> None:
-    """As Ray Train and Tune start programs, which are actors; outside of the group there may be no room."""
-    ray_here.wait_until(lambda: ray_here.free_cpus(ray) == ray_here.CPUS, "all processors are free")
+    """As Ray Train and Tune start programs, which are actors; outside of the group
+    there may be no room.
+    """
+    ray_here.wait_until(
+        lambda: ray_here.free_cpus(ray) == ray_here.CPUS, "all processors are free"
+    )
     group = ray.util.placement_group([{"CPU": 1}] * ray_here.CPUS)
     within = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
         group, placement_group_capture_child_tasks=True
@@ -218,7 +280,9 @@ def test_a_program_within_a_placement_group_has_its_workers_there(ray: Any) -> N
     class Program:
         def run(self) -> list[list[int]]:
             backend = Ray(start_timeout=60)
-            with mpiter.batches(range(6), 4, n_processes=1, shuffle=False, backend=backend) as stream:
+            with mpiter.batches(
+                range(6), 4, n_processes=1, shuffle=False, backend=backend
+            ) as stream:
                 return [batch.tolist() for batch in stream]
 
     program = Program.remote()
@@ -235,30 +299,46 @@ def test_the_ray_that_there_is_has_to_be_the_one_at_the_address(ray: Any) -> Non
         assert labels_of(it) == [*range(6)]
     for address in ("203.0.113.1:nowhere", f"127.0.0.1:{there.rpartition(':')[2]}"):
         with ordered(Squares(), backend=Ray(address)) as it:  # noqa: SIM117
-            with pytest.raises(mpiter.errors.WorkerStartError, match=f"there is no Ray to be had at {address}: .*"):
+            with pytest.raises(
+                mpiter.errors.WorkerStartError,
+                match=f"there is no Ray to be had at {address}: .*",
+            ):
                 next(it)
 
 
 def test_nothing_stays_in_the_cluster(ray: Any) -> None:
-    ray_here.wait_until(lambda: ray_here.free_cpus(ray) == ray_here.CPUS, "all processors are free")
+    ray_here.wait_until(
+        lambda: ray_here.free_cpus(ray) == ray_here.CPUS, "all processors are free"
+    )
     worker = ray._private.worker.global_worker.core_worker
     before = set(worker.get_all_reference_counts())
     with ordered(Squares(20, (64, 64, 3))) as it:
         next(it)
         assert ray_here.free_cpus(ray) < ray_here.CPUS
-    ray_here.wait_until(lambda: ray_here.free_cpus(ray) == ray_here.CPUS, "all processors are free")
+    ray_here.wait_until(
+        lambda: ray_here.free_cpus(ray) == ray_here.CPUS, "all processors are free"
+    )
     del it
-    ray_here.wait_until(lambda: set(worker.get_all_reference_counts()) <= before, "no object is left")
+    ray_here.wait_until(
+        lambda: set(worker.get_all_reference_counts()) <= before, "no object is left"
+    )
 
 
-def test_the_examples_of_the_docs_run(ray: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_docs_run(
+    ray: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     reference.run("mpiter.remote.Ray")
-    page = (reference.ROOT / "docs" / "remote.md").read_text().partition("## Ray")[2].partition("\n## ")[0]
+    page = (
+        (reference.ROOT / "docs" / "remote.md")
+        .read_text()
+        .partition("## Ray")[2]
+        .partition("\n## ")[0]
+    )
     exec("".join(re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)), {})
     assert capsys.readouterr().out == "[0 1 2 3] [4 5 6 7]\n" * 2
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- what is refused -------------------------------------------------------------------
 
 
 def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,5 +351,7 @@ def test_the_address_of_rays_client_and_a_timeout_below_zero_are_refused() -> No
     pytest.importorskip("ray", reason=ray_here.REASON)
     with pytest.raises(mpiter.OptionError, match="with address='auto'"):
         Ray("ray://here:1")
-    with pytest.raises(mpiter.OptionError, match="start_timeout=-3 must be a number of seconds"):
+    with pytest.raises(
+        mpiter.OptionError, match="start_timeout=-3 must be a number of seconds"
+    ):
         Ray(start_timeout=-3)

@@ -1,4 +1,6 @@
-"""Two Ray nodes on one machine: where the dataset lies, what becomes of an epoch when one of them is killed."""
+"""Two Ray nodes on one machine: where the dataset lies, what becomes of an epoch when
+one of them is killed.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ import mpiter
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray"), pytest.mark.death]
 
-CPUS, STORE_BYTES = 2, 80 << 20
-QUICK = {  # how soon Ray sees that a node is gone: by itself it takes half a minute
+CPUS = 2
+STORE_BYTES = 80 << 20
+# How soon Ray sees that a node is gone: by itself it takes half a minute.
+QUICK = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 300,
     "health_check_timeout_ms": 1000,
@@ -40,7 +44,9 @@ class Standing:
 
 def test_after_the_end_of_ray_there_is_an_error_and_no_hang(ray: Any) -> None:
     """Before the next test, which has a cluster of its own."""
-    with mpiter.batches(Standing(), 6, n_processes=1, backend="ray", shuffle=False) as stream:
+    with mpiter.batches(
+        Standing(), 6, n_processes=1, backend="ray", shuffle=False
+    ) as stream:
         next(stream)
         ray.shutdown()
         with pytest.raises(mpiter.WorkerCrashed, match="Ray was shut down"):
@@ -53,8 +59,13 @@ def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason=ray_here.REASON)
     from ray.cluster_utils import Cluster
 
-    ray.shutdown()  # that of other tests, if any is left
-    head = {"num_cpus": CPUS, "object_store_memory": STORE_BYTES, "_system_config": QUICK}
+    # That of other tests, if any is left.
+    ray.shutdown()
+    head = {
+        "num_cpus": CPUS,
+        "object_store_memory": STORE_BYTES,
+        "_system_config": QUICK,
+    }
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         ray_here.connect(address=cluster.address)
@@ -65,7 +76,9 @@ def cluster() -> Iterator[Any]:
 
 
 class Placed:
-    """Noise that depends on the place in the order, and on which node, where in its store and by whom it was made."""
+    """Noise that depends on the place in the order, and on which node, where in its
+    store and by whom it was made.
+    """
 
     def __init__(self) -> None:
         self.values = np.arange(1 << 17)
@@ -78,7 +91,13 @@ class Placed:
 
         time.sleep(0.002)  # the epoch outlasts the node
         node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
-        return mpiter.get_rng().random((64, 64), np.float32), index, node, os.getpid(), self._place()
+        return (
+            mpiter.get_rng().random((64, 64), np.float32),
+            index,
+            node,
+            os.getpid(),
+            self._place(),
+        )
 
     def _place(self) -> str:
         """The file that the array lies in, and where."""
@@ -91,13 +110,17 @@ class Placed:
         raise AssertionError("it lies nowhere")
 
 
-def test_nodes_have_the_dataset_once_and_an_epoch_is_completed_when_one_is_killed(cluster: Any) -> None:
+def test_nodes_have_the_dataset_once_and_an_epoch_is_completed_when_one_is_killed(
+    cluster: Any,
+) -> None:
     import ray
 
     here = ray.get_runtime_context().get_node_id()
     other = cluster.add_node(num_cpus=CPUS, object_store_memory=STORE_BYTES)
     options: dict[str, Any] = {"seed": 5}
-    with mpiter.MultiprocessIterator(Placed(), 20, n_processes=2 * CPUS, backend="ray", **options) as it:
+    with mpiter.MultiprocessIterator(
+        Placed(), 20, n_processes=2 * CPUS, backend="ray", **options
+    ) as it:
         workers: set[tuple[str, int, str]] = set()
         batches: list[Any] = []
         for batch in it:
@@ -109,7 +132,9 @@ def test_nodes_have_the_dataset_once_and_an_epoch_is_completed_when_one_is_kille
             assert len(batches) < 600, "workers join when they have a place"
         assert len({node for node, *_ in workers}) == 2
         assert len({(node, place) for node, _, place in workers}) == 2
-        assert not any(place.startswith("0 ") for *_, place in workers), "it is mapped from the store"
+        assert not any(place.startswith("0 ") for *_, place in workers), (
+            "it is mapped from the store"
+        )
         cluster.remove_node(other, allow_graceful=False)
         batches += [next(it).columns for _ in range(40)]
         assert it.stats().restarts == CPUS

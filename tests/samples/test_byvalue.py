@@ -1,4 +1,6 @@
-"""Classes that can't be imported by name, as samples, exceptions and parts of datasets: the caller's own again."""
+"""Classes that can't be imported by name, as samples, exceptions and parts of datasets:
+the caller's own again.
+"""
 
 import dataclasses
 import pickle
@@ -36,39 +38,66 @@ Renamed.__name__ = Renamed.__qualname__ = "Gone"
 
 
 class Odd:
-    """Samples of classes that aren't where their names say, that are nowhere, and that a worker makes for itself."""
+    """Samples of classes that aren't where their names say, that are nowhere, and that
+    a worker makes for itself.
+    """
 
     def __init__(self):
         class Thing:
             __slots__ = ("index",)
 
         self.thing, self.point = Thing, namedtuple("Point", "a")
-        self.numbers = memoryview(bytearray(np.arange(12, dtype=np.int32).tobytes())).cast("i", (3, 4))
+        self.numbers = memoryview(
+            bytearray(np.arange(12, dtype=np.int32).tobytes())
+        ).cast("i", (3, 4))
 
     def __len__(self):
         return 3
 
     def __getitem__(self, index):
-        renamed, thing = Other(), self.thing()
+        renamed = Other()
+        thing = self.thing()
         renamed.index = thing.index = index
         made = type("Made", (), {"index": index})()
-        views = self.numbers[index, 1], memoryview(np.arange(index + 1, dtype=np.uint16))
-        points = Outer.Point(np.full(2, index), 2), Outer.Inner.Pair(index), self.point(index)
+        views = (
+            self.numbers[index, 1],
+            memoryview(np.arange(index + 1, dtype=np.uint16)),
+        )
+        points = (
+            Outer.Point(np.full(2, index), 2),
+            Outer.Inner.Pair(index),
+            self.point(index),
+        )
         return *points, renamed, thing, made, *views
 
 
 @either_method
 def test_classes_come_back_as_the_callers_and_what_only_a_worker_knows_by_value(method):
-    dataset, backend = Odd(), mpiter.Process(method)
-    with mpiter.MultiprocessIterator(dataset, 2, repeat=False, shuffle=False, n_processes=2, backend=backend) as it:
+    dataset = Odd()
+    backend = mpiter.Process(method)
+    with mpiter.MultiprocessIterator(
+        dataset, 2, repeat=False, shuffle=False, n_processes=2, backend=backend
+    ) as it:
         found = [sample for batch in it for sample in batch]
-    for index, (outer, pair, point, renamed, thing, made, number, view) in enumerate(found):
-        assert [*map(type, (outer, pair, point))] == [Outer.Point, Outer.Inner.Pair, dataset.point]
+    for index, (outer, pair, point, renamed, thing, made, number, view) in enumerate(
+        found
+    ):
+        assert [*map(type, (outer, pair, point))] == [
+            Outer.Point,
+            Outer.Inner.Pair,
+            dataset.point,
+        ]
         assert [*map(type, (renamed, thing))] == [Other, dataset.thing]
         assert type(made).__name__ == "Made"
-        assert [*outer.a, pair.a, point.a, renamed.index, thing.index, made.index] == [index] * 7
+        assert [*outer.a, pair.a, point.a, renamed.index, thing.index, made.index] == [
+            index
+        ] * 7
         assert number == 4 * index + 1
-        assert (type(view), view.format, view.tolist()) == (memoryview, "H", list(range(index + 1)))
+        assert (type(view), view.format, view.tolist()) == (
+            memoryview,
+            "H",
+            list(range(index + 1)),
+        )
     assert len(found) == 3
 
 
@@ -148,9 +177,13 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize(("outer", "method"), [("", "forkserver"), ("fork spawn", "forkserver")])
+@pytest.mark.parametrize(
+    ("outer", "method"), [("", "forkserver"), ("fork spawn", "forkserver")]
+)
 def test_what_a_script_defines_works_wherever_the_script_runs(tmp_path, outer, method):
-    """Outer processes as ``torch.multiprocessing.spawn`` starts them: the script is ``__mp_main__`` there."""
+    """Outer processes as ``torch.multiprocessing.spawn`` starts them: the script is
+    ``__mp_main__`` there.
+    """
     run(tmp_path, SCRIPT, outer, method).ended_well()
 
 
@@ -205,7 +238,9 @@ REFUSED = """
 """
 
 
-def test_what_a_worker_could_not_look_up_in_the_script_is_found_by_packing_and_has_the_workers_forked(tmp_path):
+def test_what_a_worker_could_not_look_up_in_the_script_is_found_by_packing_and_has_the_workers_forked(
+    tmp_path,
+):
     outcome = run(tmp_path, REFUSED)
     assert (outcome.code, len(outcome.lines), outcome.lines[-1]) == (0, 4, "[3]")
     for line, part, reason in zip(
@@ -279,10 +314,15 @@ class Sizes:
 
 
 @either_method
-def test_what_workers_cannot_import_goes_by_value_and_what_only_seems_so_by_name(tmp_path, method):
+def test_what_workers_cannot_import_goes_by_value_and_what_only_seems_so_by_name(
+    tmp_path, method
+):
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "of_a_plugin.py").write_text(OF_A_PLUGIN)
-    assert run(tmp_path, BY_HAND, method).ended_well().lines == ["3 7 7 True", "4 7 7 True"]
+    assert run(tmp_path, BY_HAND, method).ended_well().lines == [
+        "3 7 7 True",
+        "4 7 7 True",
+    ]
 
 
 def test_code_that_goes_by_value_knows_its_file_so_that_tracebacks_name_it_and_show_its_lines():

@@ -1,4 +1,6 @@
-"""A sample's journey through a room: whatever goes in comes back as it was, writable, private, within its own row."""
+"""A sample's journey through a room: whatever goes in comes back as it was, writable,
+private, within its own row.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,23 @@ class Journey:
     def __init__(self, batch, first=None, spare=0, travels=False, copy=False):
         self.batch, self.memory = batch, Memory()
         bell = SimpleNamespace(ring=lambda: None)
-        slots, rules = Slots(self.memory, 1 << 40, bell), Rules(1, as_samples=False)
-        self.rooms = Rooms(rules, slots, dumps, pytest.fail, copy, in_slots=not travels, as_objects=False)
+        slots = Slots(self.memory, 1 << 40, bell)
+        rules = Rules(1, as_samples=False)
+        self.rooms = Rooms(
+            rules,
+            slots,
+            dumps,
+            pytest.fail,
+            copy,
+            in_slots=not travels,
+            as_objects=False,
+        )
         self.rooms.learn(batch[0] if first is None else first, 1)
         self.room = self.rooms.take(len(batch) + spare)
         self.delivery = Delivery(Plan(0, len(batch), (), None, None), self.room)
-        self.layout, self.odd, self.asides = self.room.layout, self.delivery.odd, self.delivery.asides
+        self.layout = self.room.layout
+        self.odd = self.delivery.odd
+        self.asides = self.delivery.asides
 
     def sheet(self, row, rows):
         return Writer(self.memory).sheet(self.room.brief, self.room.address, row, rows)
@@ -64,7 +77,11 @@ class Journey:
         self.arrive(row, len(some), sheet)
 
     def arrive(self, row, rows, sheet):
-        columns, at, sealed = pickle.loads(pickle.dumps(sheet.payload(), 5)) or (None, [], None)
+        columns, at, sealed = pickle.loads(pickle.dumps(sheet.payload(), 5)) or (
+            None,
+            [],
+            None,
+        )
         if columns is not None:
             self.rooms.fill(self.room, row, rows, columns)
         for place, value in zip(at, sealed.open() if sealed else (), strict=True):
@@ -96,13 +113,19 @@ def opened(*values):
     return pickle.loads(pickle.dumps(sealing.sealed(), 5)).open()
 
 
-some_rows, ways = st.integers(1, 4), st.fixed_dictionaries({"travels": st.booleans(), "copy": st.booleans()})
+some_rows = st.integers(1, 4)
+ways = st.fixed_dictionaries({"travels": st.booleans(), "copy": st.booleans()})
 
 
 @settings(max_examples=80)
 @given(first=samples, at_once=some_rows, way=ways, seeded=st.booleans(), data=st.data())
-def test_batches_of_like_samples_come_back_as_they_were(first, at_once, way, seeded, data):
-    batch = [first, *(like(data.draw, first) for _ in range(data.draw(st.integers(0, 3))))]
+def test_batches_of_like_samples_come_back_as_they_were(
+    first, at_once, way, seeded, data
+):
+    batch = [
+        first,
+        *(like(data.draw, first) for _ in range(data.draw(st.integers(0, 3)))),
+    ]
     got = Journey(batch, **way).write(at_once, seeded=seeded).read()
     for one, other in zip(batch, got, strict=True):
         assert_same(one, other)
@@ -113,7 +136,9 @@ def test_batches_of_like_samples_come_back_as_they_were(first, at_once, way, see
 @settings(max_examples=50)
 @given(batch=st.lists(samples, min_size=1, max_size=4), at_once=some_rows, way=ways)
 def test_batches_of_anything_come_back_as_they_were(batch, at_once, way):
-    for one, other in zip(batch, Journey(batch, **way).write(at_once).read(), strict=True):
+    for one, other in zip(
+        batch, Journey(batch, **way).write(at_once).read(), strict=True
+    ):
         assert_same(one, other)
 
 
@@ -128,7 +153,9 @@ def test_every_leaf_comes_back_alone(leaf):
 @given(first=samples, at_once=some_rows, travels=st.booleans(), data=st.data())
 def test_nothing_is_written_beyond_the_rows_own_share(first, at_once, travels, data):
     batch = [like(data.draw, first) for _ in range(3)] + [data.draw(samples)]
-    journey = Journey(batch, first=first, spare=2, travels=travels).write(at_once, start=1)
+    journey = Journey(batch, first=first, spare=2, travels=travels).write(
+        at_once, start=1
+    )
     ours = np.zeros(len(journey.memory.map), bool)
     for shape, dtype, at in journey.layout.leaves:
         size = dtype.itemsize * int(np.prod(shape))
@@ -141,7 +168,8 @@ def test_nothing_is_written_beyond_the_rows_own_share(first, at_once, travels, d
 def test_a_sample_that_cannot_be_sent_leaves_no_trace(travels):
     """The row in hand is on the board, and the worker goes on with the next one."""
     batch = [(1, "a"), (2, [np.ones(5000), threading.Lock()]), (3, np.ones(5000))]
-    journey, keys = Journey(batch, travels=travels), iter(range(3))
+    journey = Journey(batch, travels=travels)
+    keys = iter(range(3))
     sheet = journey.sheet(0, 3)
     with pytest.raises(Unsendable) as caught:
         sheet.fetch(batch, keys, 0, CELLS, False)
@@ -173,7 +201,9 @@ def test_a_read_only_array_comes_back_writable(shape):
 
 
 def test_a_copy_does_not_see_the_room_any_more():
-    journey = Journey([(np.ones(3), "text", np.ones(2)), (np.ones(4), "odd", np.ones(2))], copy=True).write()
+    journey = Journey(
+        [(np.ones(3), "text", np.ones(2)), (np.ones(4), "odd", np.ones(2))], copy=True
+    ).write()
     got = journey.read()
     journey.memory.map[:] = bytes(len(journey.memory.map))
     assert all(array.all() for array in arrays_in(got))
@@ -194,11 +224,14 @@ def assert_rows_same(batch, columns):
         for row, sample in enumerate(batch):
             if isinstance(columns, list):
                 assert_same(sample, columns[row])
-            elif isinstance(columns, np.ndarray):  # … keeps the dtype of what has no dimensions
+            elif isinstance(columns, np.ndarray):
+                # … keeps the dtype of what has no dimensions.
                 assert_same(np.asarray(sample, columns.dtype), columns[row, ...])
     else:
         assert type(columns) is type(first)
-        for of_samples, column in zip(zip(*map(parts, batch), strict=True), parts(columns), strict=True):
+        for of_samples, column in zip(
+            zip(*map(parts, batch), strict=True), parts(columns), strict=True
+        ):
             assert_rows_same(of_samples, column)
 
 
@@ -211,14 +244,19 @@ def test_columns_of_samples_that_disagree_are_lists():
     images, labels = columns_of(Journey(batch).write().contents())
     assert [image.shape for image in images] == [(2,), (3,), (2,)]
     assert labels == [1, 2, 1 << 80]
-    with pytest.raises(TypeError, match="the samples of this batch are built differently"):
+    with pytest.raises(
+        TypeError, match="the samples of this batch are built differently"
+    ):
         collate([(1, 2), (1, 2, 3)])
-    with pytest.raises(TypeError, match="the samples of this batch are built differently"):
+    with pytest.raises(
+        TypeError, match="the samples of this batch are built differently"
+    ):
         collate([{1: 2}, {True: 2}])
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [(1, True), (1, 1.0), (True, np.True_), (1, np.int64(1)), (0.5, np.float64(0.5))]
+    ("one", "other"),
+    [(1, True), (1, 1.0), (True, np.True_), (1, np.int64(1)), (0.5, np.float64(0.5))],
 )
 def test_a_number_of_another_type_is_never_cast(one, other):
     for first, second in [(one, other), (other, one)]:
@@ -227,13 +265,21 @@ def test_a_number_of_another_type_is_never_cast(one, other):
 
 
 def test_keys_that_python_calls_equal_keep_their_types_and_their_order():
-    batch = [{1: 0, "b": 1}, {True: 0, "b": 1}, {1.0: 0, "b": 1}, {"b": 1, 1: 0}, {1: 0, np.str_("b"): 1}]
+    batch = [
+        {1: 0, "b": 1},
+        {True: 0, "b": 1},
+        {1.0: 0, "b": 1},
+        {"b": 1, 1: 0},
+        {1: 0, np.str_("b"): 1},
+    ]
     for sent, got in zip(batch, travelled(batch), strict=True):
         assert_same(sent, got)
 
 
 def test_cycles_deep_nesting_and_what_unfolds_without_end_come_back():
-    cycle, deep, folded = [1], 0, np.zeros(1)
+    cycle = [1]
+    deep = 0
+    folded = np.zeros(1)
     cycle.append(cycle)
     for _ in range(100):
         deep = [deep]
@@ -258,11 +304,15 @@ def test_only_the_rows_that_do_not_fit_are_odd_whatever_their_size():
 
 
 def test_what_plain_pickle_cannot_send_comes_back_and_so_does_what_stands_beside_it():
-    function, array = (lambda: 7), np.arange(100)
+    function = lambda: 7
+    array = np.arange(100)
     sent = [array, (array, function, array + 1), array]
     for got in (opened(*sent), travelled(sent)):
         assert got[1][1]() == 7
-        assert all((found == array).all() for found in (got[0], got[1][0], got[1][2] - 1, got[2]))
+        assert all(
+            (found == array).all()
+            for found in (got[0], got[1][0], got[1][2] - 1, got[2])
+        )
 
 
 def test_rows_have_nothing_in_common_even_if_they_came_from_one_object():
@@ -273,16 +323,24 @@ def test_rows_have_nothing_in_common_even_if_they_came_from_one_object():
 
 
 LIBRARIES = {
-    "StringDType": lambda: np.array(["a", "long enough to lie elsewhere", ""], np.dtypes.StringDType()),
+    "StringDType": lambda: np.array(
+        ["a", "long enough to lie elsewhere", ""], np.dtypes.StringDType()
+    ),
     "matrix": lambda: np.matrix([[1, 2], [3, 4]]),
     "ml_dtypes": lambda: np.arange(4).astype(pytest.importorskip("ml_dtypes").bfloat16),
-    "Pillow": lambda: pytest.importorskip("PIL.Image").fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3)),
+    "Pillow": lambda: pytest.importorskip("PIL.Image").fromarray(
+        np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    ),
 }
 
 
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.torch] * (kind == "ml_dtypes")) for kind in LIBRARIES]
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.torch] * (kind == "ml_dtypes"))
+        for kind in LIBRARIES
+    ],
 )
 def test_what_libraries_make_comes_back(kind):
     if kind == "StringDType" and not hasattr(getattr(np, "dtypes", None), kind):
@@ -296,10 +354,25 @@ def test_what_libraries_make_comes_back(kind):
 
 @pytest.mark.torch
 def test_torch_tensors_come_back_as_tensors():
-    torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'mpiter[torch]'")
-    plain = [torch.arange(6.0).reshape(2, 3).t(), torch.zeros(0, 2), torch.tensor([True]), torch.ones(2).byte()]
-    special = [torch.ones(2, requires_grad=True), torch.ones(2).bfloat16(), torch.tensor(3), torch.eye(2).to_sparse()]
-    special += [torch.nn.Parameter(torch.ones(1)), torch.ones(2, dtype=torch.complex64).conj()]
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: pip install 'mpiter[torch]'"
+    )
+    plain = [
+        torch.arange(6.0).reshape(2, 3).t(),
+        torch.zeros(0, 2),
+        torch.tensor([True]),
+        torch.ones(2).byte(),
+    ]
+    special = [
+        torch.ones(2, requires_grad=True),
+        torch.ones(2).bfloat16(),
+        torch.tensor(3),
+        torch.eye(2).to_sparse(),
+    ]
+    special += [
+        torch.nn.Parameter(torch.ones(1)),
+        torch.ones(2, dtype=torch.complex64).conj(),
+    ]
     got = travelled([(*plain, *special)] * 2)
     for sent, received in zip((*plain, *special), got[1], strict=True):
         assert type(received) is type(sent)
@@ -321,18 +394,56 @@ def test_numpys_text_keeps_the_zeros_at_its_end(text):
     for sample in ([text], {text: 1}, np.array([text], object)):
         with contextlib.closing(ship.Shipment((sample, None))) as shipment:
             for got in (travelled([sample, sample])[1], shipment.open(pytest.fail)[0]):
-                assert [(type(part), plain(part)) for part in got] == [(type(text), plain(text))]
+                assert [(type(part), plain(part)) for part in got] == [
+                    (type(text), plain(text))
+                ]
 
 
 VARIED = [
-    *(1, 2.0, True, 1 << 70, "a", None, np.float32(1), np.int64(1), np.zeros(2), np.zeros(3), np.zeros(2, "f4")),
-    *((1, 2), (1, "a"), (1.0, 2), (np.zeros(2), 1), (np.zeros(3), 1), (np.zeros(2), None), [1, 2], [1], [1, 2, 3]),
-    *({"a": 1}, {"a": 1.0}, {"b": 1}, {"a": np.zeros(2)}, Point(1, 2), np.str_("ab"), np.bytes_(b"abc")),
+    *(
+        1,
+        2.0,
+        True,
+        1 << 70,
+        "a",
+        None,
+        np.float32(1),
+        np.int64(1),
+        np.zeros(2),
+        np.zeros(3),
+        np.zeros(2, "f4"),
+    ),
+    *(
+        (1, 2),
+        (1, "a"),
+        (1.0, 2),
+        (np.zeros(2), 1),
+        (np.zeros(3), 1),
+        (np.zeros(2), None),
+        [1, 2],
+        [1],
+        [1, 2, 3],
+    ),
+    *(
+        {"a": 1},
+        {"a": 1.0},
+        {"b": 1},
+        {"a": np.zeros(2)},
+        Point(1, 2),
+        np.str_("ab"),
+        np.bytes_(b"abc"),
+    ),
 ]
 
 
 @settings(max_examples=50)
-@given(batches=st.lists(st.lists(st.sampled_from(VARIED), min_size=1, max_size=3), min_size=2, max_size=6))
+@given(
+    batches=st.lists(
+        st.lists(st.sampled_from(VARIED), min_size=1, max_size=3),
+        min_size=2,
+        max_size=6,
+    )
+)
 def test_a_batch_is_stacked_in_the_same_way_whatever_came_before_it(batches):
     stacks = Stacker()
     for batch in batches:
@@ -347,8 +458,15 @@ def test_a_batch_is_stacked_in_the_same_way_whatever_came_before_it(batches):
 
 @pytest.mark.parametrize("serializer", ["slots", "packed"])
 def test_a_leaf_whose_shape_varies_steps_aside_after_a_while(serializer):
-    dataset = Built(lambda index: (np.full(3 if index % 3 == 0 else 4, index), index), 200)
-    options = {"n_processes": 1, "shuffle": False, "repeat": False, "serializer": serializer}
+    dataset = Built(
+        lambda index: (np.full(3 if index % 3 == 0 else 4, index), index), 200
+    )
+    options = {
+        "n_processes": 1,
+        "shuffle": False,
+        "repeat": False,
+        "serializer": serializer,
+    }
     with mpiter.MultiprocessIterator(dataset, 4, **options) as it:
         batches = [next(it) for _ in range(20)]
         odd = it.stats().odd_rows

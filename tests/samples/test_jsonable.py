@@ -1,4 +1,6 @@
-"""What states hold, in JSON: every value comes back with its type, or is refused with its path."""
+"""What states hold, in JSON: every value comes back with its type, or is refused with
+its path.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,14 @@ def through_json(value: Any) -> Any:
 
 
 numbers = st.none() | st.booleans() | st.integers() | st.floats()
-members = st.none() | st.booleans() | st.integers() | text() | st.binary() | st.tuples(st.integers(), text())
+members = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | text()
+    | st.binary()
+    | st.tuples(st.integers(), text())
+)
 keys = numbers | text() | st.binary() | st.tuples(st.integers(), text())
 arrays = hnp.arrays(hnp.scalar_dtypes(), hnp.array_shapes(min_dims=0, max_side=3))
 leaves = keys | arrays | arrays.map(lambda array: array.reshape(-1)[0])
@@ -36,7 +45,9 @@ values = st.recursive(
         st.lists(part, max_size=3)
         | st.lists(part, max_size=3).map(tuple)
         | st.lists(part, max_size=3).map(lambda parts: collections.deque(parts, 5))
-        | st.dictionaries(text() | st.sampled_from(["~", "~tuple", "~dict"]), part, max_size=3)
+        | st.dictionaries(
+            text() | st.sampled_from(["~", "~tuple", "~dict"]), part, max_size=3
+        )
         | st.dictionaries(keys, part, max_size=3)
         | st.dictionaries(keys, part, max_size=3).map(collections.OrderedDict)
         | st.sets(members, max_size=3)
@@ -155,10 +166,13 @@ def test_no_array_takes_more_memory_than_was_kept_of_it() -> None:
 
 
 @pytest.mark.torch
-def test_the_name_of_a_dtype_has_torch_import_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_dtype_has_torch_import_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch = pytest.importorskip("torch", reason=NO_TORCH)
     asked: list[str] = []
-    monkeypatch.setattr(torch, "__getattr__", asked.append)  # where torch imports submodules
+    # Where torch imports submodules.
+    monkeypatch.setattr(torch, "__getattr__", asked.append)
     with pytest.raises(StateError, match="'_planted' is no dtype"):
         decoded({"~tensor": ["_planted", [1], "AAAA"]})
     assert asked == []

@@ -1,7 +1,8 @@
-"""A dataset may return the same memory again and again: its samples arrive as they were when it returned them.
+"""A dataset may return the same memory again and again: its samples arrive as they were
+when it returned them.
 
-Whatever it returns, from processes; from threads columns do, and arrays in lists, whose batches are the very objects
-until a buffer is seen to be filled again within a block.
+Whatever it returns, from processes; from threads columns do, and arrays in lists, whose
+batches are the very objects until a buffer is seen to be filled again within a block.
 """
 
 from __future__ import annotations
@@ -40,12 +41,19 @@ class Thing:
 class Reusing(Squares):
     """Returns what it returned before, with something else in it."""
 
-    def __init__(self, way: str, buffers: int = 1, size: int = 6, length: int = LENGTH) -> None:
+    def __init__(
+        self, way: str, buffers: int = 1, size: int = 6, length: int = LENGTH
+    ) -> None:
         super().__init__(length)
-        self.way, self.size, self.asked = way, size, 0
+        self.way = way
+        self.size = size
+        self.asked = 0
         self.ring = [np.empty(size, np.float32) for _ in range(buffers)]
         self.list, self.dict, self.thing = [0, 0], {"x": 0}, Thing()
-        self.structured, self.mask = np.zeros(1, [("a", "i4"), ("b", "f4")]), np.zeros(2, bool)
+        self.structured, self.mask = (
+            np.zeros(1, [("a", "i4"), ("b", "f4")]),
+            np.zeros(2, bool),
+        )
 
     def __getitem__(self, index: int) -> Any:
         self.asked += 1
@@ -65,7 +73,9 @@ class Reusing(Squares):
             "a reversed view": array[::-1],
             "a named tuple": Named(array),
             "an ordered dict": OrderedDict(x=array),
-            "a masked array": np.ma.array(array, mask=[index % 2] * self.size, copy=False),
+            "a masked array": np.ma.array(
+                array, mask=[index % 2] * self.size, copy=False
+            ),
             "many parts": (*range(20), array),
             "ragged views": array[: 1 + index % 3],
             "ragged views behind others": (np.zeros(index % 5), array),
@@ -91,11 +101,20 @@ class Fresh(Reusing):
     """The same samples, none of which has to do with another."""
 
     def __getitem__(self, index: int) -> Any:
-        return type(self)(self.way, size=self.size).sample(index, np.full(self.size, index, np.float32))
+        return type(self)(self.way, size=self.size).sample(
+            index, np.full(self.size, index, np.float32)
+        )
 
 
 ARRAYS = (
-    *("an array", "in a tuple", "in a dict", "a view", "a view in a tuple", "a reversed view"),
+    *(
+        "an array",
+        "in a tuple",
+        "in a dict",
+        "a view",
+        "a view in a tuple",
+        "a reversed view",
+    ),
     *("ragged views", "ragged views behind others"),
     *("a named tuple", "an ordered dict", "a masked array", "many parts"),
 )
@@ -106,7 +125,11 @@ def told(sample: Any) -> Any:
         return {name: told(part) for name, part in sample.items()}
     if isinstance(sample, memoryview):
         return sample.tolist()
-    return repr(sample) if {"Thing", "deque", "object"} & set(re.findall(r"\w+", repr(sample))) else plain(sample)
+    return (
+        repr(sample)
+        if {"Thing", "deque", "object"} & set(re.findall(r"\w+", repr(sample)))
+        else plain(sample)
+    )
 
 
 def samples_of(dataset: Any, batch_size: int = 50, **options: Any) -> list[Any]:
@@ -115,7 +138,9 @@ def samples_of(dataset: Any, batch_size: int = 50, **options: Any) -> list[Any]:
 
 
 def columns_of(dataset: Any, **options: Any) -> list[Any]:
-    with mpiter.batches(dataset, 20, epochs=1, shuffle=False, ragged="list", **options) as stream:
+    with mpiter.batches(
+        dataset, 20, epochs=1, shuffle=False, ragged="list", **options
+    ) as stream:
         return [told(batch) for batch in stream]
 
 
@@ -125,10 +150,20 @@ def expected(way: str, **how: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("way", "serializer"), [("an array", "slots"), ("ragged views", "slots"), ("all", "slots"), ("all", "packed")]
+    ("way", "serializer"),
+    [
+        ("an array", "slots"),
+        ("ragged views", "slots"),
+        ("all", "slots"),
+        ("all", "packed"),
+    ],
 )
-def test_samples_from_processes_are_what_they_were_when_they_were_returned(way: str, serializer: str) -> None:
-    assert samples_of(Reusing(way), n_processes=2, serializer=serializer) == expected(way)
+def test_samples_from_processes_are_what_they_were_when_they_were_returned(
+    way: str, serializer: str
+) -> None:
+    assert samples_of(Reusing(way), n_processes=2, serializer=serializer) == expected(
+        way
+    )
 
 
 @pytest.mark.parametrize("way", [*ARRAYS, "values"])
@@ -138,10 +173,16 @@ def test_so_are_columns_from_threads(way: str) -> None:
 
 @pytest.mark.parametrize("way", ARRAYS)
 def test_so_are_arrays_in_lists_from_threads_and_without_workers(way: str) -> None:
-    assert samples_of(Reusing(way), **THREAD) == samples_of(Reusing(way), n_processes=0) == expected(way)
+    assert (
+        samples_of(Reusing(way), **THREAD)
+        == samples_of(Reusing(way), n_processes=0)
+        == expected(way)
+    )
 
 
-@pytest.mark.parametrize(("way", "how"), [("an array", {"buffers": 2}), ("ragged views", {"buffers": 40})])
+@pytest.mark.parametrize(
+    ("way", "how"), [("an array", {"buffers": 2}), ("ragged views", {"buffers": 40})]
+)
 def test_so_are_those_of_several_buffers_in_turn(way: str, how: Any) -> None:
     assert samples_of(Reusing(way, **how), **THREAD) == expected(way)
 
@@ -158,36 +199,52 @@ def test_so_are_large_ones_around_one_that_fails() -> None:
     assert found == wanted[:30] + wanted[31:]
 
 
-@pytest.mark.parametrize("options", [THREAD, {"n_processes": 1}], ids=["thread", "process"])
-def test_so_are_the_parts_of_a_sample_whose_buffers_take_turns(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [THREAD, {"n_processes": 1}], ids=["thread", "process"]
+)
+def test_so_are_the_parts_of_a_sample_whose_buffers_take_turns(
+    options: dict[str, Any],
+) -> None:
     class Swapping(Squares):
         buffers = np.zeros(3), np.zeros(3)
 
         def __getitem__(self, index: int) -> Any:
-            now, before = self.buffers[index % 2], self.buffers[(index + 1) % 2]
+            now = self.buffers[index % 2]
+            before = self.buffers[(index + 1) % 2]
             now[:], before[:] = index, index - 1
             return now, before
 
-    pairs = [(np.full(3, float(index)), np.full(3, float(index - 1))) for index in range(LENGTH)]
+    pairs = [
+        (np.full(3, float(index)), np.full(3, float(index - 1)))
+        for index in range(LENGTH)
+    ]
     assert samples_of(Swapping(LENGTH), 20, **options) == list(map(told, pairs))
 
 
 TENSORS: dict[str, Any] = {
     "plain": lambda torch, memory: memory,
     "a view": lambda torch, memory: memory[1:],
-    "of numpy": lambda torch, memory: torch.from_numpy(memory.numpy()),  # new each time, all on the same memory
+    # New each time, all on the same memory.
+    "of numpy": lambda torch, memory: torch.from_numpy(memory.numpy()),
     # the others travel as objects
-    "bfloat16": lambda torch, memory: memory.view(torch.bfloat16)[1:],  # the leading half of a float32
+    # The leading half of a float32.
+    "bfloat16": lambda torch, memory: memory.view(torch.bfloat16)[1:],
     "conjugate": lambda torch, memory: torch.complex(memory, memory).conj(),
     "parameter": lambda torch, memory: torch.nn.Parameter(memory),
-    "subclass": lambda torch, memory: memory.as_subclass(type("Sub", (torch.Tensor,), {})),
-    "sparse": lambda torch, memory: torch.sparse_coo_tensor(torch.tensor([[0, 1, 2]]), memory, (4,)),
+    "subclass": lambda torch, memory: memory.as_subclass(
+        type("Sub", (torch.Tensor,), {})
+    ),
+    "sparse": lambda torch, memory: torch.sparse_coo_tensor(
+        torch.tensor([[0, 1, 2]]), memory, (4,)
+    ),
 }
 
 
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("options", [THREAD, {"n_processes": 1}], ids=["thread", "process"])
+@pytest.mark.parametrize(
+    "options", [THREAD, {"n_processes": 1}], ids=["thread", "process"]
+)
 def test_so_are_tensors(options: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     # a list from threads holds the very objects, of which only arrays are looked at
@@ -207,9 +264,12 @@ def test_so_are_tensors(options: dict[str, Any]) -> None:
                 assert values[0].detach().real.item() == index, way
 
 
-def test_an_array_in_which_nothing_changes_is_fetched_once_and_handed_over_as_it_is() -> None:
+def test_an_array_in_which_nothing_changes_is_fetched_once_and_handed_over_as_it_is() -> (
+    None
+):
     class Parts(Squares):
-        parts, asked = np.arange(60.0).reshape(20, 3), 0
+        parts = np.arange(60.0).reshape(20, 3)
+        asked = 0
 
         def __getitem__(self, index: int) -> Any:
             self.asked += 1
@@ -217,7 +277,9 @@ def test_an_array_in_which_nothing_changes_is_fetched_once_and_handed_over_as_it
 
     dataset = Parts(LENGTH)
     with iterator(dataset, 20, repeat=False, shuffle=False, **THREAD) as it:
-        for sample, part in zip((sample for batch in it for sample in batch), itertools.cycle(dataset.parts)):
+        for sample, part in zip(
+            (sample for batch in it for sample in batch), itertools.cycle(dataset.parts)
+        ):
             assert np.shares_memory(sample, dataset.parts)
             assert sample.tolist() == part.tolist()
     assert dataset.asked == LENGTH
@@ -233,7 +295,9 @@ def test_what_must_not_be_fetched_twice_never_is() -> None:
 
 
 class Some(Squares):
-    """One of four pictures stays as it is, the others share a buffer, and so do labels, which often come again."""
+    """One of four pictures stays as it is, the others share a buffer, and so do labels,
+    which often come again.
+    """
 
     def __init__(self, parts: slice) -> None:
         super().__init__(64)
@@ -242,22 +306,38 @@ class Some(Squares):
 
     def __getitem__(self, index: int) -> Any:
         self.label[:], self.buffer[:] = index % 2, index
-        return (self.kept.get(index, self.buffer), self.label, np.full(3, float(index)))[self.parts]
+        return (
+            self.kept.get(index, self.buffer),
+            self.label,
+            np.full(3, float(index)),
+        )[self.parts]
 
 
-@pytest.mark.parametrize("options", [{"n_processes": 0}, THREAD], ids=["alone", "thread"])
+@pytest.mark.parametrize(
+    "options", [{"n_processes": 0}, THREAD], ids=["alone", "thread"]
+)
 @pytest.mark.parametrize("parts", [slice(1), slice(1, 3)], ids=["kept", "label"])
-def test_a_buffer_is_noticed_whose_first_contents_come_again(parts: slice, options: dict[str, Any]) -> None:
-    """At a batch's end its first sample may look as it did, though those between are lost."""
+def test_a_buffer_is_noticed_whose_first_contents_come_again(
+    parts: slice, options: dict[str, Any]
+) -> None:
+    """At a batch's end its first sample may look as it did, though those between are
+    lost.
+    """
     for seed in range(3):
         with iterator(Some(parts), 8, repeat=False, seed=seed, **options) as it:
             found = [np.array(sample).tolist() for batch in it for sample in batch]
-        whole = [[[index] * 3, [index % 2] * 3, [index] * 3][parts] for index in range(64)]
+        whole = [
+            [[index] * 3, [index % 2] * 3, [index] * 3][parts] for index in range(64)
+        ]
         assert sorted(found, key=itemgetter(-1)) == whole
 
 
-@pytest.mark.parametrize(("size", "at"), [(1_025, 0), (1_039, 1_038), (3_001, 1_000), (3_001, 3_000)])
-def test_a_large_buffer_in_which_one_number_changes_is_noticed_after_some_batches(size: int, at: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "at"), [(1_025, 0), (1_039, 1_038), (3_001, 1_000), (3_001, 3_000)]
+)
+def test_a_large_buffer_in_which_one_number_changes_is_noticed_after_some_batches(
+    size: int, at: int
+) -> None:
     class Flags(Squares):
         buffer = np.zeros(size)
 
@@ -266,7 +346,10 @@ def test_a_large_buffer_in_which_one_number_changes_is_noticed_after_some_batche
             return self.buffer
 
     with mpiter.SerialIterator(Flags(400), 4, repeat=False, shuffle=False) as it:
-        right = [[sample[at] for sample in batch] == [*batch_of_four(number)] for number, batch in enumerate(it)]
+        right = [
+            [sample[at] for sample in batch] == [*batch_of_four(number)]
+            for number, batch in enumerate(it)
+        ]
     assert all(right[-30:])
 
 

@@ -1,4 +1,6 @@
-"""A tier by itself: which process copies what, the bound, and what killed processes leave behind."""
+"""A tier by itself: which process copies what, the bound, and what killed processes
+leave behind.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def test_what_does_not_fit_is_not_kept_and_something_smaller_is(folder):
 
 
 def test_a_copy_that_cannot_be_made_leaves_no_descriptor_and_no_count(folder):
-    before, limits = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = len(os.listdir("/proc/self/fd"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
@@ -80,7 +83,8 @@ def test_copies_of_many_processes_never_exceed_the_bound(folder, tmp_path):
     for child in children:
         child.start()
     while any(child.is_alive() for child in children):
-        with folder._changing():  # else a copy may be counted under two names, one after the other
+        # Else a copy may be counted under two names, one after the other.
+        with folder._changing():
             assert bytes_below(tmp_path) <= 10_000
     assert [child.exitcode for child in children] == [0, 0, 0]
     assert folder.used()[0] == bytes_below(tmp_path)
@@ -93,7 +97,10 @@ def test_what_killed_processes_have_left_unfinished_is_cleared_away(folder, tmp_
     for name in (unfinished, live):
         (copies / name).parent.mkdir(exist_ok=True)
         (copies / f"{name}.part").write_bytes(bytes(5_000))
-    foreign = [Path(folder.path, "notes.txt"), (copies / key).with_name("not a copy.part")]
+    foreign = [
+        Path(folder.path, "notes.txt"),
+        (copies / key).with_name("not a copy.part"),
+    ]
     for file in foreign:
         file.write_text("mine")
     with folder.claim(live):
@@ -122,12 +129,16 @@ def test_the_folder_is_the_users_alone(folder, tmp_path):
     assert os.stat(folder.path).st_mode & 0o777 == 0o700
     assert os.stat(Path(folder.path, "copies", key)).st_mode & 0o777 == 0o600
     os.chmod(folder.path, 0o755)
-    with pytest.raises(mpiter.OptionError, match="is not a folder that only you may use"):
+    with pytest.raises(
+        mpiter.OptionError, match="is not a folder that only you may use"
+    ):
         Folder(str(tmp_path), 1000)
     os.rename(folder.path, tmp_path / "elsewhere")
     os.chmod(tmp_path / "elsewhere", 0o700)
     os.symlink(tmp_path / "elsewhere", folder.path)
-    with pytest.raises(mpiter.OptionError, match="is not a folder that only you may use"):
+    with pytest.raises(
+        mpiter.OptionError, match="is not a folder that only you may use"
+    ):
         Folder(str(tmp_path), 1000)
 
 
@@ -157,14 +168,27 @@ with mpiter.batches(staging.of(store), 4, n_processes=1, epochs=None, seed=0) as
 def program(tmp_path):
     here = Path(__file__).resolve().parents
     paths = [str(here[2]), str(here[1] / "support")]
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(tmp_path / "tier"), *paths]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-c",
+        SCRIPT,
+        str(tmp_path),
+        str(tmp_path / "tier"),
+        *paths,
+    ]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.death
-def test_programs_that_are_killed_leave_nothing_that_is_served_torn_and_the_bound_holds(tmp_path):
-    tier, rng, store = tmp_path / "tier", random.Random(0), Store(tmp_path, 120, 20_000)
+def test_programs_that_are_killed_leave_nothing_that_is_served_torn_and_the_bound_holds(
+    tmp_path,
+):
+    tier = tmp_path / "tier"
+    rng = random.Random(0)
+    store = Store(tmp_path, 120, 20_000)
     with program(tmp_path) as one, program(tmp_path) as other:  # which share the folder
         for killed in (one, other):
             assert killed.stdout.readline() == "begun\n"

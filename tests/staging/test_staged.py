@@ -1,4 +1,6 @@
-"""Datasets that are staged: the same samples and states, each read from the store once, and what stays in the tier."""
+"""Datasets that are staged: the same samples and states, each read from the store once,
+and what stays in the tier.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,17 @@ import mpiter
 from mpiter.staging import Staging
 from mpiter.staging import staging as module
 
-SIZE, TAIL = 1000, 16  # of a sample; of what stands behind it in a file
+# Of a sample; of what stands behind it in a file.
+SIZE, TAIL = 1000, 16
 
 
 def gone_through(dataset, **options):
-    with mpiter.batches(dataset, 4, **{"n_processes": 0, "seed": 3} | options) as stream:
-        return [(index.tolist(), total.tolist()) for index, total in stream], stream.stats()
+    with mpiter.batches(
+        dataset, 4, **{"n_processes": 0, "seed": 3} | options
+    ) as stream:
+        return [
+            (index.tolist(), total.tolist()) for index, total in stream
+        ], stream.stats()
 
 
 def test_each_sample_is_read_from_the_store_once_however_many_want_it(tmp_path):
@@ -104,14 +111,19 @@ def test_a_full_disk_ends_the_copying_and_nothing_else(tmp_path, monkeypatch, ca
 
 
 def test_a_tier_that_is_gone_ends_the_copying_and_nothing_else(tmp_path, caplog):
-    """The threads that copy ahead say so once, in the log, where no line of the user's is to blame."""
+    """The threads that copy ahead say so once, in the log, where no line of the user's
+    is to blame.
+    """
     store = Store(tmp_path)
     staging = Staging(tmp_path / "tier", "1MB")
     staged = staging.of(store)
     assert store.is_right(*staged[0])
     shutil.rmtree(tmp_path / "tier")
     found, _ = gone_through(staged, n_processes=0)
-    assert caplog.text.count("nothing more is staged: [Errno 2] No such file or directory") == 1
+    assert (
+        caplog.text.count("nothing more is staged: [Errno 2] No such file or directory")
+        == 1
+    )
     assert found == gone_through(store)[0]
     assert not (tmp_path / "tier").exists()
     assert (staging.stats().held_bytes, staging.stats().hits) == (0, 0)
@@ -122,8 +134,12 @@ def test_workers_that_are_killed_hold_no_others_up(tmp_path):
     """Whatever they were copying."""
     store = Store(tmp_path, 100)
     staging = Staging(tmp_path / "tier", "1MB", threads=0)
-    staged, seen = staging.of(store), []
-    with mpiter.batches(staged, 4, n_processes=2, epochs=2) as stream, warnings.catch_warnings():
+    staged = staging.of(store)
+    seen = []
+    with (
+        mpiter.batches(staged, 4, n_processes=2, epochs=2) as stream,
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")  # that they were
         for number, (index, total) in enumerate(stream):
             assert all(map(store.is_right, index.tolist(), total.tolist()))
@@ -143,7 +159,11 @@ class Hanging(Store):
     def __init__(self, folder):
         super().__init__(folder)
         context = multiprocessing.get_context("fork")
-        self.may_end, self.is_first, self.has_begun = context.Event(), context.Semaphore(1), context.Event()
+        self.may_end, self.is_first, self.has_begun = (
+            context.Event(),
+            context.Semaphore(1),
+            context.Event(),
+        )
 
     def fetch(self, index):
         if self.is_first.acquire(block=False):
@@ -152,17 +172,24 @@ class Hanging(Store):
         return super().fetch(index)
 
 
-def test_a_process_that_hangs_while_it_copies_does_not_hold_others_up_for_long(tmp_path, monkeypatch):
+def test_a_process_that_hangs_while_it_copies_does_not_hold_others_up_for_long(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(module, "_PATIENCE_S", 0.01)
     store = Hanging(tmp_path)
     staging = Staging(tmp_path / "tier", "1MB", threads=0)
     staged = staging.of(store)
-    copier = multiprocessing.get_context("fork").Process(target=staged.fetch.copy, args=(3,))  # another program
+    # Another program
+    copier = multiprocessing.get_context("fork").Process(
+        target=staged.fetch.copy, args=(3,)
+    )
     copier.start()
     assert store.has_begun.wait(20)
     try:
         assert store.is_right(*staged[3])
-        assert (staging.stats().fallbacks, staging.stats().held) == (1, 0), "read, and the copy is still the other's"
+        assert (staging.stats().fallbacks, staging.stats().held) == (1, 0), (
+            "read, and the copy is still the other's"
+        )
     finally:
         store.may_end.set()
         copier.join(20)
@@ -193,7 +220,8 @@ def test_another_tier_may_come_before(tmp_path):
 
 
 def test_two_datasets_share_the_bound(tmp_path):
-    one, other = Store(tmp_path / "1"), Store(tmp_path / "2")
+    one = Store(tmp_path / "1")
+    other = Store(tmp_path / "2")
     staging = Staging(tmp_path / "tier", 50 * (SIZE + TAIL), threads=0)
     for dataset in map(staging.of, (one, other)):
         assert all(one.is_right(*dataset[index]) for index in range(40))
@@ -211,7 +239,14 @@ def test_a_staged_dataset_is_one_of_the_users_class(tmp_path):
 
 
 def test_sizes_are_read_as_people_write_them(tmp_path):
-    said = {"200GB": 200 * 10**9, "1.5TB": 15 * 10**11, "64 GiB": 64 << 30, "10": 10, 1e6: 10**6, "5kb": 5000}
+    said = {
+        "200GB": 200 * 10**9,
+        "1.5TB": 15 * 10**11,
+        "64 GiB": 64 << 30,
+        "10": 10,
+        1e6: 10**6,
+        "5kb": 5000,
+    }
     assert {size: Staging(tmp_path, size).stats().capacity for size in said} == said
 
 
@@ -222,7 +257,18 @@ class Slotted:
 
 def test_what_makes_no_sense_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for capacity in ("", "GB", "-1GB", 0, -5, None, "1e400", float("nan"), float("inf"), "5 apples"):
+    for capacity in (
+        "",
+        "GB",
+        "-1GB",
+        0,
+        -5,
+        None,
+        "1e400",
+        float("nan"),
+        float("inf"),
+        "5 apples",
+    ):
         with pytest.raises(mpiter.OptionError, match="is no size"):
             Staging(tmp_path / "tier", capacity)
     for options in ({"threads": -1}, {"threads": "many"}):
@@ -231,10 +277,15 @@ def test_what_makes_no_sense_is_refused(tmp_path, monkeypatch):
     with pytest.raises(mpiter.OptionError, match="is no folder of this machine"):
         Staging("s3://bucket/tier", "1MB")
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(mpiter.OptionError, match=r"copies cannot be kept in .*file/x: Not a directory; take another"):
+    with pytest.raises(
+        mpiter.OptionError,
+        match=r"copies cannot be kept in .*file/x: Not a directory; take another",
+    ):
         Staging(tmp_path / "file" / "x", "1MB")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    with pytest.raises(mpiter.OptionError, match="list cannot be staged: it needs source"):
+    with pytest.raises(
+        mpiter.OptionError, match="list cannot be staged: it needs source"
+    ):
         Staging(tmp_path / "tier", 1000).of([1, 2])
     with pytest.raises(mpiter.OptionError, match="no __slots__"):
         Staging(tmp_path / "tier", 1000).of(Slotted())
@@ -249,13 +300,17 @@ def test_a_url_is_fetched_by_fsspec(tmp_path):
     from mpiter.images import ImageList
 
     for number in range(8):
-        Image.fromarray(image_files.smooth(20, 30, number)).save(tmp_path / f"{number}.png")
+        Image.fromarray(image_files.smooth(20, 30, number)).save(
+            tmp_path / f"{number}.png"
+        )
     pairs = [(f"{number}.png", number) for number in range(8)]
     staging = Staging(tmp_path / "tier", "1MB")
     staged = staging.of(ImageList(pairs, root=f"file://{tmp_path}"))
     with mpiter.batches(staged, 4, n_processes=0, epochs=2) as stream:
         for pictures, labels in stream:
             for picture, label in zip(pictures, labels, strict=True):
-                assert (picture == np.asarray(Image.open(tmp_path / f"{label}.png"))).all()
+                assert (
+                    picture == np.asarray(Image.open(tmp_path / f"{label}.png"))
+                ).all()
     assert staging.stats().held == 8
     assert staging.stats().hits >= 8

@@ -16,7 +16,9 @@ def read_of(store, since=0):
     return list(map(int, Path(store.log).read_text().split()))[since:]
 
 
-def test_samples_are_copied_in_the_order_in_which_they_will_be_wanted_and_no_more_than_so_many(tmp_path, monkeypatch):
+def test_samples_are_copied_in_the_order_in_which_they_will_be_wanted_and_no_more_than_so_many(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(staging, "_AHEAD", 10)
     with mpiter.batches(range(100), 4, n_processes=0, seed=7) as plain:
         wanted = [int(index) for batch in plain for index in batch]
@@ -27,7 +29,9 @@ def test_samples_are_copied_in_the_order_in_which_they_will_be_wanted_and_no_mor
         next(stream)
         store.wait_until_copied(10)
         assert sorted(read_of(store)) == sorted(wanted[:14])
-        assert [index for index in read_of(store) if index not in wanted[:4]] == wanted[4:14]
+        assert [index for index in read_of(store) if index not in wanted[:4]] == wanted[
+            4:14
+        ]
         stream.load_state_dict({**start, "position": 60})
         next(stream)
         store.wait_until_copied(10)
@@ -36,6 +40,11 @@ def test_samples_are_copied_in_the_order_in_which_they_will_be_wanted_and_no_mor
 
 def test_copies_run_ahead_of_bundles(tmp_path):
     store = Watched(tmp_path, 100)
-    with mpiter.batches(Bundles(Staging(tmp_path / "1", "1MB").of(store), 2), 4, n_processes=0, run_ahead=0) as stream:
+    with mpiter.batches(
+        Bundles(Staging(tmp_path / "1", "1MB").of(store), 2),
+        4,
+        n_processes=0,
+        run_ahead=0,
+    ) as stream:
         next(stream)
         store.wait_until_copied(50)

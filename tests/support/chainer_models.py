@@ -34,7 +34,9 @@ def pairs(length):
     from chainer.datasets import TupleDataset
 
     images = np.random.RandomState(length).rand(length, 6).astype(np.float32)
-    return TupleDataset(images, (images.reshape(length, 3, 2).sum(2).argmax(1)).astype(np.int32))
+    return TupleDataset(
+        images, (images.reshape(length, 3, 2).sum(2).argmax(1)).astype(np.int32)
+    )
 
 
 def classifier():
@@ -47,7 +49,10 @@ def classifier():
             super().__init__()
             weight = LeCunNormal(rng=np.random.RandomState(1))
             with self.init_scope():
-                self.hidden, self.out = links.Linear(6, 8, initialW=weight), links.Linear(8, 3, initialW=weight)
+                self.hidden, self.out = (
+                    links.Linear(6, 8, initialW=weight),
+                    links.Linear(8, 3, initialW=weight),
+                )
 
         def forward(self, x):
             return self.out(functions.relu(self.hidden(x)))
@@ -56,4 +61,7 @@ def classifier():
 
 
 def weights(model):
-    return [(name, parameter.array.tobytes()) for name, parameter in sorted(model.namedparams())]
+    return [
+        (name, parameter.array.tobytes())
+        for name, parameter in sorted(model.namedparams())
+    ]

@@ -22,7 +22,9 @@ class Chore(NamedTuple):
 
 
 def do(chore: tuple[Any, ...]) -> tuple[int, Any]:
-    """Do the chore, and return its result; a Pool of processes sends the fields of a block as a plain tuple."""
+    """Do the chore, and return its result; a Pool of processes sends the fields of a
+    block as a plain tuple.
+    """
     number, func, args = chore
     return number, func(*args)
 
@@ -51,7 +53,7 @@ def unpicklable() -> Any:
     return threading.Lock()
 
 
-# -- meeting -----------------------------------------------------------------------------------------------------
+# -- meeting ---------------------------------------------------------------------------
 
 
 def _wait_for(condition: Any) -> None:
@@ -71,10 +73,14 @@ def wait_at(gate: Path) -> int:
 def waiting_at(gate: Path) -> set[int]:
     """Return the processes that wait at the gate, or have waited there."""
     start = f"at {gate.name} "
-    return {int(name.removeprefix(start)) for name in os.listdir(gate.parent) if name.startswith(start)}
+    return {
+        int(name.removeprefix(start))
+        for name in os.listdir(gate.parent)
+        if name.startswith(start)
+    }
 
 
-# -- ends --------------------------------------------------------------------------------------------------------
+# -- ends ------------------------------------------------------------------------------
 
 
 def end(code: int) -> None:

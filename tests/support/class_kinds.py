@@ -1,7 +1,9 @@
-"""A script with a class of every kind, and what each shows; run as a program, it prints what differs in its workers.
+"""A script with a class of every kind, and what each shows; run as a program, it prints
+what differs in its workers.
 
-``ROWS`` is the table: its functions use classes of this script, and what decorators make; what they return is compared.
-So are the classes themselves: their own attributes, their order of look-up and their layout.
+``ROWS`` is the table: its functions use classes of this script, and what decorators
+make; what they return is compared. So are the classes themselves: their own attributes,
+their order of look-up and their layout.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def row(function):
     return function
 
 
-# -- an attribute that a base has too ------------------------------------------------------------------------------
+# -- an attribute that a base has too --------------------------------------------------
 
 
 class Base:
@@ -130,7 +132,7 @@ def abstract_methods():
     return Three().size(), Sized.__abstractmethods__, issubclass(Three, Sized)
 
 
-# -- what making a class does -----------------------------------------------------------------------------------------
+# -- what making a class does ----------------------------------------------------------
 
 
 class Plugin:
@@ -200,7 +202,8 @@ class Scaled(imported_bases.Scaled, scale=3):
 
 class Owned:
     def __set_name__(self, owner, name):
-        self.owner, self.name = owner, name
+        self.owner = owner
+        self.name = name
 
     def __get__(self, instance, owner):
         return self.name
@@ -247,7 +250,7 @@ def set_name():
     return Owner().field, vars(Owner)["field"].owner is Owner
 
 
-# -- the kinds of the standard library --------------------------------------------------------------------------------
+# -- the kinds of the standard library -------------------------------------------------
 
 
 class Color(enum.Enum):
@@ -264,7 +267,8 @@ class Planet(enum.Enum):
     MARS = (3, 4)
 
     def __init__(self, mass, radius):
-        self.mass, self.radius = mass, radius
+        self.mass = mass
+        self.radius = radius
 
 
 class Shown(enum.Enum):
@@ -280,14 +284,16 @@ class Point(enum.Enum):
 
     def __new__(cls, value, place):
         made = object.__new__(cls)
-        made._value_, made.place = value, place
+        made._value_ = value
+        made.place = place
         return made
 
 
 class Coded(enum.Enum):
     def __new__(cls, value, place):
         made = object.__new__(cls)
-        made._value_, made.place = value, place
+        made._value_ = value
+        made.place = place
         return made
 
     def __init__(self, value, place):
@@ -301,7 +307,8 @@ class Code(Coded):
 class CodedNumber(int, enum.Enum):
     def __new__(cls, value, place):
         made = int.__new__(cls, value)
-        made._value_, made.place = value, place
+        made._value_ = value
+        made.place = place
         return made
 
 
@@ -408,24 +415,55 @@ class More(Fields):
 
 @row
 def enums():
-    crimson = Color.CRIMSON is Color.RED, Color["CRIMSON"], list(Color.__members__), list(Color), Color(2).shade()
+    crimson = (
+        Color.CRIMSON is Color.RED,
+        Color["CRIMSON"],
+        list(Color.__members__),
+        list(Color),
+        Color(2).shade(),
+    )
     crimson += Shown(1).value, Shown.ONE.name
-    return crimson, Planet.EARTH.mass, Planet((3, 4)).radius, Point("x").place, Unhashable("any"), Unhashable([1])
+    return (
+        crimson,
+        Planet.EARTH.mass,
+        Planet((3, 4)).radius,
+        Point("x").place,
+        Unhashable("any"),
+        Unhashable([1]),
+    )
 
 
 @row
 def enums_of_functions():
-    return Ways.LENGTH.value("ab"), Ways.TWICE.value(3), Ways(len).name, list(Ways.__members__)
+    return (
+        Ways.LENGTH.value("ab"),
+        Ways.TWICE.value(3),
+        Ways(len).name,
+        list(Ways.__members__),
+    )
 
 
 @row
 def enums_of_enums():
-    return Code(1).place, Code.A.total, CodeNumber(1).place, CodeNumber.A + 1, Coded.__new__, list(Code)
+    return (
+        Code(1).place,
+        Code.A.total,
+        CodeNumber(1).place,
+        CodeNumber.A + 1,
+        Coded.__new__,
+        list(Code),
+    )
 
 
 @row
 def enums_of_other_types():
-    return str(Text.A), Text("a") is Text.A, str(Word.ONE), Number.A + Number.B, Number(1).name
+    return (
+        str(Text.A),
+        Text("a") is Text.A,
+        str(Word.ONE),
+        Number.A + Number.B,
+        Number(1).name,
+    )
 
 
 @row
@@ -435,13 +473,24 @@ def flags():
         Rights(8)
     except ValueError:
         refused = True
-    return refused, Rights.BOTH, Rights.READ | Rights.WRITE, list(Rights), ~Rights.READ, Rights(0)
+    return (
+        refused,
+        Rights.BOTH,
+        Rights.READ | Rights.WRITE,
+        list(Rights),
+        ~Rights.READ,
+        Rights(0),
+    )
 
 
 @row
 def data_classes():
     fields = [field.name for field in dataclasses.fields(Plain)]
-    frozen = Frozen(1) < Frozen(2), hash(Frozen(1)) == hash(Frozen(1)), hasattr(Frozen(1), "__dict__")
+    frozen = (
+        Frozen(1) < Frozen(2),
+        hash(Frozen(1)) == hash(Frozen(1)),
+        hasattr(Frozen(1), "__dict__"),
+    )
     return Plain(1), Plain(1).e, fields, Further(1, z=2), Further.__match_args__, frozen
 
 
@@ -451,24 +500,44 @@ def data_classes_derived_later():
     class Later(Plain):
         f: int = 5
 
-    fields = [field.default is dataclasses.MISSING for field in dataclasses.fields(Frozen)]
-    return Later(1).c, Later(1).b, fields, dataclasses.fields(Frozen)[1].default_factory is dataclasses.MISSING
+    fields = [
+        field.default is dataclasses.MISSING for field in dataclasses.fields(Frozen)
+    ]
+    return (
+        Later(1).c,
+        Later(1).b,
+        fields,
+        dataclasses.fields(Frozen)[1].default_factory is dataclasses.MISSING,
+    )
 
 
 @row
 def named_tuples():
     without = hasattr(Twice(1), "__dict__"), hasattr(Couple(1), "__dict__")
-    return Pair(1).total(), Twice(1).total(), Couple(2), Pair(1)._asdict(), Pair._field_defaults, without
+    return (
+        Pair(1).total(),
+        Twice(1).total(),
+        Couple(2),
+        Pair(1)._asdict(),
+        Pair._field_defaults,
+        without,
+    )
 
 
 @row
 def generics_protocols_and_typed_dicts():
-    generic = Holder[int], OfInts().first(3), OfInts.__orig_bases__, len(OfInts()), Holder.__parameters__
+    generic = (
+        Holder[int],
+        OfInts().first(3),
+        OfInts.__orig_bases__,
+        len(OfInts()),
+        Holder.__parameters__,
+    )
     typed = More(a=1, b="b"), sorted(More.__optional_keys__)
     return generic, isinstance(Holder(), Firsts), isinstance(Base(), Firsts), typed
 
 
-# -- what stands in a class -------------------------------------------------------------------------------------------
+# -- what stands in a class ------------------------------------------------------------
 
 
 class Decorated:
@@ -631,9 +700,17 @@ Local = local()
 
 @row
 def decorators():
-    one, cached = Decorated(), Decorated().cached
+    one = Decorated()
+    cached = Decorated().cached
     one.size = 1
-    calls = one.dispatched(3), one.dispatched("a"), one.part(), Decorated[3], one.called(), one.still()
+    calls = (
+        one.dispatched(3),
+        one.dispatched("a"),
+        one.part(),
+        Decorated[3],
+        one.called(),
+        one.still(),
+    )
     again = one.cached is one.cached, one.remembered(1) is one.remembered(1)
     return one.size, cached, again, Decorated.remembered.cache_parameters(), calls
 
@@ -668,7 +745,12 @@ def named(name: Name) -> Name:
 
 @row
 def a_cached_function():
-    return fibonacci(90), fibonacci.title, fibonacci.cache_parameters(), fibonacci.__name__
+    return (
+        fibonacci(90),
+        fibonacci.title,
+        fibonacci.cache_parameters(),
+        fibonacci.__name__,
+    )
 
 
 @row
@@ -683,13 +765,27 @@ def super_and_class_cells():
 
 @row
 def classes_in_classes():
-    return Outer.Inner.Innermost.depth, Outer.Inner.__qualname__, Outer.itself is Outer, Outer().late()
+    return (
+        Outer.Inner.Innermost.depth,
+        Outer.Inner.__qualname__,
+        Outer.itself is Outer,
+        Outer().late(),
+    )
 
 
 @row
 def slots():
-    without = [hasattr(made, "__dict__") for made in (Slots(), OneSlot(), NoSlots(), NoMore(), Described())]
-    return without, Slots().hidden(), NoMore().hidden(), OneSlot().one(), Described.__slots__
+    without = [
+        hasattr(made, "__dict__")
+        for made in (Slots(), OneSlot(), NoSlots(), NoMore(), Described())
+    ]
+    return (
+        without,
+        Slots().hidden(),
+        NoMore().hidden(),
+        OneSlot().one(),
+        Described.__slots__,
+    )
 
 
 @row
@@ -706,7 +802,14 @@ def the_order_of_attributes():
 
 @row
 def private_names_builtin_bases_and_getattr():
-    return Private().x(), Table()[4], Counted(3), Refused(1, 2).args, Refused(1, 2).second, Anything().any
+    return (
+        Private().x(),
+        Table()[4],
+        Counted(3),
+        Refused(1, 2).args,
+        Refused(1, 2).second,
+        Anything().any,
+    )
 
 
 @row
@@ -714,20 +817,32 @@ def names():
     return Elsewhere.__qualname__, Local.__qualname__, Local().get(), Local().augment
 
 
-# -- the comparison ---------------------------------------------------------------------------------------------------
+# -- the comparison --------------------------------------------------------------------
 
 
 def portrait(cls):
-    """What a class is: its own attributes, by value where they are plain, and its layout."""
+    """What a class is: its own attributes, by value where they are plain, and its
+    layout.
+    """
     plain = (int, str, bool, type(None), tuple, list, dict, frozenset)
-    own = {name: value if isinstance(value, plain) else type(value) for name, value in vars(cls).items()}
-    own = {name: sorted(value) if isinstance(value, frozenset) else value for name, value in own.items()}
+    own = {
+        name: value if isinstance(value, plain) else type(value)
+        for name, value in vars(cls).items()
+    }
+    own = {
+        name: sorted(value) if isinstance(value, frozenset) else value
+        for name, value in own.items()
+    }
     layout = cls.__dictoffset__, cls.__weakrefoffset__, cls.__basicsize__
     return cls.__qualname__, cls.__module__, cls.__mro__, layout, sorted(own.items())
 
 
 def shown(use):
-    used = [use.__globals__[name] for name in use.__code__.co_names if name in use.__globals__]
+    used = [
+        use.__globals__[name]
+        for name in use.__code__.co_names
+        if name in use.__globals__
+    ]
     portraits = [portrait(one) for one in used if isinstance(one, type)]
     return re.sub("0x[0-9a-f]+", "", repr((use(), *portraits)))
 
@@ -761,7 +876,9 @@ def packed(use):
 
 def in_workers(method, uses):
     backend = mpiter.Process(method)
-    with mpiter.MultiprocessIterator(Each(uses), 8, repeat=False, shuffle=False, n_processes=1, backend=backend) as it:
+    with mpiter.MultiprocessIterator(
+        Each(uses), 8, repeat=False, shuffle=False, n_processes=1, backend=backend
+    ) as it:
         return dict(sample for batch in it for sample in batch)
 
 
@@ -770,6 +887,15 @@ if __name__ == "__main__":
     other = in_workers(sys.argv[1], [(name, packed(use)) for name, use in ROWS.items()])
     for name, value in alike.items():
         if (found := other[name]) != value:
-            at = next((at for at, (one, two) in enumerate(zip(value, found, strict=False)) if one != two), 0)
+            at = next(
+                (
+                    at
+                    for at, (one, two) in enumerate(zip(value, found, strict=False))
+                    if one != two
+                ),
+                0,
+            )
             place = slice(max(0, at - 40), at + 80)
-            print(f"{name}: {value[place]} in a forked worker, {found[place]} in another")
+            print(
+                f"{name}: {value[place]} in a forked worker, {found[place]} in another"
+            )

@@ -1,6 +1,8 @@
-"""Damaged files, as a program: `python damaged.py FIRST LAST DECODER…`; prints what became of them with each decoder.
+"""Damaged files, as a program: `python damaged.py FIRST LAST DECODER…`; prints what
+became of them with each decoder.
 
-JSON: for each file the error's reason, or the picture's shape and sum; what else is raised ends the program.
+JSON: for each file the error's reason, or the picture's shape and sum; what else is
+raised ends the program.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from mpiter.images.transforms import plain
 
 
 def damaged(number: int, files: list[bytes]) -> bytes:
-    """The file of this number: bytes changed, the end cut off, or two halves joined; often several."""
+    """The file of this number: bytes changed, the end cut off, or two halves joined;
+    often several.
+    """
     rng = random.Random(number)
     data = bytearray(rng.choice(files))
     for _ in range(rng.choice((1, 1, 2, 3))):
@@ -33,7 +37,10 @@ def damaged(number: int, files: list[bytes]) -> bytes:
             del data[rng.randrange(1, len(data)) :]
         elif how == 4:
             other = rng.choice(files)
-            data = data[: rng.randrange(1, len(data) + 1)] + other[rng.randrange(len(other)) :]
+            data = (
+                data[: rng.randrange(1, len(data) + 1)]
+                + other[rng.randrange(len(other)) :]
+            )
         else:
             at = rng.randrange(len(data))
             del data[at : at + rng.randrange(1, 50)]
@@ -52,7 +59,8 @@ def became(data: bytes, path: str, decoding: Decoding) -> str | list[int]:
 
 
 def main(first: int, last: int, *decoders: str) -> None:
-    warnings.simplefilter("ignore")  # Pillow's, of what is strange in a file
+    # Pillow's, of what is strange in a file.
+    warnings.simplefilter("ignore")
     files = list(image_files.kinds().values())
     broken = {f"file {number}": damaged(number, files) for number in range(first, last)}
     found = {}

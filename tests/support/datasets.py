@@ -27,7 +27,8 @@ class Squares:
     """(array, label): the plainest of datasets."""
 
     def __init__(self, length: int = 20, shape: tuple[int, ...] = (3, 4)) -> None:
-        self.length, self.shape = length, shape
+        self.length = length
+        self.shape = shape
 
     def __len__(self) -> int:
         return self.length
@@ -60,8 +61,17 @@ BUILDS: dict[str, Any] = {
     "dict": lambda i: {"image": _image(i), "label": i},
     "namedtuple": lambda i: Pair(_image(i), i),
     "dataclass": lambda i: Record(_image(i), f"sample {i}"),
-    "nested": lambda i: {"a": (_image(i), [i, float(i)]), "b": {"c": i % 2 == 0, "d": complex(i)}},
-    "scalars": lambda i: (i, float(i), np.float32(i), np.datetime64(i, "D"), bool(i % 2)),
+    "nested": lambda i: {
+        "a": (_image(i), [i, float(i)]),
+        "b": {"c": i % 2 == 0, "d": complex(i)},
+    },
+    "scalars": lambda i: (
+        i,
+        float(i),
+        np.float32(i),
+        np.datetime64(i, "D"),
+        bool(i % 2),
+    ),
     "strings": lambda i: (_image(i), f"name {i}" * (i % 5), None, b"x" * i),
     "ragged": lambda i: (np.arange(i, dtype=np.int16), i),
     "odd ones": lambda i: (_image(i), i) if i % 7 else (np.zeros(9), "odd", i),
@@ -91,7 +101,12 @@ class Random(Squares):
     def __getitem__(self, index: int) -> Any:
         if self.draws == "rng":
             return index, mpiter.get_rng().random()
-        return index, mpiter.get_rng().random(), random.random(), float(np.random.normal())
+        return (
+            index,
+            mpiter.get_rng().random(),
+            random.random(),
+            float(np.random.normal()),
+        )
 
 
 class Failing(Squares):
@@ -129,7 +144,8 @@ class Gated(Squares):
 
     def __init__(self, gate: str, free: int = 0, length: int = 20) -> None:
         super().__init__(length)
-        self.gate, self.free = gate, free
+        self.gate = gate
+        self.free = free
 
     def __getitem__(self, index: int) -> Any:
         while index >= self.free and not os.path.exists(self.gate):
@@ -145,7 +161,9 @@ def plain(sample: Any) -> Any:
         data = sample.tolist() if sample.dtype.hasobject else sample.tobytes()
         return type(sample).__name__, sample.dtype.str, sample.shape, data
     if isinstance(sample, dict):
-        return type(sample).__name__, [(key, plain(value)) for key, value in sample.items()]
+        return type(sample).__name__, [
+            (key, plain(value)) for key, value in sample.items()
+        ]
     if isinstance(sample, (list, tuple)):
         return type(sample).__name__, [plain(value) for value in sample]
     if dataclasses.is_dataclass(sample):
@@ -179,7 +197,9 @@ class Built(Squares):
 
 
 class Looked(Squares):
-    """The items of ``mpiter.Packed``, the file that they are read from, and the process that reads it."""
+    """The items of ``mpiter.Packed``, the file that they are read from, and the process
+    that reads it.
+    """
 
     def __init__(self, packed: Any) -> None:
         super().__init__(len(packed))

@@ -1,4 +1,6 @@
-"""Files of pictures to test with: smooth ones, as photographs are, of every kind that a decoder meets."""
+"""Files of pictures to test with: smooth ones, as photographs are, of every kind that a
+decoder meets.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-HEIGHT, WIDTH = 93, 124
+HEIGHT = 93
+WIDTH = 124
 
 
 def smooth(height: int = HEIGHT, width: int = WIDTH, seed: int = 0) -> Any:
@@ -28,7 +31,8 @@ def encoded(image: Any, form: str, **options: Any) -> bytes:
 
 def kinds() -> dict[str, bytes]:
     """A file of each kind, by name."""
-    rgb, odd = Image.fromarray(smooth()), Image.fromarray(smooth(61, 47, 1))
+    rgb = Image.fromarray(smooth())
+    odd = Image.fromarray(smooth(61, 47, 1))
     wide = (smooth()[:, :, 0].astype(np.uint16) << 8) | smooth(seed=3)[:, :, 1]
     alpha = Image.fromarray(np.dstack([smooth(), smooth(seed=2)[:, :, :1]]))
     return {
@@ -44,15 +48,20 @@ def kinds() -> dict[str, bytes]:
         "jpeg, more behind it": encoded(rgb, "JPEG") + b"and more" * 20,
         "png": encoded(rgb, "PNG"),
         "png, grey": encoded(rgb.convert("L"), "PNG"),
-        "png, palette": encoded(rgb.convert("P", palette=Image.Palette.ADAPTIVE), "PNG"),
+        "png, palette": encoded(
+            rgb.convert("P", palette=Image.Palette.ADAPTIVE), "PNG"
+        ),
         "png, palette with transparency": encoded(
-            rgb.convert("P", palette=Image.Palette.ADAPTIVE), "PNG", transparency=bytes(range(256))
+            rgb.convert("P", palette=Image.Palette.ADAPTIVE),
+            "PNG",
+            transparency=bytes(range(256)),
         ),
         "png, alpha": encoded(alpha, "PNG"),
         "png, transparent colour": encoded(rgb, "PNG", transparency=(0, 0, 0)),
         "png, black and white": encoded(rgb.convert("1"), "PNG"),
         "png, 16 bits": encoded(Image.fromarray(wide), "PNG"),
-        "pgm, 16 bits": b"P5 %d %d 65535\n" % wide.shape[::-1] + wide.astype(">u2").tobytes(),
+        "pgm, 16 bits": b"P5 %d %d 65535\n" % wide.shape[::-1]
+        + wide.astype(">u2").tobytes(),
         "gif": encoded(rgb, "GIF"),
         "bmp": encoded(rgb, "BMP"),
         "tiff": encoded(rgb, "TIFF"),

@@ -21,7 +21,8 @@ def test_samples_of_jaxs_arrays_are_stacked(data, workers):
     dataset = ONE_BY_ONE if data is not X else X
     batches = [*mpiter.batches(dataset, 4, n_processes=workers, shuffle=False)]
     for at, batch in enumerate(batches):
-        found, wanted = jax.tree.leaves(batch), jax.tree.leaves(data)
+        found = jax.tree.leaves(batch)
+        wanted = jax.tree.leaves(data)
         for column, whole in zip(found, wanted, strict=True):
             assert type(column) is np.ndarray
             assert column.dtype == whole.dtype
@@ -49,13 +50,23 @@ def test_a_list_has_jaxs_arrays_as_they_were():
 
 
 def test_batches_become_jaxs_arrays_which_keep_their_values():
-    samples = [{"x": np.full((8, 8), i, np.float32), "more": [np.int32(i)]} for i in range(12)]
+    samples = [
+        {"x": np.full((8, 8), i, np.float32), "more": [np.int32(i)]} for i in range(12)
+    ]
     with mpiter.batches(samples, 4, n_processes=1, shuffle=False) as loader:
         trees = [jax.tree.map(jax.numpy.asarray, batch) for batch in loader]
         gc.collect()
         assert loader.stats().leased_batches == 0
-    assert [tree["x"][:, 0, 0].tolist() for tree in trees] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert [tree["more"][0].tolist() for tree in trees] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert [tree["x"][:, 0, 0].tolist() for tree in trees] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9, 10, 11],
+    ]
+    assert [tree["more"][0].tolist() for tree in trees] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9, 10, 11],
+    ]
 
 
 def test_a_checkpoint_holds_them_as_numpys(tmp_path):
@@ -65,7 +76,13 @@ def test_a_checkpoint_holds_them_as_numpys(tmp_path):
     found = mpiter.Checkpoint.read(tmp_path / "run.npz")["model"]
     assert {type(array) for array in found.values()} == {np.ndarray}
     assert (found["w"].dtype, found["w"].tolist()) == (np.float32, [1.0, 1.0, 1.0])
-    assert (found["half"].dtype, found["half"].tolist()) == (jax.numpy.bfloat16, [1.0, 1.0])
+    assert (found["half"].dtype, found["half"].tolist()) == (
+        jax.numpy.bfloat16,
+        [1.0, 1.0],
+    )
     other = {"w": jax.numpy.zeros(3), "half": jax.numpy.zeros(2, jax.numpy.bfloat16)}
     with mpiter.Checkpoint(tmp_path / "run.npz", model=other):
-        assert all(isinstance(array, jax.Array) and array.tolist() == [1.0] * len(array) for array in other.values())
+        assert all(
+            isinstance(array, jax.Array) and array.tolist() == [1.0] * len(array)
+            for array in other.values()
+        )

@@ -1,4 +1,6 @@
-"""Both loaders behind one face: what they share is tested once, in NumPy's words and in torch's."""
+"""Both loaders behind one face: what they share is tested once, in NumPy's words and in
+torch's.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,16 @@ import pytest
 import mpiter
 
 NO_TORCH = "torch is not installed: run `python3 tests --all`"
-if importlib.util.find_spec("torch"):  # before the fork server starts, which then needs to import it only once
+# Before the fork server starts, which then needs to import it only once.
+if importlib.util.find_spec("torch"):
     import mpiter.torch
 
 KINDS = ("numpy", pytest.param("torch", marks=pytest.mark.torch))
-IMPORTS = {"numpy": "from mpiter import DataLoader", "torch": "from mpiter.torch import DataLoader"}  # for scripts
+# For scripts
+IMPORTS = {
+    "numpy": "from mpiter import DataLoader",
+    "torch": "from mpiter.torch import DataLoader",
+}
 both_kinds = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -34,12 +41,15 @@ class Maker:
     """Makes loaders of one kind, each with so many workers, and closes them in the end."""
 
     def __init__(self, kind: str, workers: int, opened: contextlib.ExitStack) -> None:
-        self.kind, self.workers, self._opened = kind, workers, opened
+        self.kind = kind
+        self.workers = workers
+        self._opened = opened
         self.class_ = loader_class(kind)
 
     def __call__(self, dataset: Any, batch_size: Any = 1, **options: Any) -> Any:
         options = {"num_workers": self.workers, **options}
-        if not options["num_workers"]:  # what has no meaning then, and is refused
+        # What has no meaning then, and is refused.
+        if not options["num_workers"]:
             options.pop("persistent_workers", None)
         if "batch_sampler" not in options:
             options["batch_size"] = batch_size
@@ -54,7 +64,10 @@ class Maker:
 
     def globals(self) -> tuple[Any, ...]:
         """What a checkpoint of the user's holds of the global generators."""
-        return (np.random.get_state(), _torch().get_rng_state() if self.kind == "torch" else None)
+        return (
+            np.random.get_state(),
+            _torch().get_rng_state() if self.kind == "torch" else None,
+        )
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         np.random.set_state(saved[0])
@@ -82,7 +95,9 @@ def plain(batch: Any) -> Any:
         return batch.tolist()
     if isinstance(batch, dict):
         return {name: plain(part) for name, part in batch.items()}
-    return [plain(part) for part in batch] if isinstance(batch, (list, tuple)) else batch
+    return (
+        [plain(part) for part in batch] if isinstance(batch, (list, tuple)) else batch
+    )
 
 
 def flat(lists: Iterable[list[Any]]) -> list[Any]:

@@ -1,4 +1,6 @@
-"""The same few pictures as every dataset that there is of them: folders, packed, staged; to go through every door."""
+"""The same few pictures as every dataset that there is of them: folders, packed,
+staged; to go through every door.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +11,47 @@ import image_files
 import numpy as np
 from PIL import Image
 
-from mpiter.images import Compose, Flip, ImageFolder, Normalize, PackedFolder, RandomResizedCrop, Resize
+from mpiter.images import (
+    Compose,
+    Flip,
+    ImageFolder,
+    Normalize,
+    PackedFolder,
+    RandomResizedCrop,
+    Resize,
+)
 from mpiter.images.pack import pack
 from mpiter.staging import Staging
 
-CLASSES, EACH, SIDE = 3, 6, 12
+CLASSES = 3
+EACH = 6
+SIDE = 12
 LENGTH = CLASSES * EACH
-BROKEN = (4, 11)  # in the folder that `drawn` spoils
+# In the folder that `drawn` spoils.
+BROKEN = (4, 11)
 AUGMENT = Compose([RandomResizedCrop(SIDE), Flip()])
 FORMS: dict[str, dict[str, Any]] = {
     "uint8": {"transform": AUGMENT},
-    "float32 CHW": {"transform": Compose([RandomResizedCrop(SIDE), Flip(), Normalize()]), "layout": "CHW"},
-    "fixed": {"transform": Resize((SIDE, SIDE))},  # draws nothing, so that it is the same with any loader
+    "float32 CHW": {
+        "transform": Compose([RandomResizedCrop(SIDE), Flip(), Normalize()]),
+        "layout": "CHW",
+    },
+    # Draws nothing, so that it is the same with any loader.
+    "fixed": {"transform": Resize((SIDE, SIDE))},
 }
 
 
 def drawn(folder: Path, broken: bool = False) -> Path:
-    """A folder of pictures, some JPEG and some PNG; two of them cut off if it is to be ``broken``."""
+    """A folder of pictures, some JPEG and some PNG; two of them cut off if it is to be
+    ``broken``.
+    """
     root = folder / ("broken" if broken else "whole")
     for number in range(LENGTH):
-        path = root / f"class{number // EACH}" / f"{number:02}.{'png' if number % 3 == 0 else 'jpg'}"
+        path = (
+            root
+            / f"class{number // EACH}"
+            / f"{number:02}.{'png' if number % 3 == 0 else 'jpg'}"
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image_files.smooth(40 + number, 60 - number, number)).save(path)
         if broken and number in BROKEN:

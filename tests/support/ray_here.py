@@ -1,4 +1,6 @@
-"""A Ray cluster of one node, shared by all tests of a process; and what of it is in use."""
+"""A Ray cluster of one node, shared by all tests of a process; and what of it is in
+use.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,27 @@ from typing import Any
 import pytest
 
 REASON = "Ray is not installed: run `python3 tests --all`"
-CPUS = 4  # claimed, so that several iterators have room
+# Claimed, so that several iterators have room.
+CPUS = 4
 _PATIENCE = 20.0
 
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a change to come
+# Else Ray warns of a change to come.
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
 def ready() -> Any:
-    """Ray, connected to the cluster of the tests: a new one at first, though another may be found on this machine."""
+    """Ray, connected to the cluster of the tests: a new one at first, though another
+    may be found on this machine.
+    """
     ray = pytest.importorskip("ray", reason=REASON)
     if not ray.is_initialized():
-        connect(address="local", num_cpus=CPUS, object_store_memory=128 << 20, include_dashboard=False)
+        connect(
+            address="local",
+            num_cpus=CPUS,
+            object_store_memory=128 << 20,
+            include_dashboard=False,
+        )
     return ray
 
 

@@ -1,7 +1,9 @@
-"""What may go wrong in a worker, and where: manners, a trap that springs them, and datasets with a trap inside.
+"""What may go wrong in a worker, and where: manners, a trap that springs them, and
+datasets with a trap inside.
 
-In a module that every worker can import.  Processes meet in a folder: it counts how often a trap has sprung, so that
-what is fatal happens once and the next fetch of the same sample goes well.
+In a module that every worker can import.  Processes meet in a folder: it counts how
+often a trap has sprung, so that what is fatal happens once and the next fetch of the
+same sample goes well.
 """
 
 from __future__ import annotations
@@ -23,16 +25,18 @@ from datasets import Squares
 from mpiter.pool import pipes
 from mpiter.pool.pipes import READY, WorkerEnd
 
-LENGTH, BATCH = 24, 4
+LENGTH = 24
+BATCH = 4
 FATAL = 7  # the sample with the trap
-release = threading.Event()  # ends what waits for ever in a thread of this process
+# Ends what waits for ever in a thread of this process.
+release = threading.Event()
 
 
 class Sabotaged(Exception):
     """The plainest of errors."""
 
 
-# -- manners -----------------------------------------------------------------------------------------------------
+# -- manners ---------------------------------------------------------------------------
 
 
 def throw(error: Callable[[], BaseException]) -> Callable[[], None]:
@@ -75,16 +79,19 @@ DEADLY: dict[str, Callable[[], None]] = {
     "SIGSTOP": die_by(signal.SIGSTOP),
     "hold the GIL": hold_the_gil,
 }
-STUCK = {"wait for ever": wait_for_ever}  # what a thread can do, and get away with
+# What a thread can do, and get away with.
+STUCK = {"wait for ever": wait_for_ever}
 MANNERS = {**ERRORS, **DEADLY, **STUCK}
 
 
-# -- the trap ----------------------------------------------------------------------------------------------------
+# -- the trap --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Trap:
-    """Does something bad when a worker steps on it, ``times`` times in all (None: whenever it is stepped on)."""
+    """Does something bad when a worker steps on it, ``times`` times in all (None:
+    whenever it is stepped on).
+    """
 
     folder: Path
     manner: str
@@ -93,7 +100,9 @@ class Trap:
 
     def spring(self, first: Callable[[], Any] = lambda: None) -> None:
         if self._is_due():
-            assert os.getpid() != self.home or self.manner not in DEADLY, "a trap for workers, sprung at home"
+            assert os.getpid() != self.home or self.manner not in DEADLY, (
+                "a trap for workers, sprung at home"
+            )
             first()
             MANNERS[self.manner]()
 
@@ -101,7 +110,8 @@ class Trap:
         sprung = len(self.victims)
         while not self._has("removed") and (self.times is None or sprung < self.times):
             try:
-                (self.folder / f"sprung-{sprung}").symlink_to(str(os.getpid()))  # made in one go, with what it says
+                # Made in one go, with what it says.
+                (self.folder / f"sprung-{sprung}").symlink_to(str(os.getpid()))
                 return True
             except FileExistsError:
                 sprung += 1
@@ -110,7 +120,11 @@ class Trap:
     @property
     def victims(self) -> list[int]:
         """The processes that it has sprung in."""
-        return [int(os.readlink(self.folder / name)) for name in os.listdir(self.folder) if name.startswith("sprung-")]
+        return [
+            int(os.readlink(self.folder / name))
+            for name in os.listdir(self.folder)
+            if name.startswith("sprung-")
+        ]
 
     def remove(self) -> None:
         """Remove the trap: from now on the dataset is safe."""
@@ -138,7 +152,7 @@ class Trap:
         return (self.folder / what).exists()
 
 
-# -- datasets ----------------------------------------------------------------------------------------------------
+# -- datasets --------------------------------------------------------------------------
 
 
 class Safe(Squares):
@@ -170,7 +184,9 @@ class Burdened(Safe):
     """The trap springs when a certain sample is packed."""
 
     def __getitem__(self, index: int) -> Any:
-        return *super().__getitem__(index), Burden(self.trap if index == FATAL else None)
+        return *super().__getitem__(index), Burden(
+            self.trap if index == FATAL else None
+        )
 
 
 class Burden:
@@ -187,7 +203,9 @@ class Burden:
 
 
 class Blocked(Safe):
-    """A dataset whose samples after the first batch wait at a gate; the trap lies behind it."""
+    """A dataset whose samples after the first batch wait at a gate; the trap lies
+    behind it.
+    """
 
     def __getitem__(self, index: int) -> Any:
         if index >= BATCH:
@@ -196,7 +214,7 @@ class Blocked(Safe):
         return super().__getitem__(index)
 
 
-# -- for worker_init ---------------------------------------------------------------------------------------------
+# -- for worker_init -------------------------------------------------------------------
 
 
 def on_arrival(trap: Trap, info: Any) -> None:
@@ -218,7 +236,8 @@ def on_sending(trap: Trap, info: Any) -> None:
 
 def in_mid_message(trap: Trap, info: Any) -> None:
     """The trap springs when half of the next answer is written, its buffers included."""
-    genuine, packed = os.writev, pipes._packed
+    genuine = os.writev
+    packed = pipes._packed
     numbers: list[int] = []
 
     def writev(descriptor: int, parts: Any) -> int:
@@ -236,4 +255,5 @@ def in_mid_message(trap: Trap, info: Any) -> None:
         numbers.append(number)
         return packed(number, value)
 
-    os.writev, pipes._packed = writev, note
+    os.writev = writev
+    pipes._packed = note

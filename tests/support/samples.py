@@ -1,4 +1,6 @@
-"""What the codec's tests send on its journey: Hypothesis strategies for samples, and the strictest equality."""
+"""What the codec's tests send on its journey: Hypothesis strategies for samples, and
+the strictest equality.
+"""
 
 from __future__ import annotations
 
@@ -72,16 +74,24 @@ class MyArray(np.ndarray): ...
 DATACLASSES = (Plain, Frozen, Slotted, FrozenSlotted)
 
 orders = st.sampled_from("=<>")
-_CODES = [*"?bBhHiIlLefdgFDG", "S3", "U2", "V5", "S0", "U0"]  # not q: it is l once NumPy has pickled it
+# Not q: it is l once NumPy has pickled it.
+_CODES = [*"?bBhHiIlLefdgFDG", "S3", "U2", "V5", "S0", "U0"]
 scalar_dtypes = st.sampled_from(_CODES).flatmap(
     lambda code: orders.map(lambda order: np.dtype(code).newbyteorder(order))
-) | st.sampled_from(["M8[D]", "M8[ns]", "m8[s]", "m8[ms]", ">M8[us]", ">m8[7D]", "M8"]).map(np.dtype)
+) | st.sampled_from(
+    ["M8[D]", "M8[ns]", "m8[s]", "m8[ms]", ">M8[us]", ">m8[7D]", "M8"]
+).map(np.dtype)
 structured = st.lists(scalar_dtypes, min_size=1, max_size=3).flatmap(
     lambda parts: st.sampled_from(
         [
             np.dtype([(f"f{at}", part) for at, part in enumerate(parts)]),
             np.dtype([(f"f{at}", part) for at, part in enumerate(parts)], align=True),
-            np.dtype([("in", [(f"f{at}", part) for at, part in enumerate(parts)]), ("more", "i2", (2, 2))]),
+            np.dtype(
+                [
+                    ("in", [(f"f{at}", part) for at, part in enumerate(parts)]),
+                    ("more", "i2", (2, 2)),
+                ]
+            ),
         ]
     )
 )
@@ -90,7 +100,9 @@ shapes = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 
 
 def filled(shape, dtype, seed):
-    """An array of any bytes that are valid values of ``dtype``, in a layout that depends on ``seed``."""
+    """An array of any bytes that are valid values of ``dtype``, in a layout that
+    depends on ``seed``.
+    """
     rng = np.random.default_rng(seed)
     wide = (*shape[:-1], shape[-1] * 2) if shape else ()
     whole = np.zeros(wide, dtype)
@@ -109,11 +121,15 @@ def fill(array, rng):
     elif array.dtype.kind == "U":
         array[...] = rng.choice(np.array(["", "a", "é\U0001f40d"]), array.shape)
     elif array.dtype.kind in "SV":
-        array[...] = np.frombuffer(rng.bytes(3), "S3" if array.dtype.kind == "S" else "V3")[0]
+        array[...] = np.frombuffer(
+            rng.bytes(3), "S3" if array.dtype.kind == "S" else "V3"
+        )[0]
     elif array.dtype.kind == "b":
         array[...] = rng.integers(0, 2, array.shape)
     elif array.dtype.kind in "fc":
-        array[...] = rng.choice(np.array([0.0, -0.0, 1.5, math.nan, math.inf, 0.1]), array.shape)
+        array[...] = rng.choice(
+            np.array([0.0, -0.0, 1.5, math.nan, math.inf, 0.1]), array.shape
+        )
     else:
         array[...] = rng.integers(0, 100, array.shape).astype(array.dtype)
 
@@ -121,7 +137,8 @@ def fill(array, rng):
 arrays = st.builds(filled, shapes, dtypes, st.integers(0, 99))
 _ODD_ARRAYS = [
     np.ma.masked_array([1, 2, 3], [0, 1, 0], fill_value=7),
-    np.ma.masked_array(np.arange(4.0).reshape(2, 2), np.eye(2)),  # native: NumPy's own pickle makes them so
+    # Native: NumPy's own pickle makes them so.
+    np.ma.masked_array(np.arange(4.0).reshape(2, 2), np.eye(2)),
     np.arange(4).view(MyArray),
     np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]).view(np.recarray),
     np.zeros(2, np.dtype((np.record, [("a", "i4")]))),
@@ -137,13 +154,33 @@ numbers = (
     | st.complex_numbers()
     | st.sampled_from([1 << 63, -(1 << 63), (1 << 63) - 1, -0.0, MyInt(3), Level.LOW])
 )
-scalars = st.builds(lambda d, s: filled((1,), d, s)[0], scalar_dtypes | structured, st.integers(0, 99))
-text = functools.partial(st.text, "aB~.\0\n\u00e9\u6f22\U0001f40d")  # to know all letters takes Hypothesis seconds
-_OTHERS = [None, Colour.RED, Colour.BLUE, pathlib.PurePosixPath("a/b"), ..., bytearray(b"xy"), frozenset({1}), {1, 2}]
-others = text(max_size=4) | st.binary(max_size=4) | st.sampled_from([*_OTHERS, len, int])
+scalars = st.builds(
+    lambda d, s: filled((1,), d, s)[0], scalar_dtypes | structured, st.integers(0, 99)
+)
+# To know all letters takes Hypothesis seconds.
+text = functools.partial(st.text, "aB~.\0\n\u00e9\u6f22\U0001f40d")
+_OTHERS = [
+    None,
+    Colour.RED,
+    Colour.BLUE,
+    pathlib.PurePosixPath("a/b"),
+    ...,
+    bytearray(b"xy"),
+    frozenset({1}),
+    {1, 2},
+]
+others = (
+    text(max_size=4) | st.binary(max_size=4) | st.sampled_from([*_OTHERS, len, int])
+)
 leaves = arrays | st.sampled_from(_ODD_ARRAYS) | numbers | scalars | others
 _KEYS = [1.0, (1, True), np.str_("a")]
-keys = text(max_size=2) | st.integers(-2, 2) | st.booleans() | st.none() | st.sampled_from(_KEYS)
+keys = (
+    text(max_size=2)
+    | st.integers(-2, 2)
+    | st.booleans()
+    | st.none()
+    | st.sampled_from(_KEYS)
+)
 
 
 def containers(inner):
@@ -169,7 +206,11 @@ samples = st.recursive(leaves, containers, max_leaves=6)
 def like(draw, sample):
     """A sample built the same way, with other values: what most batches are made of."""
     kind = type(sample)
-    if kind is np.ndarray and not sample.dtype.hasobject and sample.dtype.type is not np.record:
+    if (
+        kind is np.ndarray
+        and not sample.dtype.hasobject
+        and sample.dtype.type is not np.record
+    ):
         return filled(sample.shape, sample.dtype, draw(st.integers(0, 99)))
     if kind in (tuple, list):
         return kind(like(draw, part) for part in sample)
@@ -184,7 +225,9 @@ def like(draw, sample):
 
 
 def assert_same(sent, got):
-    """Compare value, exact type, dtype, byte order, shape and mask; NaN equals NaN, and −0 differs from 0."""
+    """Compare value, exact type, dtype, byte order, shape and mask; NaN equals NaN, and
+    −0 differs from 0.
+    """
     assert type(got) is type(sent)
     if isinstance(sent, (np.ndarray, np.generic)):
         assert got.dtype == sent.dtype
@@ -193,17 +236,22 @@ def assert_same(sent, got):
         if isinstance(sent, np.ma.MaskedArray):
             assert_same(np.ma.getmaskarray(sent), np.ma.getmaskarray(got))
             assert got.fill_value == sent.fill_value
-            sent, got = sent.data, got.data
+            sent = sent.data
+            got = got.data
         assert_same_values(np.asarray(sent), np.asarray(got))
     elif dataclasses.is_dataclass(sent) and not isinstance(sent, type):
         for field in dataclasses.fields(sent):
             assert_same(getattr(sent, field.name), getattr(got, field.name))
     elif isinstance(sent, dict):
         assert len(sent) == len(got)
-        for (key, value), (other, theirs) in zip(sent.items(), got.items(), strict=True):
+        for (key, value), (other, theirs) in zip(
+            sent.items(), got.items(), strict=True
+        ):
             assert_same(key, other)
             assert_same(value, theirs)
-        assert getattr(sent, "default_factory", None) is getattr(got, "default_factory", None)
+        assert getattr(sent, "default_factory", None) is getattr(
+            got, "default_factory", None
+        )
     elif isinstance(sent, (tuple, list, collections.deque)):
         assert len(sent) == len(got)
         for one, other in zip(sent, got, strict=True):

@@ -1,7 +1,8 @@
-"""Running whole programs: for tests of what only shows from the outside, such as exits, signals and standard error.
+"""Running whole programs: for tests of what only shows from the outside, such as exits,
+signals and standard error.
 
-A script runs in a session of its own, so that what it leaves running can be found; in a folder of its own, so that what
-it leaves lying about can be found.
+A script runs in a session of its own, so that what it leaves running can be found; in a
+folder of its own, so that what it leaves lying about can be found.
 """
 
 import os
@@ -18,10 +19,13 @@ import psutil
 
 import mpiter
 
-LIMIT_S = 60  # against hanging, on a busy machine; what is expected to take longest imports torch and JAX, twice
+# Against hanging, on a busy machine; what is expected to take longest imports torch and
+# JAX, twice.
+LIMIT_S = 60
 METHODS = ("fork", "forkserver", "spawn")
 _PACKAGE = os.path.dirname(mpiter.__file__) + os.sep
-_FLAGS = ("-W", "ignore:This process:DeprecationWarning")  # fork from a process with threads, which Python 3.12 notes
+# Fork from a process with threads, which Python 3.12 notes.
+_FLAGS = ("-W", "ignore:This process:DeprecationWarning")
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,9 @@ class Script:
 
     limit_s = LIMIT_S  # against hanging
 
-    def __init__(self, folder: Path, text: str, *arguments: object, **environment: str) -> None:
+    def __init__(
+        self, folder: Path, text: str, *arguments: object, **environment: str
+    ) -> None:
         path = folder / "script.py"
         path.write_text(textwrap.dedent(text))
         root = str(Path(mpiter.__file__).parents[1])
@@ -77,7 +83,9 @@ class Script:
             too_late.cancel()
             too_late.join()
         if not said:
-            raise AssertionError(f"the script ended without another word: {self.ends()}")
+            raise AssertionError(
+                f"the script ended without another word: {self.ends()}"
+            )
         return said.rstrip("\n")
 
     def ctrl_c(self) -> None:
@@ -97,16 +105,25 @@ class Script:
             process.kill()
 
     def _left_running(self) -> list:
-        """Return the processes of the script's session that outlive it for more than a few moments."""
+        """Return the processes of the script's session that outlive it for more than a
+        few moments.
+        """
         _, alive = psutil.wait_procs(session(self.process.pid), timeout=10)
-        return [process.cmdline() for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+        return [
+            process.cmdline()
+            for process in alive
+            if process.status() != psutil.STATUS_ZOMBIE
+        ]
 
 
 def session(leader: int) -> list:
     found = []
     for process in psutil.process_iter():
         try:
-            if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                os.getsid(process.pid) == leader
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
         except (ProcessLookupError, psutil.NoSuchProcess):
             pass
@@ -127,15 +144,23 @@ def wait_until(condition, what: str) -> None:
 
 
 def once_waiting(action) -> threading.Thread:
-    """Do something, in another thread, as soon as this thread is inside of an iterator's ``next()``."""
+    """Do something, in another thread, as soon as this thread is inside of an
+    iterator's ``next()``.
+    """
     waiter = threading.get_ident()
 
     def is_waiting() -> bool:
-        frame, depth = sys._current_frames().get(waiter), 0
+        frame = sys._current_frames().get(waiter)
+        depth = 0
         while frame is not None:
-            if frame.f_code.co_name == "__next__" and frame.f_code.co_filename.startswith(_PACKAGE) and depth > 1:
+            if (
+                frame.f_code.co_name == "__next__"
+                and frame.f_code.co_filename.startswith(_PACKAGE)
+                and depth > 1
+            ):
                 return True
-            frame, depth = frame.f_back, depth + 1
+            frame = frame.f_back
+            depth = depth + 1
         return False
 
     def act() -> None:
@@ -148,7 +173,9 @@ def once_waiting(action) -> threading.Thread:
 
 
 def interrupt_once_waiting() -> threading.Thread:
-    """Ctrl-C for this thread, which must be the main one, as soon as it waits in ``next()``."""
+    """Ctrl-C for this thread, which must be the main one, as soon as it waits in
+    ``next()``.
+    """
     waiter = threading.get_ident()
     return once_waiting(lambda: signal.pthread_kill(waiter, signal.SIGINT))
 
@@ -162,7 +189,9 @@ def lives(process) -> bool:
 
 
 def lives_still(pid: int) -> bool:
-    """The same of a process known by its number; asking whether it exists first would be a race."""
+    """The same of a process known by its number; asking whether it exists first would
+    be a race.
+    """
     try:
         return lives(psutil.Process(pid))
     except psutil.NoSuchProcess:

@@ -1,7 +1,8 @@
 """The prefetch loop with a fake team, in one thread: every order of events can be had.
 
-A run is a function of the choices that are made in it: whenever the loop waits, one of the things that may happen next
-happens.  ``explore`` goes through all of them, ``wander`` through some.
+A run is a function of the choices that are made in it: whenever the loop waits, one of
+the things that may happen next happens.  ``explore`` goes through all of them,
+``wander`` through some.
 """
 
 from __future__ import annotations
@@ -31,15 +32,27 @@ from mpiter.worker.board import Line
 
 
 class Choices:
-    """A path through a tree: the first few branches are given, from there on the first is taken, or any."""
+    """A path through a tree: the first few branches are given, from there on the first
+    is taken, or any.
+    """
 
-    def __init__(self, given: Sequence[int] = (), rng: random.Random | None = None) -> None:
-        self._given, self._rng = given, rng
-        self.made: list[tuple[int, int]] = []  # which, of how many
+    def __init__(
+        self, given: Sequence[int] = (), rng: random.Random | None = None
+    ) -> None:
+        self._given = given
+        self._rng = rng
+        # Which, of how many.
+        self.made: list[tuple[int, int]] = []
 
     def among(self, count: int) -> int:
         at = len(self.made)
-        chosen = self._given[at] if at < len(self._given) else self._rng.randrange(count) if self._rng else 0
+        chosen = (
+            self._given[at]
+            if at < len(self._given)
+            else self._rng.randrange(count)
+            if self._rng
+            else 0
+        )
         self.made.append((chosen, count))
         return chosen
 
@@ -82,19 +95,24 @@ class Case:
     workers: int = 2
     n_prefetch: int = 1
     run_ahead: int | None = None
-    rooms: int = 8  # there are no more, however long one waits
-    row_s: float = 1e-6  # a batch of dear rows (60e-3) is split; of rather dear ones (6e-3) a worker has one block
+    # There are no more, however long one waits.
+    rooms: int = 8
+    # A batch of dear rows (60e-3) is split; of rather dear ones (6e-3) a worker has one
+    # block.
+    row_s: float = 1e-6
     travels: bool = False  # workers don't write into rooms
     in_order: bool = True
     skips_errors: bool = False
-    at_once: bool = False  # several things may have happened when the loop looks
+    # Several things may have happened when the loop looks.
+    at_once: bool = False
     deaths: int = 0  # of workers
     stuck: int = 0  # of them would not die
     faults: int = 0
     losses: int = 0  # of answers
     restarts: int = 0
     closes: int = 0
-    keeps: bool = False  # the user keeps batches for a while
+    # The user keeps batches for a while.
+    keeps: bool = False
     fails_first: bool = False  # the first sample raises
 
 
@@ -109,13 +127,18 @@ class Room:
     brief = b"a layout"
 
     def __init__(self, number: int, travels: bool, rows: int) -> None:
-        self.number, self.address = number, None if travels else number
+        self.number = number
+        self.address = None if travels else number
         self.rows: list[Any] = [None] * rows
-        self.state = "open"  # then discarded, or leased and returned, or lost: a worker may write there at any time
+        # Then discarded, or leased and returned, or lost: a worker may write there at
+        # any time.
+        self.state = "open"
         self.rings = False  # when it is returned
 
     def write(self, row: int, key: int) -> None:
-        assert self.state in ("open", "lost"), f"a worker writes into a room that is {self.state}"
+        assert self.state in ("open", "lost"), (
+            f"a worker writes into a room that is {self.state}"
+        )
         self.rows[row] = key
 
 
@@ -126,7 +149,12 @@ class Rooms:
     slots = SimpleNamespace(leased=0, most_bytes=1 << 30)
 
     def __init__(self, most: int, travels: bool) -> None:
-        self.is_new, self.all, self._most, self._travels = True, list[Room](), most, travels
+        self.is_new, self.all, self._most, self._travels = (
+            True,
+            list[Room](),
+            most,
+            travels,
+        )
 
     def waits_for_a_sample(self, rows: int) -> bool:
         return self.is_new
@@ -159,16 +187,22 @@ class Rooms:
 
     def contents(self, batch: Any, failed: Any) -> Any:
         """What the user gets: the keys of the batch."""
-        room, is_lost = batch.room, batch.is_lost
+        room = batch.room
+        is_lost = batch.is_lost
         keys = [None] * batch.plan.rows if room is OBJECTS else room.rows
-        keys = [batch.odd.get(row, key) for row, key in enumerate(keys) if row not in failed]
+        keys = [
+            batch.odd.get(row, key) for row, key in enumerate(keys) if row not in failed
+        ]
         if room is not OBJECTS:
             assert room.state == "open", f"a room that is {room.state} is handed over"
             room.state = "lost" if is_lost else "leased"
-        return SimpleNamespace(keys=keys, room=None if is_lost else room, copied=is_lost, columns=[])
+        return SimpleNamespace(
+            keys=keys, room=None if is_lost else room, copied=is_lost, columns=[]
+        )
 
     def give_back(self, batch: Any) -> None:
-        room, batch.room = batch.room, OBJECTS
+        room = batch.room
+        batch.room = OBJECTS
         if room is not OBJECTS:
             assert room.state == "open", f"a room that is {room.state} is discarded"
             room.state = "lost" if batch.is_lost else "discarded"
@@ -177,10 +211,13 @@ class Rooms:
 class Crew:
     """Workers that do what the choices say, when the loop waits."""
 
-    dataset, is_staffed, pids = 1, True, ()
+    dataset = 1
+    is_staffed = True
+    pids = ()
 
     def __init__(self, world: World) -> None:
-        self._world, self.workers = world, world.case.workers
+        self._world = world
+        self.workers = world.case.workers
         self.out: list[tuple[int, Block]] = []  # workers and their blocks
         self.wait = world.something_happens
 
@@ -188,7 +225,9 @@ class Crew:
         return [block for number, block in self.out if number == worker]
 
     def vacancies(self, most: int) -> int:
-        return sum(max(0, most - len(self.of(worker))) for worker in range(self.workers))
+        return sum(
+            max(0, most - len(self.of(worker))) for worker in range(self.workers)
+        )
 
     def map_async(self, block: Block) -> None:
         load = Counter(worker for worker, _ in self.out)
@@ -218,8 +257,10 @@ class World:
     got: list[Any] = field(default_factory=list)  # deliveries of this run
     begun: set[int] = field(default_factory=set)  # its batches
     kept: list[Room] = field(default_factory=list)  # by the user
-    stuck: list[tuple[Room, int, int]] = field(default_factory=list)  # what unkillable workers may still write
-    ended = sleeps = False  # sleeps: without an event, for ever
+    # What unkillable workers may still write.
+    stuck: list[tuple[Room, int, int]] = field(default_factory=list)
+    # Sleeps: without an event, for ever.
+    ended = sleeps = False
 
     def __post_init__(self) -> None:
         case = self.case
@@ -233,8 +274,14 @@ class World:
             skips_errors=case.skips_errors,
             in_order=case.in_order,
         )
-        self.most = case.n_prefetch + (2 * case.workers + 1 if case.run_ahead is None else case.run_ahead)
-        self.rooms, self.crew, self.closed = Rooms(case.rooms, case.travels), Crew(self), 0
+        self.most = case.n_prefetch + (
+            2 * case.workers + 1 if case.run_ahead is None else case.run_ahead
+        )
+        self.rooms, self.crew, self.closed = (
+            Rooms(case.rooms, case.travels),
+            Crew(self),
+            0,
+        )
         self.faulty: set[int] = {0} if case.fails_first else set()
         self.loop = _PrefetchLoop(rules, self._hire, Skipped(), Hooks())  # type: ignore[arg-type]
         self.loop.staff(self._new_run())
@@ -267,7 +314,12 @@ class World:
     def _new_run(self) -> Run:
         self.runs += 1
         pace = Pace(self.case.batch_size, wrap=False, epochs=1)
-        return Run(self.runs, Cursor(0, 0, False, Sequential(self.case.batches * self.case.batch_size)), 0, pace)
+        return Run(
+            self.runs,
+            Cursor(0, 0, False, Sequential(self.case.batches * self.case.batch_size)),
+            0,
+            pace,
+        )
 
     def run(self) -> None:
         """Run until all batches and events are used up, or until the loop is closed."""
@@ -277,7 +329,9 @@ class World:
                     break
                 self.loop.turn()
                 self.check_bounds()
-                assert not self.sleeps, "the loop waited, and nothing was left that could wake it"
+                assert not self.sleeps, (
+                    "the loop waited, and nothing was left that could wake it"
+                )
             else:
                 raise AssertionError("it goes round and round")
             if not self.loop._stopping:
@@ -292,18 +346,24 @@ class World:
 
     @property
     def is_over(self) -> bool:
-        return self.loop._stopping or (self.ended and not (self.crew.out or self.kept or self.stuck))
+        return self.loop._stopping or (
+            self.ended and not (self.crew.out or self.kept or self.stuck)
+        )
 
-    # -- what may happen -----------------------------------------------------------------------------------------
+    # -- what may happen ---------------------------------------------------------------
 
     def something_happens(self) -> list[Any]:
-        """Let one thing happen of all that may, then another, until one of them wakes the loop."""
+        """Let one thing happen of all that may, then another, until one of them wakes
+        the loop.
+        """
         self.check_bounds()
         told: list[Any] = []
         while not (self._has_rung() or self.is_over):
             events = list(self._events())
             self.sleeps = not (events or told)
-            assert not self.sleeps, "the loop waits, and nothing is left that could wake it"
+            assert not self.sleeps, (
+                "the loop waits, and nothing is left that could wake it"
+            )
             chosen = self.choices.among(len(events) + bool(told))  # or no more
             if chosen == len(events):
                 break
@@ -345,21 +405,45 @@ class World:
     def _answer(self, worker: int, block: Block) -> Done:
         """The worker has fetched its block."""
         self.crew.out.remove((worker, block))
-        faults, rows, keys, columns = list[Fault](), list[int](), list[int](), list[Any]()
+        faults = list[Fault]()
+        rows = list[int]()
+        keys = list[int]()
+        columns = list[Any]()
         for at in range(block.rows):
             place, key = block.sample(at)  # type: ignore[misc]
             columns.append(key)
             if key in self.faulty:
                 batch, row, epoch, position = place
-                faults.append(Fault(batch, row, key, epoch, position, "worker", "ValueError", "", None))
+                faults.append(
+                    Fault(
+                        batch,
+                        row,
+                        key,
+                        epoch,
+                        position,
+                        "worker",
+                        "ValueError",
+                        "",
+                        None,
+                    )
+                )
             elif not block.brief or is_odd(key):
                 rows.append(at)
                 keys.append(key)
             elif block.address is not None:
                 self.rooms.all[block.address].write(block.row + at, key)
         travels = block.brief and block.address is None
-        payload = (columns if travels else None, rows, keys) if travels or rows else None
-        return Done(block.number, worker, block.rows, block.rows * self.case.row_s, payload, tuple(faults))
+        payload = (
+            (columns if travels else None, rows, keys) if travels or rows else None
+        )
+        return Done(
+            block.number,
+            worker,
+            block.rows,
+            block.rows * self.case.row_s,
+            payload,
+            tuple(faults),
+        )
 
     def _raise_in(self, worker: int, block: Block) -> Done:
         self.left["faults"] -= 1
@@ -375,12 +459,22 @@ class World:
         self.left["deaths"] -= 1
         self.left["stuck"] -= not is_gone
         lost = self.crew.of(worker)
-        self.crew.out = [(other, block) for other, block in self.crew.out if other != worker]
+        self.crew.out = [
+            (other, block) for other, block in self.crew.out if other != worker
+        ]
         for block in lost if not is_gone else ():
             if block.address is not None:
-                self.stuck.append((self.rooms.all[block.address], block.row, block.sample(0)[1]))  # type: ignore[index]
+                self.stuck.append(
+                    (self.rooms.all[block.address], block.row, block.sample(0)[1])
+                )  # type: ignore[index]
         line = Line(100 + worker, 1, lost[0].number, 0, 0, active)
-        return End(worker, line, "was killed", blocks=tuple(block.number for block in lost), is_gone=is_gone)
+        return End(
+            worker,
+            line,
+            "was killed",
+            blocks=tuple(block.number for block in lost),
+            is_gone=is_gone,
+        )
 
     def _write_late(self) -> None:
         """A worker that would not die does what it was about to do."""
@@ -390,7 +484,9 @@ class World:
     def _take(self) -> None:
         delivery = self.loop.communicator.get(lambda waited: None)
         self.got.append(delivery)
-        assert delivery.number == len(self.got) - 1, "a delivery is lost, or comes twice"
+        assert delivery.number == len(self.got) - 1, (
+            "a delivery is lost, or comes twice"
+        )
         self.ended = delivery.is_end
         if isinstance(delivery.error, SampleNotSendable) and self.ended:
             self._go()  # the user tries again
@@ -416,14 +512,15 @@ class World:
         self.begun.clear()
         self.ended = False
         for room in filter(None, map(_leased, self.loop.communicator.queue)):
-            self._return(room)  # what was queued is referred to no more
+            # What was queued is referred to no more.
+            self._return(room)
         self.loop.go(self._new_run())
 
     def _close(self) -> None:
         self.left["closes"] -= 1
         self.loop.stop()
 
-    # -- what must be true ----------------------------------------------------------------------------------------
+    # -- what must be true -------------------------------------------------------------
 
     def check_bounds(self) -> None:
         """What waits, and what is on its way."""
@@ -433,30 +530,53 @@ class World:
         assert ahead <= self.most, f"{ahead} are on their way"
 
     def check(self) -> None:
-        """Every batch once, in order, with every row where it belongs; nothing is kept without a reference."""
-        case, last = self.case, self.got.pop()
+        """Every batch once, in order, with every row where it belongs; nothing is kept
+        without a reference.
+        """
+        case = self.case
+        last = self.got.pop()
         if last.error is not None:
             raise last.error
         wanted = {at: self._wanted(at) for at in range(case.batches)}
-        come = [delivery.contents.keys for delivery in self.got if delivery.contents is not None]
+        come = [
+            delivery.contents.keys
+            for delivery in self.got
+            if delivery.contents is not None
+        ]
         assert len(self.got) == case.batches, "not each batch has a delivery"
-        missing = [at for at, keys in wanted.items() if keys not in come and not self._may_fail(at)]
+        missing = [
+            at
+            for at, keys in wanted.items()
+            if keys not in come and not self._may_fail(at)
+        ]
         assert not missing, f"batches {missing} are missing among {come}"
         full = [key for keys in come for key in keys]
         assert len(set(full)) == len(full), f"a sample came twice: {come}"
         whole = all(keys in wanted.values() for keys in come)
-        assert whole or (case.skips_errors and case.deaths > 1), f"rows that are wrong: {come}"
+        assert whole or (case.skips_errors and case.deaths > 1), (
+            f"rows that are wrong: {come}"
+        )
         assert come == sorted(come) or not case.in_order, f"out of order: {come}"
         ledger = self.loop.ledger
-        assert (len(ledger.batches), len(ledger.out), len(ledger.uncut)) == (0, 0, 0), "the book is not empty"
-        left = [room.number for room in self.rooms.all if room.state in ("open", "leased")]
+        assert (len(ledger.batches), len(ledger.out), len(ledger.uncut)) == (0, 0, 0), (
+            "the book is not empty"
+        )
+        left = [
+            room.number for room in self.rooms.all if room.state in ("open", "leased")
+        ]
         assert not left, f"rooms {left} are lost"
         lost = sum(room.state == "lost" for room in self.rooms.all)
-        assert lost <= 2 * (case.stuck - self.left["stuck"]), "rooms are given up that no worker may write into"
+        assert lost <= 2 * (case.stuck - self.left["stuck"]), (
+            "rooms are given up that no worker may write into"
+        )
 
     def _wanted(self, batch: int) -> list[int]:
         size = self.case.batch_size
-        return [key for key in range(batch * size, (batch + 1) * size) if key not in self.faulty]
+        return [
+            key
+            for key in range(batch * size, (batch + 1) * size)
+            if key not in self.faulty
+        ]
 
     def _may_fail(self, batch: int) -> bool:
         """A row of it has raised, or may have ended two workers."""
@@ -466,4 +586,8 @@ class World:
 def _leased(delivery: Any) -> Room | None:
     """The room that a delivery's user holds."""
     room = getattr(delivery.contents, "room", None)
-    return room if room is not OBJECTS and room is not None and room.state == "leased" else None
+    return (
+        room
+        if room is not OBJECTS and room is not None and room.state == "leased"
+        else None
+    )

@@ -1,4 +1,6 @@
-"""Stores of files to stage from, which say what was read of them; in a module that every worker can import."""
+"""Stores of files to stage from, which say what was read of them; in a module that
+every worker can import.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,14 @@ import numpy as np
 
 
 class Store:
-    """A folder of files, each of its own bytes, and a dataset of them; ``reads`` counts all reads."""
+    """A folder of files, each of its own bytes, and a dataset of them; ``reads`` counts
+    all reads.
+    """
 
     def __init__(self, folder: Path, samples: int = 40, size: int = 1000) -> None:
-        self.root, self.samples, self.size = str(folder / "store"), samples, size
+        self.root = str(folder / "store")
+        self.samples = samples
+        self.size = size
         self.log = str(folder / "reads")
         if not os.path.exists(self.root):
             os.makedirs(self.root)
@@ -42,14 +48,27 @@ class Store:
     def reads(self) -> collections.Counter[int]:
         """Return how often each sample was read."""
         path = Path(self.log)
-        return collections.Counter(map(int, path.read_text().split())) if path.exists() else collections.Counter()
+        return (
+            collections.Counter(map(int, path.read_text().split()))
+            if path.exists()
+            else collections.Counter()
+        )
 
     def is_right(self, index: int, total: int) -> bool:
-        return int(np.frombuffer(content(index, self.size), np.uint8).astype(np.int64).sum()) == total
+        return (
+            int(
+                np.frombuffer(content(index, self.size), np.uint8)
+                .astype(np.int64)
+                .sum()
+            )
+            == total
+        )
 
 
 class Watched(Store):
-    """One that says how many samples were copied ahead; with ``read`` and ``transform``, for an echo."""
+    """One that says how many samples were copied ahead; with ``read`` and
+    ``transform``, for an echo.
+    """
 
     def __init__(self, folder: Path, samples: int = 40, size: int = 1000) -> None:
         super().__init__(folder, samples, size)
@@ -78,7 +97,9 @@ def content(index: int, size: int) -> bytes:
 
 
 def bytes_below(folder: Path) -> int:
-    """Return the bytes of all copies in a tier, unfinished ones included; one that is renamed meanwhile counts once."""
+    """Return the bytes of all copies in a tier, unfinished ones included; one that is
+    renamed meanwhile counts once.
+    """
     sizes = {}
     for path in folder.glob("mpiter-staged-*/*/*/*"):
         with contextlib.suppress(FileNotFoundError):

@@ -1,8 +1,10 @@
-"""torchvision, also where its compiled operators don't fit torch: the transforms need none of them.
+"""torchvision, also where its compiled operators don't fit torch: the transforms need
+none of them.
 
-The wheels on PyPI are made for torch with CUDA.  Beside a torch for the processor alone their operators aren't found,
-and importing torchvision fails for the two that it asks for by name; these are declared here, and nothing else is
-changed.  A ``Folder`` is an ``ImageFolder`` whose workers come by here before they open torchvision's transforms.
+The wheels on PyPI are made for torch with CUDA.  Beside a torch for the processor alone
+their operators aren't found, and importing torchvision fails for the two that it asks
+for by name; these are declared here, and nothing else is changed.  A ``Folder`` is an
+``ImageFolder`` whose workers come by here before they open torchvision's transforms.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ from mpiter.pool import starting
 
 try:
     import torchvision
-except RuntimeError:  # operator torchvision::nms does not exist
+except RuntimeError:
+    # Operator torchvision::nms does not exist.
     LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
-        LIBRARY.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        LIBRARY.define(
+            f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        )
     import torchvision  # noqa: F401
 
-starting.preloaded.append(__name__)  # once, and not in each worker
+# Once, and not in each worker.
+starting.preloaded.append(__name__)
 
 
 class Folder(ImageFolder):

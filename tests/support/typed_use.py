@@ -1,4 +1,6 @@
-"""What users write, for mypy and pyright alone: an ignored line that is no mistake is one."""
+"""What users write, for mypy and pyright alone: an ignored line that is no mistake is
+one.
+"""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
@@ -99,7 +101,9 @@ def batches_of_iterators_are_lists_of_samples() -> None:
     pairs = next(mpiter.SerialIterator([("a", 1)], 1))
     assert_type(pairs, mpiter.Batch[tuple[str, int]])
     assert_type([name for name, _ in pairs], list[str])
-    assert_type(next(mpiter.SerialIterator(mpiter.Packed([1, 2]), 2)), mpiter.Batch[int])
+    assert_type(
+        next(mpiter.SerialIterator(mpiter.Packed([1, 2]), 2)), mpiter.Batch[int]
+    )
 
 
 def a_loaders_batches_are_stacked_or_what_its_collate_fn_returns() -> None:
@@ -122,7 +126,9 @@ def takes_any(stream: Batches[Any], it: mpiter.SerialIterator[Any]) -> None:
 
 
 def of_right_programs() -> None:
-    takes_any(mpiter.batches([1, 2], 2, ragged="list"), mpiter.SerialIterator([1, 2], 2))
+    takes_any(
+        mpiter.batches([1, 2], 2, ragged="list"), mpiter.SerialIterator([1, 2], 2)
+    )
     for pair in Echo(mpiter.batches([(1, 2.0)], 2), 2):
         assert_type(pair, tuple[Array, Array])
     loader: mpiter.DataLoader[list[int]] = mpiter.DataLoader([1, 2], 2, collate_fn=list)
@@ -145,4 +151,5 @@ def of_wrong_ones() -> None:
     mpiter.batches([1], 2, on_error="leave out")  # type: ignore[arg-type]
     mpiter.batches([1], 2, ragged="stack")  # type: ignore[type-var]
     mpiter.batches([1], 2, num_workers=2)  # type: ignore[call-arg]
-    mpiter.nothing  # type: ignore[attr-defined]  # noqa: B018
+    # Noqa: B018
+    mpiter.nothing  # type: ignore[attr-defined]

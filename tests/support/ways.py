@@ -1,4 +1,6 @@
-"""One constructor for every way to fetch: an iterator of lists, with workers or without."""
+"""One constructor for every way to fetch: an iterator of lists, with workers or
+without.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,22 @@ from typing import Any
 
 import mpiter
 
-_OF_WORKERS = ("n_processes", "backend", "n_prefetch", "dataset_timeout", "maxtasksperchild")
+_OF_WORKERS = (
+    "n_processes",
+    "backend",
+    "n_prefetch",
+    "dataset_timeout",
+    "maxtasksperchild",
+)
 
 
 def iterator(dataset: Any, batch_size: int, *args: Any, **options: Any) -> Any:
-    """``MultiprocessIterator``; with no processes or ``backend="serial"``, ``SerialIterator``."""
+    """``MultiprocessIterator``; with no processes or ``backend="serial"``,
+    ``SerialIterator``.
+    """
     if options.get("n_processes") != 0 and options.get("backend") != "serial":
         return mpiter.MultiprocessIterator(dataset, batch_size, *args, **options)
-    options = {name: value for name, value in options.items() if name not in _OF_WORKERS}
+    options = {
+        name: value for name, value in options.items() if name not in _OF_WORKERS
+    }
     return mpiter.SerialIterator(dataset, batch_size, *args, **options)

@@ -24,7 +24,9 @@ from mpiter.transport.memory import Arena
 
 
 def whole(**options: Any) -> list[Any]:
-    with mpiter.MultiprocessIterator(Squares(60), 4, repeat=False, seed=1, n_processes=2, **options) as it:
+    with mpiter.MultiprocessIterator(
+        Squares(60), 4, repeat=False, seed=1, n_processes=2, **options
+    ) as it:
         return [plain_batch(batch) for batch in it]
 
 
@@ -36,24 +38,31 @@ def test_without_memfd_an_unnamed_file_does(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_full_memory_is_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    genuine, says = machine.memory_available, r"a slot of 40\.0 MB does not fit: 32\.9 MB"
-    with mpiter.MultiprocessIterator(Squares(20, (1000, 1000)), 10, n_processes=1, n_prefetch=1) as it:
+    genuine = machine.memory_available
+    says = r"a slot of 40\.0 MB does not fit: 32\.9 MB"
+    with mpiter.MultiprocessIterator(
+        Squares(20, (1000, 1000)), 10, n_processes=1, n_prefetch=1
+    ) as it:
         monkeypatch.setattr(machine, "memory_available", lambda: 100_000_000)
         with pytest.raises(mpiter.errors.SharedMemoryFull, match=says) as caught:
             next(it)
         assert isinstance(caught.value, MemoryError)
         monkeypatch.setattr(machine, "memory_available", genuine)
-        assert len(next(it)) == 10  # and once there is memory, all is well
+        # And once there is memory, all is well.
+        assert len(next(it)) == 10
 
 
-def test_memory_that_runs_out_later_means_fewer_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_runs_out_later_means_fewer_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     allocations = 0
     genuine = Arena.allocate
 
     def allocate(self: Arena, size: int) -> int:
         nonlocal allocations
         allocations += 1
-        if allocations > 4:  # two of the board, and two slots
+        # Two of the board, and two slots.
+        if allocations > 4:
             raise mpiter.errors.SharedMemoryFull("no more")
         return genuine(self, size)
 
@@ -64,10 +73,16 @@ def test_memory_that_runs_out_later_means_fewer_slots(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("backend", ["process", "thread"])
-def test_a_hoarder_gets_copies_in_the_end_and_is_told_once(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+def test_a_hoarder_gets_copies_in_the_end_and_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
     monkeypatch.setattr(machine, "memory_total", lambda: 8 * 60 * 4096)
-    with mpiter.batches(Squares(300, (100, 10)), 1, shuffle=False, n_processes=2, backend=backend) as it:
-        with pytest.warns(RuntimeWarning, match=r"batches are kept alive.*copy=True") as told:
+    with mpiter.batches(
+        Squares(300, (100, 10)), 1, shuffle=False, n_processes=2, backend=backend
+    ) as it:
+        with pytest.warns(
+            RuntimeWarning, match=r"batches are kept alive.*copy=True"
+        ) as told:
             kept = list(it)
         assert len(told) == 1
         assert it.stats().copies > 0
@@ -77,16 +92,24 @@ def test_a_hoarder_gets_copies_in_the_end_and_is_told_once(monkeypatch: pytest.M
 
 
 def test_the_end_that_waits_in_the_queue_holds_no_slot() -> None:
-    with mpiter.MultiprocessIterator([np.full(64, i) for i in range(32)], 4, n_processes=1, repeat=False) as it:
+    with mpiter.MultiprocessIterator(
+        [np.full(64, i) for i in range(32)], 4, n_processes=1, repeat=False
+    ) as it:
         kept = [next(it) for _ in range(5)]
-        wait_until(lambda: it.stats().leased_batches == len(kept), "all is fetched, and five batches are held")
+        wait_until(
+            lambda: it.stats().leased_batches == len(kept),
+            "all is fetched, and five batches are held",
+        )
 
 
 def test_a_refused_room_is_asked_for_again_though_planning_had_to_wait_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An epoch is a batch, and planning stays within two: the batch there was no room for is behind the boundary."""
-    genuine, asked = Rooms.take, itertools.count(1)
+    """An epoch is a batch, and planning stays within two: the batch there was no room
+    for is behind the boundary.
+    """
+    genuine = Rooms.take
+    asked = itertools.count(1)
 
     def take(self: Rooms, rows: int) -> Any:
         if next(asked) % 2:
@@ -98,20 +121,28 @@ def test_a_refused_room_is_asked_for_again_though_planning_had_to_wait_meanwhile
     orders = {"order_sampler": lambda order, position: np.arange(4)}
     with mpiter.MultiprocessIterator(list(range(4)), 4, **orders, n_processes=1) as it:
         batches: list[Any] = []
-        taking = threading.Thread(target=lambda: batches.extend(list(next(it)) for _ in range(20)), daemon=True)
+        taking = threading.Thread(
+            target=lambda: batches.extend(list(next(it)) for _ in range(20)),
+            daemon=True,
+        )
         taking.start()
         taking.join(30)
         assert batches == [[0, 1, 2, 3]] * 20
 
 
 def test_slots_that_a_hoarder_needed_are_given_back() -> None:
-    with mpiter.MultiprocessIterator(Squares(4000, (100, 10)), 1, n_processes=2, run_ahead=2) as it:
+    with mpiter.MultiprocessIterator(
+        Squares(4000, (100, 10)), 1, n_processes=2, run_ahead=2
+    ) as it:
         kept = [next(it) for _ in range(120)]
         many = slots_of(it).count
         del kept
         for _ in range(200):
             next(it)
-        assert many >= 119, "all but the first batch, which was fetched before there was a layout, lie in slots"
+        assert many >= 119, (
+            "all but the first batch, which was fetched before there was a layout, "
+            "lie in slots"
+        )
         assert slots_of(it).count < 60
 
 
@@ -133,20 +164,29 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
 
 def test_an_array_keeps_its_slot_however_it_is_held() -> None:
     """And gives it back when nothing sees it any more."""
-    with mpiter.MultiprocessIterator(np.ones((4000, 10, 10)), 2, n_processes=2, run_ahead=2) as it:
+    with mpiter.MultiprocessIterator(
+        np.ones((4000, 10, 10)), 2, n_processes=2, run_ahead=2
+    ) as it:
         next(it)
         held = {name: hold(next(it)[1]) for name, hold in HOLDERS.items()}
         for _ in range(50):
             next(it).columns[...] = -1
-        wait_until(lambda: it.stats().leased_batches == len(held), "each has kept its batch's slot")
+        wait_until(
+            lambda: it.stats().leased_batches == len(held),
+            "each has kept its batch's slot",
+        )
         for name in HOLDERS.keys() - {"its base as an array", "a capsule"}:
-            assert np.array_equal(np.asarray(held[name]), np.asarray(HOLDERS[name](np.ones((10, 10))))), name
+            assert np.array_equal(
+                np.asarray(held[name]), np.asarray(HOLDERS[name](np.ones((10, 10))))
+            ), name
         held.clear()
         wait_until(lambda: it.stats().leased_batches == 0, "all are back")
 
 
 class Weighty:
-    """Has 64 MB to read; a sample says how much memory of its own the process has after it has read them all."""
+    """Has 64 MB to read; a sample says how much memory of its own the process has after
+    it has read them all.
+    """
 
     def __init__(self) -> None:
         self.rows = np.ones((64, 1 << 20), np.uint8)
@@ -161,7 +201,8 @@ class Weighty:
 
 
 @pytest.mark.skipif(
-    not Path("/proc/self/smaps_rollup").exists(), reason="whose memory is whose is told by Linux's /proc"
+    not Path("/proc/self/smaps_rollup").exists(),
+    reason="whose memory is whose is told by Linux's /proc",
 )
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_workers_read_a_dataset_in_memory_where_it_is(method: str) -> None:
@@ -170,16 +211,28 @@ def test_workers_read_a_dataset_in_memory_where_it_is(method: str) -> None:
             self.rows = np.ones((1, 1), np.uint8)
 
     def own_memory(dataset: Any) -> int:
-        (batch,) = mpiter.batches(dataset, 8, epochs=1, n_processes=2, backend=mpiter.Process(method))
+        (batch,) = mpiter.batches(
+            dataset, 8, epochs=1, n_processes=2, backend=mpiter.Process(method)
+        )
         return int(max(batch))
 
-    assert own_memory(Weighty()) - own_memory(Light()) < (48 << 20)  # forked ones have a third of what all three read
+    # Forked ones have a third of what all three read.
+    assert own_memory(Weighty()) - own_memory(Light()) < (48 << 20)
 
 
 def test_a_loop_whose_only_slot_comes_free_as_it_hands_over_a_copy_goes_on(monkeypatch):
-    """Nothing else would wake it: no worker has anything, and the consumer rings only where the queue was full."""
+    """Nothing else would wake it: no worker has anything, and the consumer rings only
+    where the queue was full.
+    """
     monkeypatch.setattr(team, "_SHARE", machine.memory_total() // (2 << 20))
-    with mpiter.batches(np.zeros((64, 50_000)), 4, n_processes=2, n_prefetch=4, sample_timeout=None, epochs=1) as it:
+    with mpiter.batches(
+        np.zeros((64, 50_000)),
+        4,
+        n_processes=2,
+        n_prefetch=4,
+        sample_timeout=None,
+        epochs=1,
+    ) as it:
         with pytest.warns(RuntimeWarning, match="batches are handed out as copies"):
             assert sum(len(batch) for batch in it) == 64
         assert slots_of(it).count == 1

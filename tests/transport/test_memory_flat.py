@@ -18,7 +18,8 @@ import mpiter
 from mpiter import machine
 from mpiter.engine import team
 
-pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
+# This Python shows it; the further ones are spared.
+pytestmark = pytest.mark.slow
 
 SHAPE = (8, 8)
 MB = 1 << 20
@@ -28,7 +29,8 @@ class Images:
     """Image i is filled with what only i gives."""
 
     def __init__(self, length=400, shape=SHAPE):
-        self.length, self.shape = length, shape
+        self.length = length
+        self.shape = shape
 
     def __len__(self):
         return self.length
@@ -60,15 +62,19 @@ def household():
 
 
 def memory(it):
-    """Bytes that this process and the workers of ``it`` have to themselves, shared slots once, code not at all.
+    """Bytes that this process and the workers of ``it`` have to themselves, shared
+    slots once, code not at all.
 
     Not those of a fork server, which may still be importing.
     """
     told = ""
     for pid in (os.getpid(), *it.worker_pids):
-        with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # of a process that has just ended
+        # Of a process that has just ended.
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             told += Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return 1024 * sum(map(int, re.findall(r"^Pss_(?:Anon|Shmem): +(\d+)", told, re.MULTILINE)))
+    return 1024 * sum(
+        map(int, re.findall(r"^Pss_(?:Anon|Shmem): +(\d+)", told, re.MULTILINE))
+    )
 
 
 def take(it, batches):
@@ -77,9 +83,12 @@ def take(it, batches):
 
 
 def test_many_batches_leave_descriptors_threads_and_memory_as_they_were():
-    with mpiter.MultiprocessIterator([image_of(i) for i in range(100)], 4, n_processes=2, seed=0) as it:
+    with mpiter.MultiprocessIterator(
+        [image_of(i) for i in range(100)], 4, n_processes=2, seed=0
+    ) as it:
         take(it, 300)
-        before, occupied = household(), memory(it)
+        before = household()
+        occupied = memory(it)
         take(it, 700)
         assert household() == before
         assert memory(it) - occupied < 6 * MB
@@ -95,7 +104,8 @@ def test_many_resets_leave_descriptors_threads_and_memory_as_they_were():
                     assert checksum(next(it)) == expected(range(4 * at, 4 * at + 4))
 
         reset_often(10)
-        before, occupied = household(), memory(it)
+        before = household()
+        occupied = memory(it)
         reset_often(30)
         assert household() == before
         assert memory(it) - occupied < 6 * MB
@@ -107,20 +117,26 @@ def little_memory(monkeypatch):
     monkeypatch.setattr(machine, "memory_total", lambda: 2 * MB * team._SHARE)
 
 
-BIG = (128, 128)  # 16 kB: four of them a batch, some thirty batches in all
+# 16 kB: four of them a batch, some thirty batches in all.
+BIG = (128, 128)
 
 
 @pytest.mark.usefixtures("little_memory")
 def test_batches_dropped_in_any_order_bring_their_slots_back():
-    rng, kept = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    kept = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        with mpiter.MultiprocessIterator(Images(400, BIG), 4, n_processes=2, seed=1) as it:
+        with mpiter.MultiprocessIterator(
+            Images(400, BIG), 4, n_processes=2, seed=1
+        ) as it:
             for number in range(120):
                 kept[number] = next(it)
                 while len(kept) > 20:
                     batch = kept.pop(rng.choice(list(kept)))
-                    assert checksum(batch) == expected([label for _, label in batch], BIG)
+                    assert checksum(batch) == expected(
+                        [label for _, label in batch], BIG
+                    )
                     del batch
             assert slots_of(it).bytes <= 2 * MB
     for batch in kept.values():
@@ -129,7 +145,9 @@ def test_batches_dropped_in_any_order_bring_their_slots_back():
 
 @pytest.mark.usefixtures("little_memory")
 def test_with_copies_asked_for_there_is_no_warning():
-    with mpiter.MultiprocessIterator(Images(100, BIG), 2, repeat=False, n_processes=2, copy=True) as it:
+    with mpiter.MultiprocessIterator(
+        Images(100, BIG), 2, repeat=False, n_processes=2, copy=True
+    ) as it:
         kept = list(it)  # warnings are errors here
         assert it.stats().copies == len(kept) == 50
 
@@ -138,12 +156,14 @@ def test_with_copies_asked_for_there_is_no_warning():
 def test_batches_and_what_is_cut_from_them_outlive_the_iterator(is_closed):
     it = mpiter.MultiprocessIterator(Images(), 4, n_processes=2, shuffle=False)
     batches = [next(it) for _ in range(5)]
-    one_image, column = batches[3][2][0], batches[4].columns[0][1:]
+    one_image = batches[3][2][0]
+    column = batches[4].columns[0][1:]
     if is_closed:
         it.close()
     del it
     gc.collect()
-    others = mpiter.MultiprocessIterator(Images(), 4, n_processes=2, seed=2)  # may take what is free
+    # May take what is free.
+    others = mpiter.MultiprocessIterator(Images(), 4, n_processes=2, seed=2)
     take(others, 20)
     others.close()
     for number, batch in enumerate(batches):
@@ -151,5 +171,8 @@ def test_batches_and_what_is_cut_from_them_outlive_the_iterator(is_closed):
     del batches, batch
     gc.collect()
     assert zlib.crc32(one_image) == zlib.crc32(image_of(14))
-    assert [zlib.crc32(image) for image in column] == [zlib.crc32(image_of(i)) for i in (17, 18, 19)]
-    one_image += 1  # and they are the caller's to write to
+    assert [zlib.crc32(image) for image in column] == [
+        zlib.crc32(image_of(i)) for i in (17, 18, 19)
+    ]
+    # And they are the caller's to write to.
+    one_image += 1

@@ -1,4 +1,6 @@
-"""Slots that come home, and the memory they are cut from: what only shows where one asks for them one by one."""
+"""Slots that come home, and the memory they are cut from: what only shows where one
+asks for them one by one.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,14 @@ def test_ctrl_c_is_not_lost_while_a_slot_comes_home(asked):
         held = [slots.lease(slots.acquire())]
         if asked == "one waits":
             assert slots.acquire() is None
-        with pytest.raises(KeyboardInterrupt):  # not a step of Python between the interrupt and the return
-            list(map(operator.methodcaller("__call__"), [_thread.interrupt_main, held.clear]))
+        # Not a step of Python between the interrupt and the return.
+        with pytest.raises(KeyboardInterrupt):
+            list(
+                map(
+                    operator.methodcaller("__call__"),
+                    [_thread.interrupt_main, held.clear],
+                )
+            )
         assert len(returned) == (asked == "one waits")
         assert slots.acquire() is not None
 
@@ -78,7 +86,9 @@ def test_a_slot_on_its_way_home_is_taken_in_once():
 
 
 @pytest.mark.parametrize("portable", [False, True])
-def test_memory_that_the_system_refuses_is_an_error_and_the_range_is_free_again(portable, monkeypatch):
+def test_memory_that_the_system_refuses_is_an_error_and_the_range_is_free_again(
+    portable, monkeypatch
+):
     if portable:
         monkeypatch.delattr(os, "memfd_create")
         monkeypatch.delattr(os, "posix_fallocate")
@@ -98,6 +108,9 @@ def test_memory_that_the_system_refuses_is_an_error_and_the_range_is_free_again(
 def test_a_full_reserve_is_an_error_with_numbers():
     with small_arena() as arena:
         arena.allocate(60 << 20)
-        with pytest.raises(SharedMemoryFull, match=r"a slot of 8\.4 MB does not fit: .*67\.1 MB of address space"):
+        with pytest.raises(
+            SharedMemoryFull,
+            match=r"a slot of 8\.4 MB does not fit: .*67\.1 MB of address space",
+        ):
             arena.allocate(8 << 20)
         assert arena.allocate(1 << 20) == 60 << 20

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from mpiter.tuning.bracket import Bracket
 
-TRIAL_S = 50.0  # of batches that take a second without workers
+# Of batches that take a second without workers.
+TRIAL_S = 50.0
 TIMES = st.floats(1e-3, 10.0)
 
 
@@ -36,9 +37,15 @@ def test_without_noise_the_choice_is_within_five_percent_of_the_best(most: int) 
 
 
 def test_with_noise_of_two_percent_it_is_so_in_99_of_100_searches() -> None:
-    found = [excess(c, 16, chosen(Fake(c, 0.02, seed), 16)) for c in curves(16) for seed in range(4)]
+    found = [
+        excess(c, 16, chosen(Fake(c, 0.02, seed), 16))
+        for c in curves(16)
+        for seed in range(4)
+    ]
     misses = sum(one > 0.05 for one in found)
-    assert misses <= len(found) / 100, f"{misses} of {len(found)}, by up to {max(found):.0%}"
+    assert misses <= len(found) / 100, (
+        f"{misses} of {len(found)}, by up to {max(found):.0%}"
+    )
 
 
 @settings(max_examples=30)
@@ -53,13 +60,20 @@ def test_whatever_it_measures_it_takes_no_more_than_a_quarter_of_a_sweep_in_five
     sweep = Fake(times.__getitem__)
     for workers in [*range(most + 1)] * 5:
         sweep(workers, math.inf)
-    lasting = [cost for cost in fake.costs if cost <= 1.5 * TRIAL_S]  # a batch alone may take longer than a trial
+    # A batch alone may take longer than a trial.
+    lasting = [cost for cost in fake.costs if cost <= 1.5 * TRIAL_S]
     assert sum(lasting) <= 1.2 * sum(sweep.costs) / 4
 
 
 @settings(max_examples=30)
-@given(times=st.lists(TIMES, min_size=2, max_size=40), budget_s=st.floats(0.5, 2000.0), start_s=st.floats(0, 3.0))
-def test_the_budget_is_kept_but_for_a_start_and_a_batch(times: list[float], budget_s: float, start_s: float) -> None:
+@given(
+    times=st.lists(TIMES, min_size=2, max_size=40),
+    budget_s=st.floats(0.5, 2000.0),
+    start_s=st.floats(0, 3.0),
+)
+def test_the_budget_is_kept_but_for_a_start_and_a_batch(
+    times: list[float], budget_s: float, start_s: float
+) -> None:
     fake = Fake(times.__getitem__, start_s=start_s)
     choice = chosen(fake, len(times) - 1, budget_s=budget_s)
     assert sum(fake.costs) <= budget_s + start_s * len(times) + max(times)
@@ -68,15 +82,21 @@ def test_the_budget_is_kept_but_for_a_start_and_a_batch(times: list[float], budg
 
 
 def test_a_budget_that_ends_the_search_is_told() -> None:
-    choice, reason = searched(Fake(lambda workers: 1 / max(1, workers)), 16, budget_s=3.5 * TRIAL_S)
+    choice, reason = searched(
+        Fake(lambda workers: 1 / max(1, workers)), 16, budget_s=3.5 * TRIAL_S
+    )
     assert reason.endswith("the budget ended the search")
     assert choice == 2
-    assert "raise budget_s" in searched(Fake(lambda workers: 1.0), 16, budget_s=TRIAL_S)[1], "nothing was compared"
+    assert (
+        "raise budget_s" in searched(Fake(lambda workers: 1.0), 16, budget_s=TRIAL_S)[1]
+    ), "nothing was compared"
 
 
 def test_where_a_load_saturates_the_fewest_workers_are_taken() -> None:
     for best in range(1, 17):
-        taken = chosen(Fake(lambda workers, best=best: 1 / min(max(1, workers), best)), 16)  # type: ignore[misc]
+        taken = chosen(
+            Fake(lambda workers, best=best: 1 / min(max(1, workers), best)), 16
+        )  # type: ignore[misc]
         assert taken == (best if best > 1 else 0)
 
 
@@ -84,7 +104,10 @@ def test_a_difference_counts_beyond_the_spread_and_not_within() -> None:
     taken = [chosen(Fake(lambda workers: 1.0, 0.02, seed), 16) for seed in range(50)]
     assert taken.count(0) >= 40
     assert max(taken) <= 4
-    taken = [chosen(Fake(lambda workers: 1.0 if workers < 2 else 0.92, 0.01, seed), 16) for seed in range(25)]
+    taken = [
+        chosen(Fake(lambda workers: 1.0 if workers < 2 else 0.92, 0.01, seed), 16)
+        for seed in range(25)
+    ]
     assert min(taken) == 2
 
 
@@ -97,15 +120,20 @@ def test_one_disturbed_trial_does_not_mislead_it() -> None:
 
 
 @settings(max_examples=30)
-@given(base=st.integers(0, 1000), each=st.integers(1, 300), allowed=st.integers(1, 6000))
-def test_numbers_that_take_more_memory_than_allowed_are_not_tried(base: int, each: int, allowed: int) -> None:
+@given(
+    base=st.integers(0, 1000), each=st.integers(1, 300), allowed=st.integers(1, 6000)
+)
+def test_numbers_that_take_more_memory_than_allowed_are_not_tried(
+    base: int, each: int, allowed: int
+) -> None:
     def bytes_of(workers: int) -> int:
         return base + each * workers
 
     fake = Fake(lambda workers: 1 / max(1, workers), bytes_of=bytes_of)
     choice, reason = searched(fake, 16, memory_bytes=allowed)
     fitting = [workers for workers in range(17) if bytes_of(workers) <= allowed]
-    assert max(fake.tried) <= max([*fitting, 1])  # how much a worker takes is known from the first on
+    # How much a worker takes is known from the first on.
+    assert max(fake.tried) <= max([*fitting, 1])
     assert choice == (max(fitting) if max([0, *fitting]) > 1 else 0)
     if fitting and max(fitting) in range(2, 16):
         assert "more do not fit into the memory allowed" in reason
@@ -114,7 +142,11 @@ def test_numbers_that_take_more_memory_than_allowed_are_not_tried(base: int, eac
 @pytest.mark.parametrize(
     ("curve", "most", "reason"),
     [
-        (lambda workers: 1 / max(1, workers), 4, "4 times as fast as none; more were not to be tried"),
+        (
+            lambda workers: 1 / max(1, workers),
+            4,
+            "4 times as fast as none; more were not to be tried",
+        ),
         (lambda workers: 1.0 + workers, 4, "more gain nothing"),
     ],
 )

@@ -1,4 +1,5 @@
-"""``trace=``: the file keeps the published format, says what ``stats()`` says, and outlives what ends a program.
+"""``trace=``: the file keeps the published format, says what ``stats()`` says, and
+outlives what ends a program.
 
 ``mpiter trace`` draws it as a page that holds all it shows.
 """
@@ -34,9 +35,16 @@ def is_number(value: Any) -> bool:
 
 
 def keeps_the_rules(event: Event) -> bool:
-    """What the Trace Event Format asks of an event: the keys of each phase, and their types."""
-    phase, args = event["ph"], event["args"]
-    named = isinstance(event["name"], str) and isinstance(event["pid"], int) and isinstance(event["tid"], int)
+    """What the Trace Event Format asks of an event: the keys of each phase, and their
+    types.
+    """
+    phase = event["ph"]
+    args = event["args"]
+    named = (
+        isinstance(event["name"], str)
+        and isinstance(event["pid"], int)
+        and isinstance(event["tid"], int)
+    )
     return (
         named
         and is_number(event["ts"])
@@ -44,30 +52,49 @@ def keeps_the_rules(event: Event) -> bool:
             "X": lambda: is_number(event["dur"]) and event["dur"] >= 0,
             "C": lambda: args and all(map(is_number, args.values())),
             "i": lambda: event["s"] in ("g", "p", "t"),
-            "M": lambda: event["name"] in ("process_name", "thread_name") and isinstance(args["name"], str),
+            "M": lambda: (
+                event["name"] in ("process_name", "thread_name")
+                and isinstance(args["name"], str)
+            ),
         }[phase]()
     )
 
 
 def events_of(path: Path) -> list[Event]:
-    """The events of a file that keeps all rules; of a thread one span ends before the next begins."""
+    """The events of a file that keeps all rules; of a thread one span ends before the
+    next begins.
+    """
     events: list[Event] = json.loads(path.read_text())
     assert all(map(keeps_the_rules, events))
     spans = defaultdict(list)
     for event in events:
         if event["ph"] == "X":
-            spans[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
-    assert set(spans) <= {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
+            spans[event["pid"], event["tid"]].append(
+                (event["ts"], event["ts"] + event["dur"])
+            )
+    assert set(spans) <= {
+        (event["pid"], event["tid"])
+        for event in events
+        if event["name"] == "thread_name"
+    }
     for of_thread in spans.values():
-        assert all(one[1] <= other[0] for one, other in itertools.pairwise(sorted(of_thread)))
+        assert all(
+            one[1] <= other[0] for one, other in itertools.pairwise(sorted(of_thread))
+        )
     return events
 
 
-@pytest.mark.parametrize("planted", ["run.json", "run.json.{}"], ids=["the file", "the new one"])
-def test_a_link_in_place_of_the_file_is_replaced_and_not_followed(tmp_path: Path, planted: str) -> None:
+@pytest.mark.parametrize(
+    "planted", ["run.json", "run.json.{}"], ids=["the file", "the new one"]
+)
+def test_a_link_in_place_of_the_file_is_replaced_and_not_followed(
+    tmp_path: Path, planted: str
+) -> None:
     (tmp_path / "another's").write_text("whole")
     (tmp_path / planted.format(os.getpid())).symlink_to("another's")
-    with mpiter.batches(range(4), 2, n_processes=0, trace=str(tmp_path / "run.json")) as stream:
+    with mpiter.batches(
+        range(4), 2, n_processes=0, trace=str(tmp_path / "run.json")
+    ) as stream:
         list(stream)
     assert (tmp_path / "another's").read_text() == "whole"
     assert events_of(tmp_path / "run.json")
@@ -82,22 +109,39 @@ def left_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_sums_of_a_trace_are_those_of_the_stats(tmp_path: Path, workers: int) -> None:
+def test_the_sums_of_a_trace_are_those_of_the_stats(
+    tmp_path: Path, workers: int
+) -> None:
     path = tmp_path / "run.json"
     with mpiter.batches(range(200), 8, n_processes=workers, trace=path) as stream:
         assert sum(len(batch) for batch in stream) == 200
         stats = stream.stats()
     events = events_of(path)
     assert left_in(tmp_path) == ["run.json"]
-    fetched, opened = named(events, "fetch"), named(events, "open")
+    fetched = named(events, "fetch")
+    opened = named(events, "open")
     assert (len(opened), len(named(events, "step"))) == (stats.batches, stats.batches)
-    assert sum(task["args"]["rows"] for task in fetched) == sum(batch["args"]["samples"] for batch in opened) == 200
+    assert (
+        sum(task["args"]["rows"] for task in fetched)
+        == sum(batch["args"]["samples"] for batch in opened)
+        == 200
+    )
     waits = named(events, "wait")
-    assert abs(sum(wait["dur"] for wait in waits) / 1e6 - stats.wait_s) <= 1e-6 * len(waits)
-    names = {event["tid"]: event["args"]["name"] for event in named(events, "thread_name")}
-    assert {names[event["tid"]] for event in fetched} <= {f"worker {number}" for number in range(max(workers, 1))}
+    assert abs(sum(wait["dur"] for wait in waits) / 1e6 - stats.wait_s) <= 1e-6 * len(
+        waits
+    )
+    names = {
+        event["tid"]: event["args"]["name"] for event in named(events, "thread_name")
+    }
+    assert {names[event["tid"]] for event in fetched} <= {
+        f"worker {number}" for number in range(max(workers, 1))
+    }
     assert {names[event["tid"]] for event in opened} == {"consumer"}
-    assert max(event["args"]["ready"] for event in named(events, "batches")) <= 2 if workers else True
+    assert (
+        max(event["args"]["ready"] for event in named(events, "batches")) <= 2
+        if workers
+        else True
+    )
 
 
 class Deadly:
@@ -119,7 +163,9 @@ class Deadly:
 @pytest.mark.death
 def test_a_worker_that_dies_is_in_the_trace(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    with mpiter.batches(Deadly(tmp_path / "died"), 8, n_processes=2, shuffle=False, trace=path) as stream:
+    with mpiter.batches(
+        Deadly(tmp_path / "died"), 8, n_processes=2, shuffle=False, trace=path
+    ) as stream:
         assert sum(len(batch) for batch in stream) == 80
     (mark,) = (event["name"] for event in events_of(path) if event["ph"] == "i")
     assert mark.endswith(" was lost, and is replaced")
@@ -139,7 +185,9 @@ def test_all_loops_of_a_loader_are_in_one_file(
     tmp_path: Path, dataset: Any, workers: int, persistent: bool | None
 ) -> None:
     path = tmp_path / "run.json"
-    with mpiter.DataLoader(dataset, 4, num_workers=workers, persistent_workers=persistent, trace=path) as loader:
+    with mpiter.DataLoader(
+        dataset, 4, num_workers=workers, persistent_workers=persistent, trace=path
+    ) as loader:
         for _ in range(2):
             assert len(list(loader)) == 10
     events = events_of(path)
@@ -160,7 +208,9 @@ for at, batch in enumerate(mpiter.batches(range(400), 4, n_processes=0, trace=sy
 
 def test_what_a_killed_program_has_noted_is_whole(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path / "run.json"), "killed"]
-    assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
+    )
     assert len(named(events_of(tmp_path / "run.json"), "open")) >= 50
 
 
@@ -174,7 +224,9 @@ def test_of_two_programs_with_one_path_the_later_replaces_the_file_of_the_earlie
         twin = pickle.loads(pickle.dumps(stream))
         next(stream)
         assert len(named(events_of(path), "open")) == 1
-        subprocess.run([sys.executable, "-c", _PROGRAM, str(path)], timeout=60, check=True)
+        subprocess.run(
+            [sys.executable, "-c", _PROGRAM, str(path)], timeout=60, check=True
+        )
         assert len(list(stream)) == 19
     assert len(named(events_of(path), "open")) == 100
     with twin:
@@ -184,12 +236,19 @@ def test_of_two_programs_with_one_path_the_later_replaces_the_file_of_the_earlie
 
 
 def test_an_iterator_that_is_not_closed_writes_its_trace(tmp_path: Path) -> None:
-    program = "import sys, mpiter; it = mpiter.batches(range(40), 4, n_processes=1, trace=sys.argv[1]); next(it)"
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "run.json")], timeout=60, check=True)
+    program = (
+        "import sys, mpiter; it = mpiter.batches(range(40), 4, n_processes=1, "
+        "trace=sys.argv[1]); next(it)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "run.json")],
+        timeout=60,
+        check=True,
+    )
     assert len(named(events_of(tmp_path / "run.json"), "open")) == 1
 
 
-# -- bounds and failures -----------------------------------------------------------------------------------------------
+# -- bounds and failures ---------------------------------------------------------------
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
@@ -198,10 +257,14 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
             mpiter.batches(range(8), 4, n_processes=0, trace=path)
 
 
-def test_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_file_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(tracing, "MOST", 13)
     monkeypatch.setattr(tracing, "_EVERY_S", 0.0)
-    with mpiter.batches(range(80), 4, n_processes=0, trace=tmp_path / "run.json") as stream:
+    with mpiter.batches(
+        range(80), 4, n_processes=0, trace=tmp_path / "run.json"
+    ) as stream:
         assert len(list(stream)) == 20
     assert 8 <= len(events_of(tmp_path / "run.json")) <= 13
     assert "run.json cannot be written, and ends here: it has 13 events" in caplog.text
@@ -211,19 +274,25 @@ def test_a_disk_that_is_full_ends_the_trace_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Trace, "_opened", lambda self: os.open("/dev/full", os.O_RDWR))
-    with mpiter.batches(range(40), 4, n_processes=0, trace=tmp_path / "run.json") as stream:
+    with mpiter.batches(
+        range(40), 4, n_processes=0, trace=tmp_path / "run.json"
+    ) as stream:
         assert len(list(stream)) == 10
         trace = stream._pump.options.trace
     (record,) = [record for record in caplog.records if record.name == "mpiter"]
-    assert "run.json cannot be written, and ends here: [Errno 28]" in record.getMessage()
+    assert (
+        "run.json cannot be written, and ends here: [Errno 28]" in record.getMessage()
+    )
     os.close(trace._fd)
 
 
-# -- the page that `mpiter trace` writes -------------------------------------------------------------------------------
+# -- the page that `mpiter trace` writes -----------------------------------------------
 
 
 def drawn(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
-    """Return the page of a trace; it lies where the command says, and loads and runs nothing."""
+    """Return the page of a trace; it lies where the command says, and loads and runs
+    nothing.
+    """
     assert main(["trace", str(path), *options]) == 0
     text = Path(capsys.readouterr().out.strip()).read_text()
     assert not re.search(r"""<script|src=|href=|url\(|@import|javascript:""", text)
@@ -239,33 +308,76 @@ def test_a_page_beside_the_trace_has_each_batch_as_a_bar_with_its_time(
     text = drawn(path, capsys)
     assert left_in(tmp_path) == ["run & <run>.html", "run & <run>.json"]
     assert "<title>Timeline of run &amp; &lt;run&gt;.json</title>" in text
-    bars = re.findall(r"<title>(step|open|fetch): [\d.]+\xa0(?:µs|ms|s) from [\d.]+\xa0(?:µs|ms|s) on", text)
+    bars = re.findall(
+        r"<title>(step|open|fetch): [\d.]+\xa0(?:µs|ms|s) from [\d.]+\xa0(?:µs|ms|s) on",
+        text,
+    )
     assert Counter(bars) == {"step": 10, "open": 10, "fetch": 10}
     assert text.count("a batch of 8") == 10
-    assert all(f">{name}</text>" in text for name in ("consumer", "prefetch thread", "worker 0"))
+    assert all(
+        f">{name}</text>" in text
+        for name in ("consumer", "prefetch thread", "worker 0")
+    )
     assert "<b>wait</b>: your program waits for a batch" in text
-    assert re.search(r'class="faint middle">[\d,.]+ (ms|s)</text>', text), "the axis has units"
+    assert re.search(r'class="faint middle">[\d,.]+ (ms|s)</text>', text), (
+        "the axis has units"
+    )
     assert "10 batches in " in text
     assert drawn(path, capsys) == text, "a page of its own is written over"
 
 
 def a_trace(loops: int, batches: int, workers: int) -> list[Event]:
-    """A trace of loops one after the other, with steps of 4 ms; a wait of 90 ms is the longest but the first."""
+    """A trace of loops one after the other, with steps of 4 ms; a wait of 90 ms is the
+    longest but the first.
+    """
     events = list[Event]()
 
-    def add(pid: int, thread: int, phase: str, what: str, begin: int, long: int = 0, **args: Any) -> None:
+    def add(
+        pid: int,
+        thread: int,
+        phase: str,
+        what: str,
+        begin: int,
+        long: int = 0,
+        **args: Any,
+    ) -> None:
         about = {"pid": pid, "tid": thread, "ts": begin, "dur": long, "cat": "mpiter"}
         events.append({"ph": phase, "name": what, "s": "p", **about, "args": args})
 
     now = 0
     for loop in range(loops):
-        add(loop, 0, "M", "process_name", now, name=f"mpiter {loop}: batches of 8, {workers} workers (process)")
-        for thread, name in enumerate(["consumer", "prefetch thread", *map("worker {}".format, range(workers))], 1):
+        add(
+            loop,
+            0,
+            "M",
+            "process_name",
+            now,
+            name=f"mpiter {loop}: batches of 8, {workers} workers (process)",
+        )
+        for thread, name in enumerate(
+            ["consumer", "prefetch thread", *map("worker {}".format, range(workers))], 1
+        ):
             add(loop, thread, "M", "thread_name", now, name=name)
         for batch in range(batches):
-            wait = 60_000 if not batch else 90_000 if (loop, batch) == (0, batches // 2) else 500
+            wait = (
+                60_000
+                if not batch
+                else 90_000
+                if (loop, batch) == (0, batches // 2)
+                else 500
+            )
             worker = batch % workers
-            add(loop, 3 + worker, "X", "fetch", now, wait + 3_000, rows=8, queue_s=1e-4, cpu_s=1e-3)
+            add(
+                loop,
+                3 + worker,
+                "X",
+                "fetch",
+                now,
+                wait + 3_000,
+                rows=8,
+                queue_s=1e-4,
+                cpu_s=1e-3,
+            )
             add(loop, 1, "X", "wait", now, wait)
             add(loop, 1, "X", "open", now + wait, 100, samples=8)
             add(loop, 1, "X", "step", now + wait + 100, 4_000)
@@ -284,13 +396,27 @@ def test_a_large_trace_is_drawn_in_slices_and_the_longest_wait_closer(
     text = drawn(path, capsys)
     assert text.count("<h2>") == 1, "loops one after the other have the same rows"
     assert "4,000 batches in 18.6\xa0s, by 2 loops, one after the other." in text
-    assert "Its first wait took 60.0\xa0ms, the longest of the others 90.0\xa0ms, at 4.66\xa0s." in text
+    assert (
+        "Its first wait took 60.0\xa0ms, the longest of the others 90.0\xa0ms, at "
+        "4.66\xa0s." in text
+    )
     assert "rows marked ≈ are drawn in slices of " in text
     assert 500 < text.count("<rect") <= 3_000 + 2 * 6, "and a track for each row"
     assert "<figcaption>Closer: around the longest wait, at " in text
     assert text.count("<title>worker 1 was lost, and is replaced, at ") == 2
-    part = drawn(path, capsys, "--from", "4.67", "--to", "4.80", "--out", str(tmp_path / "part.html"))
-    assert "<title>wait: 79.5\xa0ms from 4.67\xa0s on" in part, "it is cut where the page begins"
+    part = drawn(
+        path,
+        capsys,
+        "--from",
+        "4.67",
+        "--to",
+        "4.80",
+        "--out",
+        str(tmp_path / "part.html"),
+    )
+    assert "<title>wait: 79.5\xa0ms from 4.67\xa0s on" in part, (
+        "it is cut where the page begins"
+    )
     assert "slices" not in part
     assert main(["trace", str(path), "--from", "100"]) == 2
     assert "choose other seconds" in capsys.readouterr().err
@@ -305,7 +431,9 @@ def test_times_below_zero_are_those_of_a_later_clock_and_the_earliest_is_drawn_a
     path = tmp_path / "run.json"
     pages = []
     for later in (0, 5_000_000):
-        path.write_text(json.dumps([{**event, "ts": event["ts"] - later} for event in GOOD]))
+        path.write_text(
+            json.dumps([{**event, "ts": event["ts"] - later} for event in GOOD])
+        )
         pages.append(drawn(path, capsys))
     assert pages[0] == pages[1]
 
@@ -336,16 +464,25 @@ def test_a_damaged_or_foreign_trace_is_an_error_in_a_line_with_its_remedy(
     assert main(["trace", str(path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(path) in line
-    assert "trace= has written, or record it again" in line or "take some batches while trace= records" in line
+    assert (
+        "trace= has written, or record it again" in line
+        or "take some batches while trace= records" in line
+    )
     assert left_in(tmp_path) == ["run.json"]
 
 
-def test_no_other_file_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_other_file_is_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "run.json").write_text(json.dumps(GOOD))
     (tmp_path / "run.html").write_text("my own")
     assert main(["trace", str(tmp_path / "run.json")]) == 2
     assert "name another file by --out" in capsys.readouterr().err
     assert (tmp_path / "run.html").read_text() == "my own"
-    for name, says in ((str(tmp_path / "none.json"), "No such file"), (".", "Is a directory"), ("", "Is a directory")):
+    for name, says in (
+        (str(tmp_path / "none.json"), "No such file"),
+        (".", "Is a directory"),
+        ("", "Is a directory"),
+    ):
         assert main(["trace", name]) == 1
         assert says in capsys.readouterr().err

@@ -27,13 +27,21 @@ def test_the_result_is_a_table_and_a_choice_from_it() -> None:
     assert rows[1].bytes > rows[0].bytes > 0
     lines = str(found).splitlines()
     assert len(lines) == len(found.table) + 2
-    assert [line for line in lines if line.endswith("← chosen")] == [lines[1 + sorted(rows).index(found.n_processes)]]
+    assert [line for line in lines if line.endswith("← chosen")] == [
+        lines[1 + sorted(rows).index(found.n_processes)]
+    ]
     assert lines[-1].startswith(f"n_processes={found.n_processes}: ")
 
 
 def test_each_batch_goes_through_the_users_step() -> None:
     seen = []
-    found = mpiter.tune(DATA, 8, step=lambda batch: seen.append(batch.shape), max_workers=0, budget_s=0.2)
+    found = mpiter.tune(
+        DATA,
+        8,
+        step=lambda batch: seen.append(batch.shape),
+        max_workers=0,
+        budget_s=0.2,
+    )
     assert set(seen) == {(8, 8)}
     assert found.n_processes == 0
     assert [*mpiter.tune(DATA, 8, max_workers=0, budget_s=None).table] == [0]
@@ -41,13 +49,19 @@ def test_each_batch_goes_through_the_users_step() -> None:
 
 def test_other_arguments_are_those_of_batches() -> None:
     calls = []
-    mpiter.tune(DATA, 8, **QUICK, backend="thread", worker_init=lambda info: calls.append(info.id))
+    mpiter.tune(
+        DATA,
+        8,
+        **QUICK,
+        backend="thread",
+        worker_init=lambda info: calls.append(info.id),
+    )
     assert set(calls) == {0}
     with pytest.raises(TypeError, match="no argument 'colour'"):
         mpiter.tune(DATA, 8, **QUICK, colour=1)
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- what is refused -------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:there is no batch in an epoch")
@@ -64,7 +78,7 @@ def test_what_makes_no_sense_is_refused() -> None:
             mpiter.tune(**{"dataset": DATA, "batch_size": 8} | options)
 
 
-# -- the command -----------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------
 
 MINE = """
 class Own:
@@ -99,11 +113,15 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tuned_by_command(*words: str) -> int:
-    return main(["tune", *words, "--max-workers", "1", "--budget", "1", "--batch-size", "8"])
+    return main(
+        ["tune", *words, "--max-workers", "1", "--budget", "1", "--batch-size", "8"]
+    )
 
 
 @pytest.mark.usefixtures("mine")
-def test_the_command_shows_the_trials_the_table_and_the_choice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_the_trials_the_table_and_the_choice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert tuned_by_command("mine_to_tune:Own") == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
@@ -114,7 +132,9 @@ def test_the_command_shows_the_trials_the_table_and_the_choice(capsys: pytest.Ca
 
 
 @pytest.mark.usefixtures("mine")
-def test_what_is_asked_wrongly_is_told_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_asked_wrongly_is_told_with_status_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for name, says in (
         ("elephants", "write module:name"),
         ("mine_to_tune", "mine_to_tune is a module: write mine_to_tune:NAME"),
@@ -134,4 +154,7 @@ def test_what_the_dataset_raises_is_told_with_its_line() -> None:
         tuned_by_command("mine_to_tune:Broken")
     with pytest.raises(ValueError, match="no such image") as raised:
         tuned_by_command("mine_to_tune:BadInWorkers")
-    assert re.search(r"mine_to_tune.py\W+line 13, in __getitem__", "".join(traceback.format_exception(raised.value)))
+    assert re.search(
+        r"mine_to_tune.py\W+line 13, in __getitem__",
+        "".join(traceback.format_exception(raised.value)),
+    )

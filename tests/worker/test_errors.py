@@ -1,4 +1,6 @@
-"""The commonest mistakes, and the full text that a user meets: changing a text is fine, losing its remedy is not."""
+"""The commonest mistakes, and the full text that a user meets: changing a text is fine,
+losing its remedy is not.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Transform:
 
 class Picky:
     def __init__(self, wrong=5, error=KeyError, text="no such picture"):
-        self.wrong, self.error, self.text = wrong, error, text
+        self.wrong = wrong
+        self.error = error
+        self.text = text
 
     def __len__(self):
         return 10
@@ -66,30 +70,44 @@ BACKENDS = "'process', 'thread', 'ray', 'mpi'"
 AT_CONSTRUCTION = {
     "a dataset without length": (
         lambda: batches(NoLength(), 2),
-        "a dataset needs len(dataset), which NoLength has not; pass a list, an array or an object with __len__ and "
-        "__getitem__.",
+        "a dataset needs len(dataset), which NoLength has not; pass a list, an array "
+        "or an object with __len__ and __getitem__.",
     ),
     "a generator": (
         lambda: batches((i for i in DATA), 2),
-        "a dataset needs dataset[i], which generator has not; pass a list, an array or an object with __len__ and "
-        "__getitem__. mpiter.DataLoader takes what can only be iterated over.",
+        "a dataset needs dataset[i], which generator has not; pass a list, an array "
+        "or an object with __len__ and __getitem__. mpiter.DataLoader takes what can "
+        "only be iterated over.",
     ),
     "an unknown backend, and no workers": (
         lambda: batches(DATA, 2, backend="proces", n_processes=0),
-        f"backend='proces' is unknown; use {BACKENDS} or an object such as mpiter.Process().",
+        f"backend='proces' is unknown; use {BACKENDS} or an object such as "
+        "mpiter.Process().",
     ),
     "an empty dataset, repeated": (
         lambda: MultiprocessIterator([], 2),
         "the dataset is empty, so it cannot be repeated; pass repeat=False or fill it.",
     ),
-    "a word for yes": (lambda: batches(DATA, 2, shuffle="yes"), "shuffle='yes' must be True or False."),
-    "a word for no": (lambda: batches(DATA, 2, drop_last="no"), "drop_last='no' must be True or False."),
-    "a word for a loader": (lambda: mpiter.DataLoader(DATA, 2, shuffle="no"), "shuffle='no' must be True or False."),
+    "a word for yes": (
+        lambda: batches(DATA, 2, shuffle="yes"),
+        "shuffle='yes' must be True or False.",
+    ),
+    "a word for no": (
+        lambda: batches(DATA, 2, drop_last="no"),
+        "drop_last='no' must be True or False.",
+    ),
+    "a word for a loader": (
+        lambda: mpiter.DataLoader(DATA, 2, shuffle="no"),
+        "shuffle='no' must be True or False.",
+    ),
     "a function that is none": (
         lambda: batches(DATA, 2, worker_init=3),
         "worker_init=3 cannot be called; pass a function.",
     ),
-    "a length that fails": (lambda: batches(Unopened(), 2), "len(dataset) of Unopened fails: it is not open."),
+    "a length that fails": (
+        lambda: batches(Unopened(), 2),
+        "len(dataset) of Unopened fails: it is not open.",
+    ),
     "a sampler's class": (
         lambda: mpiter.DataLoader(DATA, 2, sampler=NoLength),
         "sampler=NoLength is a class: pass an object of it, NoLength(…).",
@@ -99,19 +117,27 @@ AT_CONSTRUCTION = {
         "batch_sampler=3 is no iterable: pass a list of keys, or what yields them.",
     ),
     "no epochs": (lambda: batches(DATA, 2, epochs=0), "epochs=0 must be at least 1."),
-    "a batch size of zero": (lambda: MultiprocessIterator(DATA, 0), "batch_size=0 must be at least 1."),
+    "a batch size of zero": (
+        lambda: MultiprocessIterator(DATA, 0),
+        "batch_size=0 must be at least 1.",
+    ),
     "a negative number of workers": (
         lambda: batches(DATA, 2, n_processes=-1),
         "n_processes=-1 must be at least 0.",
     ),
-    "no prefetching": (lambda: MultiprocessIterator(DATA, 2, n_prefetch=0), "n_prefetch=0 must be at least 1."),
+    "no prefetching": (
+        lambda: MultiprocessIterator(DATA, 2, n_prefetch=0),
+        "n_prefetch=0 must be at least 1.",
+    ),
     "an unknown backend": (
         lambda: batches(DATA, 2, backend="processes"),
-        f"backend='processes' is unknown; use {BACKENDS} or an object such as mpiter.Process().",
+        f"backend='processes' is unknown; use {BACKENDS} or an object such as "
+        "mpiter.Process().",
     ),
     "an unknown serializer": (
         lambda: batches(DATA, 2, serializer="pickle"),
-        "serializer='pickle' is unknown; use 'slots', 'packed' or an object with pack and unpack.",
+        "serializer='pickle' is unknown; use 'slots', 'packed' or an object with pack "
+        "and unpack.",
     ),
     "an unknown on_error": (
         lambda: batches(DATA, 2, on_error="ignore"),
@@ -125,15 +151,27 @@ AT_CONSTRUCTION = {
         lambda: batches(DATA, 2, on_error=mpiter.Skip("3")),  # type: ignore[arg-type]
         "most='3' must be a whole number or None.",
     ),
-    "receipts without a folder": (lambda: batches(DATA, 2, receipts=""), "receipts='' must be a path."),
-    "a number of traces": (lambda: batches(DATA, 2, trace=5), "trace=5 must be a path."),
+    "receipts without a folder": (
+        lambda: batches(DATA, 2, receipts=""),
+        "receipts='' must be a path.",
+    ),
+    "a number of traces": (
+        lambda: batches(DATA, 2, trace=5),
+        "trace=5 must be a path.",
+    ),
     "shuffle and an order sampler": (
-        lambda: MultiprocessIterator(DATA, 2, shuffle=True, order_sampler=lambda order, at: order),
-        "shuffle and order_sampler exclude each other; leave shuffle at None to use the sampler.",
+        lambda: MultiprocessIterator(
+            DATA, 2, shuffle=True, order_sampler=lambda order, at: order
+        ),
+        "shuffle and order_sampler exclude each other; leave shuffle at None to use "
+        "the sampler.",
     ),
     "an order sampler that returns something else": (
-        lambda: SerialIterator(DATA, 2, order_sampler=lambda order, at: np.ones((2, 5))),
-        "order_sampler returned float64 values of shape (2, 5); return a 1-D array of integer indices.",
+        lambda: SerialIterator(
+            DATA, 2, order_sampler=lambda order, at: np.ones((2, 5))
+        ),
+        "order_sampler returned float64 values of shape (2, 5); return a 1-D array of "
+        "integer indices.",
     ),
     "an order sampler that is no function": (
         lambda: MultiprocessIterator(DATA, 2, order_sampler=[1, 2]),
@@ -169,7 +207,8 @@ LATER = {
     "no state of ours": (
         lambda: SerialIterator(DATA, 2).load_state_dict({"model": 1}),
         mpiter.StateError,
-        "this is no state of mpiter: a dict, as state_dict() returns it, with the key 'mpiter'.",
+        "this is no state of mpiter: a dict, as state_dict() returns it, with the key "
+        "'mpiter'.",
     ),
     "a closed iterator": (
         lambda: closed().next(),
@@ -184,9 +223,10 @@ LATER = {
     "samples that have no columns": (
         lambda: SerialIterator([(1, 2), (1, 2, 3)], 2, shuffle=False).next().columns,
         TypeError,
-        "the samples of this batch are built differently: tuple of 2 in its row 0, tuple of 3 in row 1, or something "
-        "in them.  So it has no columns: build them alike in the dataset, pass a collate_fn to a loader, or use the "
-        "iterators, whose batches are lists.",
+        "the samples of this batch are built differently: tuple of 2 in its row 0, "
+        "tuple of 3 in row 1, or something in them.  So it has no columns: build them "
+        "alike in the dataset, pass a collate_fn to a loader, or use the iterators, "
+        "whose batches are lists.",
     ),
     "the length of endless batches": (
         lambda: len(batches(DATA, 2, epochs=None)),
@@ -206,13 +246,16 @@ def test_later(mistake):
 
 def test_a_dataset_that_cannot_be_pickled():
     with (
-        MultiprocessIterator(Everything(), 2, n_processes=1, backend=mpiter.Process("spawn")) as it,
+        MultiprocessIterator(
+            Everything(), 2, n_processes=1, backend=mpiter.Process("spawn")
+        ) as it,
         pytest.raises(mpiter.errors.DatasetNotPicklable) as caught,
     ):
         it.next()
     assert str(caught.value) == (
-        "dataset.transform.steps[1]['lock'] (lock) cannot be pickled: cannot pickle '_thread.lock' object. Open such "
-        "things in worker_init or on first use, leave them out in __getstate__, or pass "
+        "dataset.transform.steps[1]['lock'] (lock) cannot be pickled: cannot pickle "
+        "'_thread.lock' object. Open such things in worker_init or on first use, "
+        "leave them out in __getstate__, or pass "
         "backend=mpiter.Process(start_method='fork')."
     )
     assert isinstance(caught.value, TypeError)
@@ -226,7 +269,8 @@ def test_a_dataset_that_raises():
         assert list(it.next()) == [8, 9, 0, 1]  # the iterator goes on
     assert str(caught.value) == "'no such picture'"
     assert caught.value.__notes__ == [
-        "mpiter: sample 5 (position 5 of epoch 0), fetched by process worker 0; dataset[5] repeats it in this process."
+        "mpiter: sample 5 (position 5 of epoch 0), fetched by process worker 0; "
+        "dataset[5] repeats it in this process."
     ]
     assert "in __getitem__" in str(caught.value.__cause__)
 
@@ -238,20 +282,25 @@ def test_a_sample_that_cannot_be_sent():
     ):
         next(it)
     assert str(caught.value) == (
-        "dataset[0] returned lock, which cannot be sent from a worker: cannot pickle '_thread.lock' object. Return "
-        "arrays, numbers, strings or containers of them."
+        "dataset[0] returned lock, which cannot be sent from a worker: cannot pickle "
+        "'_thread.lock' object. Return arrays, numbers, strings or containers of "
+        "them."
     )
 
 
 def test_a_part_of_a_sample_that_cannot_be_sent_is_told_by_its_path_in_the_sample():
     class Locked(list):
         def __getitem__(self, index):
-            return {"number": index, "more": [index, threading.Lock() if index == 3 else "fine"]}
+            return {
+                "number": index,
+                "more": [index, threading.Lock() if index == 3 else "fine"],
+            }
 
     with MultiprocessIterator(Locked(range(8)), 2, shuffle=False, n_processes=1) as it:
         it.next()
         with pytest.raises(
-            mpiter.errors.SampleNotSendable, match=r"^dataset\[3\] returned dict.*dataset\[3\]\['more'\]\[1\]"
+            mpiter.errors.SampleNotSendable,
+            match=r"^dataset\[3\] returned dict.*dataset\[3\]\['more'\]\[1\]",
         ):
             it.next()
 
@@ -278,13 +327,21 @@ def test_a_sample_whose_unpickling_raises_anything_fails_its_own_batch_only(on_e
         def __getitem__(self, index):
             return index, RaisesWhenOpened(errors[index]) if index in errors else "fine"
 
-    with batches(Sore(range(16)), 2, shuffle=False, n_processes=1, on_error=on_error) as it:
+    with batches(
+        Sore(range(16)), 2, shuffle=False, n_processes=1, on_error=on_error
+    ) as it:
         for first in range(0, 16, 2):
-            named = [error.__name__ for index, error in errors.items() if index in (first, first + 1)]
+            named = [
+                error.__name__
+                for index, error in errors.items()
+                if index in (first, first + 1)
+            ]
             if not named:
                 assert next(it)[0].tolist() == [first, first + 1]
                 continue
-            with pytest.raises(mpiter.errors.SampleNotSendable, match=f"{named[0]}: in the unpickling"):
+            with pytest.raises(
+                mpiter.errors.SampleNotSendable, match=f"{named[0]}: in the unpickling"
+            ):
                 next(it)
         with pytest.raises(StopIteration):
             next(it)
@@ -302,7 +359,8 @@ def test_a_worker_init_that_raises():
         it.next()
     lines = str(caught.value).splitlines()
     assert lines[0] == "worker 0 could not start: FileNotFoundError: no database here"
-    assert "multiprocessing" not in str(caught.value)  # a worker that is forked calls it as well
+    # A worker that is forked calls it as well.
+    assert "multiprocessing" not in str(caught.value)
     assert "in no_database" in str(caught.value)
     assert lines[-1] == "FileNotFoundError: no database here"
 

@@ -1,4 +1,6 @@
-"""Random draws of a dataset: a function of (seed, epoch, position); the caller's generators stay as they were."""
+"""Random draws of a dataset: a function of (seed, epoch, position); the caller's
+generators stay as they were.
+"""
 
 import os
 import random
@@ -13,7 +15,8 @@ import mpiter
 from mpiter.pool.backends import Thread
 from mpiter.worker import twister
 
-LENGTH, BATCH = 24, 5
+LENGTH = 24
+BATCH = 5
 
 
 class DrawsFromGlobals:
@@ -27,33 +30,49 @@ class DrawsFromGlobals:
 
 
 class DrawsRound(DrawsFromGlobals):
-    """Draws as many numbers as the generator makes at a time: its position afterwards is what it was."""
+    """Draws as many numbers as the generator makes at a time: its position afterwards
+    is what it was.
+    """
 
     def __getitem__(self, i):
         return i, int(np.random.randint(0, 1 << 32, 624 * 2, dtype=np.uint32)[3])
 
 
 class DrawsLate(DrawsFromGlobals):
-    """From one generator always; from the other for one sample only, as the first one's draw decides."""
+    """From one generator always; from the other for one sample only, as the first one's
+    draw decides.
+    """
 
     def __getitem__(self, i):
         first = random.getrandbits(40)
-        return i, first, int(np.random.randint(1 << 40)) if i == LENGTH - 1 or first % 7 == 0 else 0
+        return (
+            i,
+            first,
+            int(np.random.randint(1 << 40)) if i == LENGTH - 1 or first % 7 == 0 else 0,
+        )
 
 
 def opened(dataset, workers, backend, **options):
-    return iterator(dataset, BATCH, n_processes=workers, backend=backend, seed=11, **options)
+    return iterator(
+        dataset, BATCH, n_processes=workers, backend=backend, seed=11, **options
+    )
 
 
 def epochs(dataset, workers, backend="process", batches=10):
     with opened(dataset, workers, backend) as it:
-        return [sample for _, batch in zip(range(batches), it, strict=False) for sample in batch]
+        return [
+            sample
+            for _, batch in zip(range(batches), it, strict=False)
+            for sample in batch
+        ]
 
 
 @pytest.mark.parametrize("kind", [DrawsFromGlobals, DrawsRound, DrawsLate])
 def test_draws_from_the_globals_are_the_same_for_any_number_of_workers(kind):
     expected = epochs(kind(), 0)
-    assert len({sample[1] for sample in expected}) == len(expected), "each position has draws of its own"
+    assert len({sample[1] for sample in expected}) == len(expected), (
+        "each position has draws of its own"
+    )
     for workers in (1, 3):
         assert epochs(kind(), workers) == expected, workers
 
@@ -62,7 +81,8 @@ class CountsFetches:
     """Leaves a mark in a file at each fetch, and draws."""
 
     def __init__(self, path, repeatable):
-        self.path, self.repeatable = path, repeatable
+        self.path = path
+        self.repeatable = repeatable
 
     def __len__(self):
         return LENGTH
@@ -80,7 +100,9 @@ def test_a_dataset_that_is_not_repeatable_is_never_fetched_twice(tmp_path, worke
         samples = [sample for batch in it for sample in batch]
     marks = (tmp_path / "marks").read_text().splitlines()
     assert sorted(map(int, marks)) == list(range(LENGTH))
-    with opened(CountsFetches(tmp_path / "others", repeatable=True), 0, "process", repeat=False) as it:
+    with opened(
+        CountsFetches(tmp_path / "others", repeatable=True), 0, "process", repeat=False
+    ) as it:
         assert [sample for batch in it for sample in batch] == samples
 
 
@@ -97,10 +119,13 @@ def test_a_dataset_that_draws_from_the_globals_under_threads_is_warned_about_onc
 
 
 class Noted(DrawsFromGlobals):
-    """Notes each draw: whose, which sample's, and what.  The first worker ends where it is told to."""
+    """Notes each draw: whose, which sample's, and what.  The first worker ends where it
+    is told to.
+    """
 
     def __init__(self, file, ends_at):
-        self.file, self.ends_at = file, ends_at
+        self.file = file
+        self.ends_at = ends_at
 
     def __getitem__(self, i):
         drawn = np.random.random()
@@ -114,7 +139,9 @@ class Noted(DrawsFromGlobals):
     def draws(self):
         """(pid, sample, what it drew), in the order in which they were drawn."""
         lines = self.file.read_text().splitlines() if self.file.exists() else []
-        return [(int(pid), int(i), float(drawn)) for pid, i, drawn in map(str.split, lines)]
+        return [
+            (int(pid), int(i), float(drawn)) for pid, i, drawn in map(str.split, lines)
+        ]
 
 
 def test_a_replacement_knows_from_its_first_sample_on_that_the_dataset_draws(tmp_path):
@@ -125,9 +152,9 @@ def test_a_replacement_knows_from_its_first_sample_on_that_the_dataset_draws(tmp
     draws = dataset.draws()
     (first, *_), (last, *_) = draws[0], draws[-1]
     assert first != last
-    assert [drawn == handed_out[i] for pid, i, drawn in draws if pid == last] == [True] * sum(
-        d[0] == last for d in draws
-    )
+    assert [drawn == handed_out[i] for pid, i, drawn in draws if pid == last] == [
+        True
+    ] * sum(d[0] == last for d in draws)
 
 
 def test_a_replacement_does_not_draw_what_killed_the_worker_before_it(tmp_path):
@@ -157,18 +184,24 @@ def test_threads_of_any_backend_seed_no_generator_of_the_caller():
 
 @pytest.mark.torch
 def test_each_draw_from_torchs_generator_is_noticed():
-    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
     generator = torch.default_generator
-    assert twister._views_of(generator) is not None, "torch keeps its generator elsewhere now: look for its new place"
+    assert twister._views_of(generator) is not None, (
+        "torch keeps its generator elsewhere now: look for its new place"
+    )
     torch.manual_seed(3)
     marks = [twister.mark_of(generator)]
     draws = [
-        partial(torch.randn, 1, dtype=torch.float64),  # the second is the first's reserve
+        # The second is the first's reserve.
+        partial(torch.randn, 1, dtype=torch.float64),
         partial(torch.randn, 1),
         partial(torch.rand, 1),
         partial(torch.randn, 64),
         partial(torch.randperm, 7),
-        partial(torch.rand, 624),  # all words are used up: the index is where it was
+        # All words are used up: the index is where it was.
+        partial(torch.rand, 624),
         partial(torch.manual_seed, 4),
     ]
     for draw in draws:

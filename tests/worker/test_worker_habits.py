@@ -1,4 +1,6 @@
-"""What a worker says reaches the terminal; what it is told to do beforehand, and how many threads it may have."""
+"""What a worker says reaches the terminal; what it is told to do beforehand, and how
+many threads it may have.
+"""
 
 import collections
 import mmap
@@ -26,7 +28,8 @@ class Samples:
     """Callbacks ``say(i)`` for each sample."""
 
     def __init__(self, say, length=8):
-        self.say, self.length = say, length
+        self.say = say
+        self.length = length
 
     def __len__(self):
         return self.length
@@ -72,8 +75,11 @@ def infos(folder):
 
 
 def once_all_are_there(folder, workers):
-    """Wait for the greetings of all workers: a quick one could fetch everything before another has begun."""
-    while sum(path.stat().st_size > 0 for path in folder.iterdir()) < workers:  # a file is there before its text
+    """Wait for the greetings of all workers: a quick one could fetch everything before
+    another has begun.
+    """
+    # A file is there before its text.
+    while sum(path.stat().st_size > 0 for path in folder.iterdir()) < workers:
         time.sleep(0.001)
 
 
@@ -81,13 +87,16 @@ class Hooked:
     """Notes each call of its ``worker_init`` in a file of its own."""
 
     def __init__(self, folder):
-        self.folder, self.greeting = folder, None
+        self.folder = folder
+        self.greeting = None
 
     def worker_init(self, info):
         assert info.dataset is self
         assert mpiter.get_worker_info() is info
         self.greeting = f"worker {info.id} of {info.num_workers}, seed {info.seed}"
-        (self.folder / f"{os.getpid()}-{len(list(self.folder.iterdir()))}").write_text(self.greeting)
+        (self.folder / f"{os.getpid()}-{len(list(self.folder.iterdir()))}").write_text(
+            self.greeting
+        )
 
     def __len__(self):
         return 40
@@ -108,17 +117,30 @@ def test_the_datasets_worker_init_is_called_once_in_each_worker(tmp_path):
 @pytest.mark.parametrize("backend", ["process", "thread", "serial"])
 def test_the_worker_init_argument_is_called_with_the_workers_info(tmp_path, backend):
     def greet(info):
-        (tmp_path / f"{os.getpid()}-{info.id}").write_text(f"{info.id} {info.num_workers} {info.backend}")
+        (tmp_path / f"{os.getpid()}-{info.id}").write_text(
+            f"{info.id} {info.num_workers} {info.backend}"
+        )
 
     workers = 1 if backend == "serial" else WORKERS
-    fetched(Samples(lambda i: once_all_are_there(tmp_path, workers)), worker_init=greet, backend=backend)
+    fetched(
+        Samples(lambda i: once_all_are_there(tmp_path, workers)),
+        worker_init=greet,
+        backend=backend,
+    )
     assert infos(tmp_path) == [f"{i} {workers} {backend}" for i in range(workers)]
 
 
-VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 
 
-def test_a_worker_has_one_thread_for_numerical_libraries_unless_told_otherwise(monkeypatch):
+def test_a_worker_has_one_thread_for_numerical_libraries_unless_told_otherwise(
+    monkeypatch,
+):
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "3")
@@ -134,18 +156,30 @@ def test_numpys_blas_has_one_thread_in_a_worker():
     def say(i):
         import threadpoolctl
 
-        return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+        return [
+            pool["num_threads"]
+            for pool in threadpoolctl.threadpool_info()
+            if pool["user_api"] == "blas"
+        ]
 
     for threads in fetched(Samples(say, length=4)):
         assert set(threads) <= {1}
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="what threads a process has is told by Linux's /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/task").exists(),
+    reason="what threads a process has is told by Linux's /proc",
+)
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_limiting_libraries_leaves_no_threads_that_spin(method):
     """OpenBLAS starts threads in a forked process when it hears that it shall have one."""
-    if method == "fork" and not all(hasattr(lib.dynlib, "blas_thread_shutdown_") for lib in loaded_openblas()):
-        pytest.skip("this OpenBLAS keeps to itself how its threads are ended: NumPy before 2.5 has one that doesn't")
+    if method == "fork" and not all(
+        hasattr(lib.dynlib, "blas_thread_shutdown_") for lib in loaded_openblas()
+    ):
+        pytest.skip(
+            "this OpenBLAS keeps to itself how its threads are ended: NumPy before "
+            "2.5 has one that doesn't"
+        )
 
     def count(i):
         return len(list(Path("/proc/self/task").iterdir()))
@@ -154,7 +188,9 @@ def test_limiting_libraries_leaves_no_threads_that_spin(method):
 
 
 class Forking:
-    """Forks in each sample; the child ends in the manner that is the sample's, and the sample has its exit code."""
+    """Forks in each sample; the child ends in the manner that is the sample's, and the
+    sample has its exit code.
+    """
 
     manners = ("sys.exit", "raise", "return", "return late", "Process", "os._exit")
 
@@ -163,7 +199,11 @@ class Forking:
 
     def __getitem__(self, i):
         manner = self.manners[i % len(self.manners)]
-        code = self.code_of_a_process() if manner == "Process" else self.code_of_a_fork(manner)
+        code = (
+            self.code_of_a_process()
+            if manner == "Process"
+            else self.code_of_a_fork(manner)
+        )
         return self.sample(i, code)
 
     @staticmethod
@@ -171,7 +211,8 @@ class Forking:
         return np.full((40, 40), i), code
 
     def code_of_a_process(self):
-        multiprocessing.current_process()._config["daemon"] = False  # else it may not have children
+        # Else it may not have children.
+        multiprocessing.current_process()._config["daemon"] = False
         child = multiprocessing.get_context("fork").Process(target=sys.exit, args=(5,))
         child.start()
         child.join()
@@ -201,18 +242,35 @@ class Forking:
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 @pytest.mark.parametrize("shape", ["columns", "objects"])
 def test_a_dataset_may_fork_and_no_child_answers_for_its_worker(capfd, method, shape):
-    dataset, backend = Forking(), mpiter.Process(method)
-    codes = {"sys.exit": 3, "raise": 1, "return": 1, "return late": 1, "Process": 5, "os._exit": 4}
-    expected = [(i, codes[dataset.manners[i % len(codes)]]) for i in range(len(dataset))]
+    dataset = Forking()
+    backend = mpiter.Process(method)
+    codes = {
+        "sys.exit": 3,
+        "raise": 1,
+        "return": 1,
+        "return late": 1,
+        "Process": 5,
+        "os._exit": 4,
+    }
+    expected = [
+        (i, codes[dataset.manners[i % len(codes)]]) for i in range(len(dataset))
+    ]
     collate = None if shape == "columns" else list
-    with mpiter.DataLoader(dataset, 6, num_workers=1, backend=backend, collate_fn=collate) as loader:
+    with mpiter.DataLoader(
+        dataset, 6, num_workers=1, backend=backend, collate_fn=collate
+    ) as loader:
         for _epoch in range(2):
             found = []
             for batch in loader:
                 pairs = batch if collate else zip(*batch, strict=True)
-                found += [(int(image[0, 0]), int(code)) for image, code in pairs if image.min() == image.max()]
+                found += [
+                    (int(image[0, 0]), int(code))
+                    for image, code in pairs
+                    if image.min() == image.max()
+                ]
             assert found == expected
-    if method == "fork":  # a fork server writes to the standard error that it was started with
+    # A fork server writes to the standard error that it was started with.
+    if method == "fork":
         told = capfd.readouterr().err
         assert "ValueError: of the child" in told
         assert "RuntimeError: Forking forked this process" in told
@@ -220,7 +278,8 @@ def test_a_dataset_may_fork_and_no_child_answers_for_its_worker(capfd, method, s
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_process_that_a_worker_thread_forks_ends_and_does_not_wait_for_more_to_fetch():
-    # Where filelock was imported (by Chainer or torch), a fork raises an error while another thread is within one.
+    # Where filelock was imported (by Chainer or torch), a fork raises an error while
+    # another thread is within one.
     one_at_a_time = threading.Lock()
 
     def fork(i):
@@ -237,7 +296,10 @@ def loaded_openblas():
     return home._loaded_libraries(0).select(internal_api="openblas").lib_controllers
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc: workers leave it alone")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc",
+    reason="the C library is not glibc: workers leave it alone",
+)
 def test_memory_that_a_sample_took_serves_the_next(monkeypatch):
     for name in ("GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
         monkeypatch.delenv(name, raising=False)
@@ -248,7 +310,8 @@ def test_memory_that_a_sample_took_serves_the_next(monkeypatch):
         def faults():
             return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
-        def decode():  # large arrays, of which nothing stays
+        # Large arrays, of which nothing stays.
+        def decode():
             size = 12 << 17  # of 8 bytes
             return (np.ones(size) + np.ones(size)).sum()
 
@@ -268,7 +331,9 @@ def test_opencv_and_torch_are_told_where_they_are_loaded():
     def load(info):  # runs before the limits are set
         for name, method in [("cv2", "setNumThreads"), ("torch", "set_num_threads")]:
             module = types.ModuleType(name)
-            setattr(module, method, lambda number, name=name: calls.update([(name, number)]))
+            setattr(
+                module, method, lambda number, name=name: calls.update([(name, number)])
+            )
             sys.modules[name] = module
         info.dataset.calls = calls
 
@@ -276,4 +341,6 @@ def test_opencv_and_torch_are_told_where_they_are_loaded():
         def __getitem__(self, i):
             return str(sorted(self.calls))
 
-    assert fetched(Callbacks(None, 1), worker_init=load, n_processes=1) == ["[('cv2', 0), ('torch', 1)]"]
+    assert fetched(Callbacks(None, 1), worker_init=load, n_processes=1) == [
+        "[('cv2', 0), ('torch', 1)]"
+    ]
