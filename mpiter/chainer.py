@@ -9,6 +9,7 @@ importable: on NumPy 2 or Python 3.12 and later, ``import mpiter.chainer_compat`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from math import isfinite
@@ -244,10 +245,11 @@ def _plain(columns: Any) -> Any:
     """Return ``columns`` if ``concat_examples`` would make just these of the samples;
     else None.
     """
+    parts: Iterable[Any] = (columns,)
     if type(columns) is dict:
         parts = columns.values()
-    else:
-        parts = columns if isinstance(columns, tuple) else (columns,)
+    elif isinstance(columns, tuple):
+        parts = columns
     is_plain = all(
         type(one) is np.ndarray and one.dtype.kind in "biufc" and one.dtype.isnative
         for one in parts

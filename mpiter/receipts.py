@@ -218,10 +218,9 @@ class Notes(Hook):
             bad = {
                 fault.position - position for fault in faults if fault.epoch == epoch
             }
+            rows: Sequence[int] = ()
             if faults and not is_failed:
                 rows = [at for at in range(len(keys)) if is_skipped or at in bad]
-            else:
-                rows = ()
             fills = max(0, min(len(keys), row + len(keys) - own))
             record: dict[str, Any] = {"epoch": epoch, "place": here.position}
             # Else the rank has an order of its own.

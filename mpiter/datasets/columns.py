@@ -103,10 +103,9 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
         if isinstance(data, tuple) and are_columns and are_long:
             _refuse(data, "a dict of them")
     elif isinstance(data, list):
+        kinds = set[tuple[type, int]]()
         if are_columns:
             kinds = {(type(part), len(getattr(part, "shape", ()))) for part in data}
-        else:
-            kinds = ()
         if are_columns and (are_long or len(kinds) > 1 < max(rows)):
             _refuse(data, "a tuple, (X, y),")
     elif len(data) > _FEW and len(data) >= _rows(data[0]):
@@ -295,9 +294,10 @@ def offered(dataset: Any, name: str) -> Callable[..., Any] | None:
     """Return a dataset's optional method ``name``; None if it isn't defined, even if
     ``__getattr__`` makes one up.
     """
-    if inspect.getattr_static(dataset, name, None) is not None:
-        return getattr(dataset, name)
-    return None
+    if inspect.getattr_static(dataset, name, None) is None:
+        return None
+    found: Callable[..., Any] = getattr(dataset, name)
+    return found
 
 
 def reader_of(dataset: Any) -> Reader | None:

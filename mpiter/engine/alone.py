@@ -115,15 +115,12 @@ class Alone(Pumping):
         try:
             if type(rows) is list:
                 rows = numbers_of(rows)
-            # type: ignore[misc]
             if rows is None:
-                columns = None
-            else:
-                columns = self._gather(rows)
-            # type: ignore[attr-defined]
+                return None
+            columns = self._gather(rows)  # type: ignore[misc]
             if columns is None:
                 return None
-            return self._opens.of_columns(columns)
+            return self._opens.of_columns(columns)  # type: ignore[attr-defined]
         except Exception:
             return None
 

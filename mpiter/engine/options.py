@@ -185,7 +185,8 @@ class Options:
         """Return this rank's part of the order."""
         if self.shard is None:
             return WHOLE
-        return self.shard.share()
+        share: Share = self.shard.share()
+        return share
 
     def check_drop_last(self) -> None:
         """Refuse ``drop_last`` together with a shard that promises every sample."""

@@ -155,9 +155,10 @@ class _PrefetchLoop:
         """Each worker's line on the board: shared integers that say which row it is
         fetching.
         """
+        lines: list[Line] = []
         if team := self._team:
-            return team.crew.board()
-        return []
+            lines = team.crew.board()
+        return lines
 
     @property
     def pids(self) -> tuple[int, ...]:

@@ -261,6 +261,7 @@ class DatasetIterator(Generic[Data_co]):
         """Start again from the first epoch."""
         self._refuse_if_closed("be reset")
         now = self._cursor.order
+        order: Order
         if isinstance(now, Sampled):
             order = now.over_again(len(self.dataset))
         else:

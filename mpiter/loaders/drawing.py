@@ -354,6 +354,7 @@ class Drawn(Plans):
         if isinstance(keys, Exception):
             raise keys
         count = len(keys)
+        samples: tuple[Any, ...] | Indices
         if self._in_one:
             samples = (keys,)
         else:

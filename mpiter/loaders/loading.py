@@ -529,10 +529,9 @@ class Loading(Generic[B_co]):
                     length = len(self.dataset)
                 else:
                     length = 0
+                order: Order = Sequential(length)
                 if length and self._shuffles:
                     order = Shuffled(length, self._seed, place.epoch)
-                else:
-                    order = Sequential(length)
                 current = Pass(
                     place, plans, seed, order, begun_with, self._recipe.rules().most
                 )
@@ -720,7 +719,8 @@ class Loading(Generic[B_co]):
         pump = self._fetching
         if pump is None:
             return Stats(skipped=self._skipped.count, skips=self._skipped.first)
-        return pump.stats()
+        stats: Stats = pump.stats()
+        return stats
 
     @property
     def _fetching(self) -> Any:

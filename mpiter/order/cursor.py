@@ -206,6 +206,7 @@ class Pace(Plans):
         """
         # Later epochs are unknown: the sampler mustn't be asked here.
         is_asked_for = isinstance(cursor.order, Sampled)
+        order: Order
         if is_asked_for:
             order = Listed(cursor.order.array())
         else:
@@ -449,10 +450,9 @@ class Horizon:
         """True if planning must wait because the next batch is too far ahead of a
         consumer in ``epoch``.
         """
+        to = self._planned_to
         if self._ahead:
             to = self._ahead[0].before
-        else:
-            to = self._planned_to
         return to is not None and isinstance(to.order, Sampled) and to.epoch > epoch + 1
 
     def _step(self, cursor: Cursor) -> None:

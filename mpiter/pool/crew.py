@@ -79,14 +79,12 @@ class Crew:
         """Start all workers; there must be none yet."""
         assert self._pool is None
         self._board = Board(self._rules.workers, self._arena if self._is_here else None)
+        self._box = None
         if self._are_ours:
             self._box = BlackBox()
-        else:
-            self._box = None
+        self._watch = None
         if timeout := self._rules.sample_timeout:
             self._watch = Watch(timeout)
-        else:
-            self._watch = None
         self._taken.update(range(self._rules.workers))
         known = (
             self.dataset,
@@ -127,7 +125,8 @@ class Crew:
         """
         if self._pool is None:
             return 1
-        return self._pool.vacancies(most)
+        count: int = self._pool.vacancies(most)
+        return count
 
     def map_async(self, block: Block) -> None:
         self._pool.map_async(_fetch_run, [block])

@@ -165,8 +165,7 @@ def _code_of(file: str, arguments: tuple[Any, ...]) -> CodeType:
     return CodeType(*arguments).replace(co_filename=file)
 
 
-def _view(data: Any, form: str, shape: tuple[int, ...]) -> memoryview:
-    # type: ignore
+def _view(data: Any, form: Any, shape: tuple[int, ...]) -> memoryview:
     if len(shape) == 1:
         return memoryview(data).cast(form)
     return memoryview(data).cast(form, shape)

@@ -108,7 +108,8 @@ def shared(value: Any) -> tuple[Any, ...] | None:
     if type(value) is torch.Tensor:
         is_dense = value.device.type == "cpu" and value.layout is torch.strided
         if is_dense and _is_shared(value.untyped_storage()):
-            return value.__reduce_ex__(5)
+            reduction: tuple[Any, ...] = value.__reduce_ex__(5)
+            return reduction
         return None
     if type(value) is torch.storage.TypedStorage:
         storage = value._untyped_storage

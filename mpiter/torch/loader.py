@@ -186,9 +186,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             )
         flag("shuffle", shuffle)
         flag("drop_last", drop_last)
-        if is_drawn:
-            self._own_samplers = ()
-        else:
+        self._own_samplers: tuple[Any, ...] = ()
+        if not is_drawn:
             self._own_samplers = (self.sampler, self.batch_sampler)
         # Attributes as they were passed: frameworks read them to make another loader,
         # of this class or of torch's.
@@ -224,9 +223,12 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         super().__setattr__(name, value)
 
     def __len__(self) -> int:
+        length: int
         if self._is_shared:
-            return self._length_of(self._under_way)
-        return _TorchsLoader.__len__(self)
+            length = self._length_of(self._under_way)
+        else:
+            length = _TorchsLoader.__len__(self)
+        return length
 
     # Some subclasses put other samplers in the place of ours, so these are looked at
     # whenever an epoch begins.

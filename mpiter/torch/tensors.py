@@ -4,7 +4,7 @@ without a copy where possible.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,9 +73,8 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
         objects = contents.objects
         # for samples of arrays ``stacks`` is faster than torch, for samples of tensors
         # slower
-        if objects is None or _holds_tensors(objects[0]):
-            columns = contents
-        else:
+        columns: Contents | None = contents
+        if objects is not None and not _holds_tensors(objects[0]):
             columns = stacks(objects)
         try:
             if columns is not None:
@@ -155,10 +154,11 @@ def _stacked_parts(sample: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def _holds_tensors(sample: Any) -> bool:
+    parts: Iterable[Any] = (sample,)
     if type(sample) is dict:
         parts = sample.values()
-    else:
-        parts = sample if type(sample) in (tuple, list) else (sample,)
+    elif type(sample) in (tuple, list):
+        parts = sample
     return any(isinstance(part, torch.Tensor) for part in parts)
 
 

@@ -69,7 +69,8 @@ class Block(NamedTuple):
 def listed(keys: Keys) -> list[Any]:
     if isinstance(keys, tuple):
         return list(keys)
-    return as_array(keys).tolist()
+    indices: list[Any] = as_array(keys).tolist()
+    return indices
 
 
 def as_array(keys: bytes | Indices) -> Indices:

@@ -165,6 +165,7 @@ def globals_mark() -> tuple[Any, ...]:
         mine = (_own_words[0], _own_words[1], _own.gauss_next)
     generator = np.random.mtrand._rand._bit_generator
     words = _numpys_words(generator)
+    numpys: object
     if words is None:
         numpys = str(generator.state)
     else:
