@@ -199,7 +199,9 @@ def step(text: str):
 
 
 def prepare(environment: Environment) -> Path:
-    """Makes and fills the environment unless it stands already; gives its interpreter."""
+    """Makes and fills the environment unless it stands already; gives its
+    interpreter.
+    """
     stand(environment)
     if not installed(environment):
         install(environment)

@@ -41,7 +41,9 @@ def quota() -> float | None:
 
 
 def memory_available() -> int:
-    """Return the bytes that can be used now without forcing other programs' memory out."""
+    """Return the bytes that can be used now without forcing other programs' memory
+    out.
+    """
     return min(
         [
             meminfo("MemAvailable"),
@@ -71,7 +73,9 @@ def address_space() -> int:
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:
-    """Yield the memory limit of each of our control groups, and how much of it is used."""
+    """Yield the memory limit of each of our control groups, and how much of it is
+    used.
+    """
     for folder in control_groups():
         for most, now in (
             ("memory.max", "memory.current"),
@@ -83,7 +87,9 @@ def _memory_limits() -> Iterator[tuple[int, int]]:
 
 
 def control_groups() -> Iterator[Path]:
-    """Yield the folders of our own control groups and all above them, versions 2 and 1."""
+    """Yield the folders of our own control groups and all above them, versions 2 and
+    1.
+    """
     for line in text_of(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
         # One of version 2 has none: / "" is itself.

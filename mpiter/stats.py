@@ -82,7 +82,9 @@ class Stats:
     )
 
     def __str__(self) -> str:
-        """A few lines that say whether the program waits for data, and what would help."""
+        """A few lines that say whether the program waits for data, and what would
+        help.
+        """
         if not self.batches:
             return "no batch yet"
         lines = [

@@ -151,7 +151,9 @@ def _descriptors() -> set[str]:
 
 
 def _shared_names() -> set[str]:
-    """Names in /dev/shm that this process has mapped; others' are none of our business."""
+    """Names in /dev/shm that this process has mapped; others' are none of our
+    business.
+    """
     maps = _read("/proc/self/maps")
     lines = maps.splitlines() if "/dev/shm/" in maps else ()
     return {line.split(maxsplit=5)[5] for line in lines if "/dev/shm/" in line}

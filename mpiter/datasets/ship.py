@@ -70,7 +70,9 @@ class Kept:
         return self._cargo
 
     def holds(self, cargo: Any) -> bool:
-        """True for the same objects, even if modified; an older copy can't be compared."""
+        """True for the same objects, even if modified; an older copy can't be
+        compared.
+        """
         return self._is_shared and all(map(is_, self._cargo, cargo))
 
     def close(self) -> None: ...
@@ -365,7 +367,9 @@ class _IsHandle(Exception):
 
 
 def _look_for_handles(cargo: Any) -> None:
-    """Raise ``_IsHandle`` if ``cargo`` holds one, whatever else in it can't be pickled."""
+    """Raise ``_IsHandle`` if ``cargo`` holds one, whatever else in it can't be
+    pickled.
+    """
     try:
         _dumps(cargo, [], kind=_Handles)
     except _IsHandle:

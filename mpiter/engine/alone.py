@@ -269,7 +269,9 @@ class _Reading:
 
 
 def _bytes_in(contents: Contents) -> int:
-    """Return the number of bytes of a batch, by its first sample if it has no columns."""
+    """Return the number of bytes of a batch, by its first sample if it has no
+    columns.
+    """
     if contents.objects:
         return len(contents.objects) * bytes_in(contents.objects[0])
     return sum(column.nbytes for column in contents.columns)

@@ -161,7 +161,9 @@ def not_sendable(what: str, problem: BaseException) -> BaseException:
 
 
 def named(problem: BaseException) -> BaseException:
-    """Return ``problem`` itself, or for a bare MemoryError one that names the remedy."""
+    """Return ``problem`` itself, or for a bare MemoryError one that names the
+    remedy.
+    """
     if not isinstance(problem, MemoryError) or isinstance(problem, SharedMemoryFull):
         return problem
     if str(problem):

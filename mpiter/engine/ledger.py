@@ -154,7 +154,9 @@ class Ledger:
         self.uncut = deque(part for part in self.uncut if part[0] is not batch)
 
     def completed(self, most: int) -> list[Delivery]:
-        """Remove and return at most ``most`` finished batches that may be handed over."""
+        """Remove and return at most ``most`` finished batches that may be handed
+        over.
+        """
         found = list[Delivery]()
         for batch in self.batches.values():
             if len(found) >= most:

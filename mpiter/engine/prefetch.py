@@ -329,7 +329,9 @@ class _PrefetchLoop:
         self._delivered = 0
 
     def _settle(self, done: Done) -> None:
-        """Handle a worker's answer: note its rows as done, and store what came with it."""
+        """Handle a worker's answer: note its rows as done, and store what came with
+        it.
+        """
         self.notices.add(*done.notices)
         if done.startup is not None:
             self._send_home()

@@ -78,6 +78,8 @@ class Team:
             self._closing = undoing.pop_all()
 
     def close(self, timeout: float) -> None:
-        """End the workers within ``timeout`` seconds, then give the shared memory back."""
+        """End the workers within ``timeout`` seconds, then give the shared memory
+        back.
+        """
         with self._closing:
             self.crew.dismiss(timeout)

@@ -330,7 +330,9 @@ def size_of(image: Any) -> tuple[int, int]:
 
 
 def plain(image: Any) -> Any:
-    """Return ``image``, an array or Pillow's, as an array of height, width, channels."""
+    """Return ``image``, an array or Pillow's, as an array of height, width,
+    channels.
+    """
     if is_pillows(image):
         image = np.array(image)
         if image.ndim == 2:

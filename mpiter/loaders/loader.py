@@ -53,7 +53,9 @@ def by_id(function: Callable[[int], Any], info: WorkerInfo) -> None:
 
 
 class OnlyOne:
-    """Hands out the only row of a batch's contents: a batch that one worker has made."""
+    """Hands out the only row of a batch's contents: a batch that one worker has
+    made.
+    """
 
     def __call__(self, contents: Contents) -> Any:
         return samples_of(contents)[0]
@@ -269,7 +271,9 @@ def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:
 
 
 def is_torchs_stream(dataset: Any) -> bool:
-    """True for torch's IterableDataset, whose ``[]`` is inherited and has no meaning."""
+    """True for torch's IterableDataset, whose ``[]`` is inherited and has no
+    meaning.
+    """
     torch = torch_with("utils")
     return torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
 

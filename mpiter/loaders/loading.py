@@ -124,7 +124,9 @@ class Pass:
 
     @property
     def is_empty(self) -> bool:
-        """True if it has had no batch so far, neither here nor before it was resumed."""
+        """True if it has had no batch so far, neither here nor before it was
+        resumed.
+        """
         return not (self._has_come or self.begun)
 
     def next(self) -> Any:
@@ -724,7 +726,9 @@ class Loading(Generic[B_co]):
 
     @property
     def _fetching(self) -> Any:
-        """The pump that fetches, or is kept for the next epoch; None if there is none."""
+        """The pump that fetches, or is kept for the next epoch; None if there is
+        none.
+        """
         under_way = None if self._pass is None else self._pass.pump
         return under_way or self._resting
 

@@ -185,7 +185,9 @@ class Streamed(Wrapping):
 
 
 class _Reading:
-    """One pass over a stream, from a ``Mark`` on, which gives the batches of one shard."""
+    """One pass over a stream, from a ``Mark`` on, which gives the batches of one
+    shard.
+    """
 
     def __init__(
         self, of: Streamed, stream: Any, says: bool | None, run: int, mark: Mark
@@ -359,7 +361,9 @@ def check_told(text: str) -> None:
 
 
 def _went_to(stream: Any, mark: Mark) -> Any:
-    """Return an iterator of ``stream`` from ``mark`` on; None if nothing is left there."""
+    """Return an iterator of ``stream`` from ``mark`` on; None if nothing is left
+    there.
+    """
     of_stream, of_iterator = json.loads(mark.told)
     _load(stream, of_stream)
     # Or only its iterator tells.

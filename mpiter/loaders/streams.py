@@ -164,7 +164,9 @@ class Streaming:
         )
 
     def after(self) -> dict[str, Any] | None:
-        """Return where the next epoch begins, if the same streams go on and have told."""
+        """Return where the next epoch begins, if the same streams go on and have
+        told.
+        """
         told = [text for text in self.told if text is not None]
         shards = [_Shard(mark=[*Mark(0, 0, False, text)]) for text in told]
         if len(shards) < len(self.told):

@@ -166,7 +166,9 @@ class Patience:
         self._is_over = False
 
     def ends(self, waited: float, starting: bool) -> bool:
-        """True if the time is over after ``waited`` seconds; only once for each batch."""
+        """True if the time is over after ``waited`` seconds; only once for each
+        batch.
+        """
         if self._limit is None or self._is_over:
             return False
         if starting:

@@ -292,7 +292,9 @@ def _failed(what: str, error: Exception) -> RemoteTraceback:
 
 
 def _opened(answer: Answer, block: Any) -> Any:
-    """Return a worker's answer to a block, or Lost if it failed or can't be unpickled."""
+    """Return a worker's answer to a block, or Lost if it failed or can't be
+    unpickled.
+    """
     _, pickled, buffers = answer
     try:
         value = pickle.loads(pickled, buffers=buffers)

@@ -57,7 +57,9 @@ class MPI:
     in_process = False
 
     def count_workers(self) -> int:
-        """Return the number of ranks beside this one; raise an error if there is none."""
+        """Return the number of ranks beside this one; raise an error if there is
+        none.
+        """
         if find_spec("mpi4py") is None:
             raise OptionError(
                 "backend='mpi' needs mpi4py and an MPI, which pip install "

@@ -152,7 +152,9 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
 
 @functools.lru_cache(maxsize=4096)
 def _may_give_a_name(kind: Any) -> bool:
-    """True if objects of this class may be pickled as the name of a module's variable."""
+    """True if objects of this class may be pickled as the name of a module's
+    variable.
+    """
     own = (
         kind.__reduce_ex__ is not object.__reduce_ex__
         or kind.__reduce__ is not object.__reduce__
@@ -357,7 +359,9 @@ def _class_of(identifier: str, copy: bytes) -> Any:
 
 
 def name_classes() -> None:
-    """Give classes that are in no module an identifier, which forked workers inherit."""
+    """Give classes that are in no module an identifier, which forked workers
+    inherit.
+    """
     classes = [object]
     seen = set[int]()
     for cls in classes:  # grows meanwhile

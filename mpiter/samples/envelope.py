@@ -139,7 +139,9 @@ def stays_in_line(buffers: list[Any], buffer: pickle.PickleBuffer) -> bool:
 
 
 def dumps(value: Any) -> bytes:
-    """Return ``value`` pickled, with classes and functions by reference where possible."""
+    """Return ``value`` pickled, with classes and functions by reference where
+    possible.
+    """
     try:
         by_reference(out := io.BytesIO(), protocol=5).dump(value)
     except Exception:

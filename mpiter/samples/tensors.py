@@ -25,7 +25,9 @@ def torch_with(name: str) -> Any:
 
 
 def is_tensor_dataset(dataset: Any) -> bool:
-    """Return True for torch's own TensorDataset, whose samples are the rows of tensors."""
+    """Return True for torch's own TensorDataset, whose samples are the rows of
+    tensors.
+    """
     torch = torch_with("utils")
     return torch is not None and type(dataset) is torch.utils.data.TensorDataset
 

@@ -276,7 +276,9 @@ def is_raw(dtype: np.dtype[Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
-    """A container in a sample: its exact type, its keys if it is a dict, and its parts."""
+    """A container in a sample: its exact type, its keys if it is a dict, and its
+    parts.
+    """
 
     # Tuple, list, dict or namedtuple.
     kind: str

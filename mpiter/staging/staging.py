@@ -113,7 +113,9 @@ class Staging:
         return staged  # type: ignore[no-any-return]
 
     def stats(self) -> StagingStats:
-        """Return a snapshot of the counters: what all processes have read and copied."""
+        """Return a snapshot of the counters: what all processes have read and
+        copied.
+        """
         total = self._counts.totals()
         capacity = self._folder.capacity
         held_bytes = held = 0

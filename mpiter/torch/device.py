@@ -178,7 +178,9 @@ class DevicePrefetcher:
 
     @property
     def passes(self) -> int:
-        """The number of the loader's passes before that of the last batch handed out."""
+        """The number of the loader's passes before that of the last batch handed
+        out.
+        """
         if self._state is None:
             return getattr(self.loader, "passes", 0)
         return self._was_in_pass
@@ -210,7 +212,9 @@ class DevicePrefetcher:
         self.loader.load_state_dict(state)
 
     def _prepared(self, tensor: Any) -> Any:
-        """Return the tensor, which is on the device already, converted and normalised."""
+        """Return the tensor, which is on the device already, converted and
+        normalised.
+        """
         scale = self._scale
         if scale is not None and tensor.ndim == 4:
             if tensor.shape[1] != scale[0].shape[1]:

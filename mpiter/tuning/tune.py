@@ -207,7 +207,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _named(name: str) -> Any:
-    """Return the dataset that ``module:name`` names, or that is returned by calling it."""
+    """Return the dataset that ``module:name`` names, or that is returned by calling
+    it.
+    """
     sys.path.insert(0, os.getcwd())
     module, _, within = name.partition(":")
     if module.endswith(".py"):

@@ -157,7 +157,9 @@ class BlackBox(SharedFile):
 
 
 def thread_stack(native_id: int) -> str:
-    """Return the stack of a thread of this process; empty if there is no such thread."""
+    """Return the stack of a thread of this process; empty if there is no such
+    thread.
+    """
     for thread in threading.enumerate():
         if thread.native_id == native_id and thread.ident in (
             frames := sys._current_frames()

@@ -128,7 +128,9 @@ class Sheet:
 
 
 class _ByReference(Sheet):
-    """A sheet without columns: hands over the samples themselves, within this process."""
+    """A sheet without columns: hands over the samples themselves, within this
+    process.
+    """
 
     at_once = (Rows, np.ndarray, list)
 
@@ -245,7 +247,9 @@ _taking = _bind(None, ())
 
 
 class Packing:
-    """Seals by the user's ``serializer=``, which packs all samples of a block at once."""
+    """Seals by the user's ``serializer=``, which packs all samples of a block at
+    once.
+    """
 
     def __init__(self, serializer: Any) -> None:
         self._serializer, self._samples = serializer, list[Any]()

@@ -1073,7 +1073,9 @@ def test_a_stream_that_tells_its_place_by_tensors_goes_on() -> None:
 
 
 def share(rank: int, replicas: int = 2, told: int = 0) -> Any:
-    """A loader for one of several processes, whose sampler has been told of an epoch."""
+    """A loader for one of several processes, whose sampler has been told of an
+    epoch.
+    """
     sampler = data.DistributedSampler(range(LENGTH), replicas, rank, seed=4)
     sampler.set_epoch(told)
     return Ours(list(range(LENGTH)), 2, sampler=sampler)

@@ -109,7 +109,9 @@ def test_a_sampler_without_a_length_gives_a_loader_without_a_length(
 
 
 class BeginsAnew:
-    """A sampler that is its own iterator; ``iter()`` brings it back to its beginning."""
+    """A sampler that is its own iterator; ``iter()`` brings it back to its
+    beginning.
+    """
 
     def __init__(self, *keys: Any) -> None:
         self._keys = keys

@@ -1,4 +1,6 @@
-"""Receipts: what a rank was handed stands in its file, whatever becomes of the program."""
+"""Receipts: what a rank was handed stands in its file, whatever becomes of the
+program.
+"""
 
 from __future__ import annotations
 

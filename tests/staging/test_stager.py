@@ -1,4 +1,6 @@
-"""The threads that copy ahead: in which order, how far, and what comes after a place."""
+"""The threads that copy ahead: in which order, how far, and what comes after a
+place.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Bases that the script of ``class_kinds`` imports, and whose subclasses name keywords."""
+"""Bases that the script of ``class_kinds`` imports, and whose subclasses name
+keywords.
+"""
 
 from __future__ import annotations
 

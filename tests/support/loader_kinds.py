@@ -38,7 +38,9 @@ def loader_class(kind: str) -> Any:
 
 
 class Maker:
-    """Makes loaders of one kind, each with so many workers, and closes them in the end."""
+    """Makes loaders of one kind, each with so many workers, and closes them in the
+    end.
+    """
 
     def __init__(self, kind: str, workers: int, opened: contextlib.ExitStack) -> None:
         self.kind = kind
@@ -114,7 +116,9 @@ def some(batches: Any, count: int) -> list[Any]:
 
 
 def until_the_end(batches: Any) -> tuple[list[Any], list[Exception]]:
-    """What an iterator gives, errors among it, when next() is called again after each."""
+    """What an iterator gives, errors among it, when next() is called again after
+    each.
+    """
     given: list[Any] = []
     errors: list[Exception] = []
     while len(errors) < 50:

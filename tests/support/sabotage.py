@@ -235,7 +235,9 @@ def on_sending(trap: Trap, info: Any) -> None:
 
 
 def in_mid_message(trap: Trap, info: Any) -> None:
-    """The trap springs when half of the next answer is written, its buffers included."""
+    """The trap springs when half of the next answer is written, its buffers
+    included.
+    """
     genuine = os.writev
     packed = pipes._packed
     numbers: list[int] = []

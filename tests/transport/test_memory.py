@@ -1,4 +1,6 @@
-"""Shared memory that runs short, is kept by the user, or is not the kind we would like."""
+"""Shared memory that runs short, is kept by the user, or is not the kind we would
+like.
+"""
 
 from __future__ import annotations
 

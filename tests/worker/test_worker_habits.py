@@ -172,7 +172,9 @@ def test_numpys_blas_has_one_thread_in_a_worker():
 )
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_limiting_libraries_leaves_no_threads_that_spin(method):
-    """OpenBLAS starts threads in a forked process when it hears that it shall have one."""
+    """OpenBLAS starts threads in a forked process when it hears that it shall have
+    one.
+    """
     if method == "fork" and not all(
         hasattr(lib.dynlib, "blas_thread_shutdown_") for lib in loaded_openblas()
     ):
