@@ -18,7 +18,7 @@ from datasets import Random, Squares
 
 import mpiter
 from mpiter.testing import check_dataset, check_resume
-from mpiter.testing.interrupting import Spot, places
+from mpiter.testing.interrupting import Interruption, Place, Run, Spot, places, run
 
 LOADERS: dict[str, Callable[[], Any]] = {
     "batches without workers": lambda: mpiter.batches(Random(10), 3, n_processes=0, seed=1),
@@ -336,6 +336,15 @@ def test_places_are_spread_over_all_steps_and_lines_and_over_what_next_does() ->
     assert 7 <= sum(place.spot.file == mpiter.__file__ for place in chosen) <= 13
     assert {place.before for place in chosen} == {0, 1}
     assert len(places(Counter({Spot(step, __file__, 1): 1 for step in range(5)}), 100)) == 5
+
+
+def test_a_place_that_a_run_does_not_come_to_is_made_up_for_a_step_later(tmp_path: Path) -> None:
+    place = Place(Spot(2, __file__, 0), 0)
+    trainer = Trainer()
+    report = run(trainer, Run(tmp_path / "run.npz", 0, 0, 0, 1), Interruption(signal.SIGTERM, place), lambda: None)
+    assert not report.has_returned
+    assert report.came.startswith("at test_testing.py, line ")
+    assert len(trainer.model["losses"]) == 3
 
 
 def test_a_training_is_interrupted_in_each_way_in_silence(capfd: pytest.CaptureFixture[str]) -> None:

@@ -261,6 +261,13 @@ def import_once(modules: Iterable[str]) -> None:
     end_servers()
 
 
+def retire(server: _ForkServer) -> None:
+    """End a server once it has no processes."""
+    with _starting:
+        _ending.append(server)
+    end_servers()
+
+
 def end_servers() -> None:
     """End the fork servers that aren't asked for workers any more and have none."""
     # Another thread may be starting workers, and that may take long; a later call will do.

@@ -1,8 +1,8 @@
 """One run of a training, followed line by line, and interrupted at one of its lines.
 
-Runs in the main thread of the program, or of a rank's process.  A *spot* is a line of the
-program that is reached within a step, or, in the block of the training's Checkpoint, a
-line of mpiter's, such as those that ``next()`` comes to.  Guarantees that the tracer (of a
+Runs in the main thread of the program, or of a rank's process.  A *spot* is a line of
+the program that is reached within a step, or, in the block of its Checkpoint, a line of
+mpiter's, such as those that ``next()`` comes to.  Guarantees that the tracer (of a
 debugger or a coverage report) and the handlers of signals are put back.
 """
 
@@ -82,7 +82,7 @@ class Report:
     result: Any = None
     error: Exception | None = None
     came: str = ""  # where it was interrupted, in words; "" if it wasn't
-    seen: Counter[Spot] | None = None
+    seen: Counter[Spot] | None = None  # if lines were only counted
 
 
 class Killed(KeyboardInterrupt):
@@ -94,7 +94,7 @@ class _Watch:
 
     def __init__(self, train: Train, path: Path, only_inside: bool) -> None:
         self.place: Place | None = None
-        self.interrupt: Callable[[], None] | None = None
+        self.interrupt: Callable[[], None] = _nothing
         self.seen = Counter[Spot]()
         self.came = ""
         self._path = path
@@ -123,10 +123,9 @@ class _Watch:
             return None
         if self._is_of_program(code.co_filename):
             return self._on_line_inside if self._only_inside else self._on_line
-        is_ours = code.co_filename.startswith(
-            _MPITER
-        ) and not code.co_filename.startswith(_HERE)
-        return self._on_line_inside if is_ours else None
+        if code.co_filename.startswith(_HERE):
+            return None
+        return self._on_line_inside if code.co_filename.startswith(_MPITER) else None
 
     def _on_entering(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "return" and argument is self._checkpoint:
@@ -144,30 +143,41 @@ class _Watch:
             spot = Spot(step, frame.f_code.co_filename, frame.f_lineno)
             place = Place(spot, self.seen[spot])
             self.seen[spot] += 1
-            if place == self.place and self.interrupt is not None:
+            if not self.came and self._is_due(place):
                 self.came = self._told(frame)
                 self.interrupt()
         return self._on_line
+
+    def _is_due(self, here: Place) -> bool:
+        """Return True at the place; or a step later, if a run hasn't come to it.
+
+        Another rank's program may have other lines, and so may a slower run.
+        """
+        if self.place is None:
+            return False
+        return here == self.place or here.spot.step > self.place.spot.step
 
     def _is_of_program(self, file: str) -> bool:
         return file == self._own_file or is_of_program(file)
 
     def _told(self, frame: FrameType) -> str:
-        within = (
-            "" if self._is_of_program(frame.f_code.co_filename) else ", within mpiter"
-        )
         user: FrameType | None = frame
         while user is not None and not self._is_of_program(user.f_code.co_filename):
             user = user.f_back
         if user is None:
             return "within mpiter"
         name = os.path.basename(user.f_code.co_filename)
+        within = "" if user is frame else ", within mpiter"
         return f"at {name}, line {user.f_lineno}{within}"
+
+
+def _nothing() -> None:
+    """Stand for the interruption of a run that has none."""
 
 
 @functools.cache
 def is_of_program(file: str) -> bool:
-    """Return True for a file that isn't Python's, an installed package's, or mpiter's."""
+    """Return True for a file that isn't Python's, a package's, or mpiter's."""
     return not file.startswith(("<", _MPITER)) and not is_installed(file)
 
 
@@ -179,7 +189,7 @@ def run(
 ) -> Report:
     """Run the training as if the program had just begun.
 
-    Without an ``interruption`` it isn't followed; without a place lines are only counted.
+    Without an ``interruption`` it isn't followed; one without a place counts the lines.
     """
     report = Report()
     # A rank that is interrupted before the block leaves the others waiting there.
@@ -212,11 +222,12 @@ def run(
             report.has_returned = True
     except Exception as error:
         report.error = error
-    except (KeyboardInterrupt, SystemExit, Killed):
+    except (KeyboardInterrupt, SystemExit):
         if not expected:
             raise
     report.came = watch.came
-    report.seen = watch.seen
+    if interruption is not None and interruption.place is None:
+        report.seen = watch.seen
     return report
 
 
@@ -255,7 +266,7 @@ def generators_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ending_by_signals(is_expected: Callable[[int], bool]) -> Iterator[None]:
-    """Have expected signals raise what ends a program; others do what they did before."""
+    """Have expected signals raise what ends a program; leave others as they are."""
 
     def end(number: int, frame: FrameType | None) -> None:
         if not is_expected(number):

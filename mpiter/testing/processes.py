@@ -1,13 +1,14 @@
 """The ranks of a training, in processes that talk by torch.distributed's gloo.
 
-They are forked from a fork server that has imported torch, in which no thread and no GPU is
-in use; the training function is pickled, by value where it can't be imported.  Guarantees
-that no rank is left when a run has ended: as launchers do, once one has failed the others
-get SIGTERM, and SIGKILL later.
+They are forked from a fork server that has imported torch, in which no thread and no
+GPU is in use; the training function is pickled, by value where it can't be imported.
+Guarantees that no rank is left when a run has ended: as launchers do, once one has
+failed the others get SIGTERM, and SIGKILL later.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import multiprocessing
 import os
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, Never
 
 from ..datasets.ship import by_value
-from ..errors import RemoteTraceback
+from ..errors import OptionError, RemoteTraceback
 from ..pool import starting
 from ..samples.byvalue import ByValue
 from ..worker.home import die_with_parent
@@ -39,6 +40,8 @@ class Processes:
     """Runs a training in ranks, again and again."""
 
     def __init__(self, train: Train) -> None:
+        if importlib.util.find_spec("torch") is None:
+            raise OptionError("ranks talk by torch.distributed: install torch.")
         self._train = by_value(train)
         self._server = starting.server_with(*_IMPORTED_ONCE)
 
@@ -57,10 +60,7 @@ class Processes:
                     starting.start(process, self._server)
                     processes.append(process)
                 _wait(processes)
-                return [
-                    _report(Path(folder), rank, process)
-                    for rank, process in enumerate(processes)
-                ]
+                return [_report(Path(folder), each.rank) for each in runs]
             finally:
                 for process in processes:
                     process.kill()
@@ -69,7 +69,7 @@ class Processes:
 
     def close(self) -> None:
         """End the fork server."""
-        self._server.has_ended()
+        starting.retire(self._server)
 
 
 def _wait(processes: Sequence[Any]) -> None:
@@ -90,7 +90,7 @@ def _wait(processes: Sequence[Any]) -> None:
                 process.terminate()
 
 
-def _report(folder: Path, rank: int, process: Any) -> Report:
+def _report(folder: Path, rank: int) -> Report:
     """Return what a rank has reported; one that was killed reports nothing."""
     path = folder / f"{rank}.pickle"
     if path.exists():
@@ -132,7 +132,10 @@ def _train_as_rank(
     if report.error is not None:
         told = "".join(traceback.format_exception(report.error))
         report.error = RemoteTraceback(f"in rank {where.rank}:\n{told}")
-    (folder / f"{where.rank}.pickle").write_bytes(_pickled(report))
+    # Whole or not at all: once another rank has ended, a signal may end this one.
+    unfinished = folder / f"{where.rank}.unfinished"
+    unfinished.write_bytes(_pickled(report))
+    unfinished.rename(folder / f"{where.rank}.pickle")
     sys.exit(0 if report.has_returned else 1)
 
 

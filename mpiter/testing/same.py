@@ -19,7 +19,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def difference(one: Any, other: Any, name: str) -> str | None:
-    """Return in words where the value ``name`` first differs from another; else None."""
+    """Return in words where the value ``name`` first differs from another, if so."""
     # A Batch equals its copy, which is a plain list.
     are_lists = isinstance(one, list) and isinstance(other, list)
     if type(one) is not type(other) and not are_lists:

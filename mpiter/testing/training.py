@@ -48,7 +48,7 @@ class Runner(Protocol):
     def run(
         self, runs: Sequence[Run], interruption: Interruption | None
     ) -> list[Report]:
-        """Run the training once, in a rank for each of ``runs``; return their reports."""
+        """Run the training in a rank for each of ``runs``; return their reports."""
 
     def close(self) -> None:
         """Let go of what runs were started with."""
@@ -57,7 +57,7 @@ class Runner(Protocol):
 def check_training(
     train: Train, interruptions: int, workers: Sequence[int], ranks: Sequence[int]
 ) -> int:
-    """Check that a training ends alike wherever it is interrupted; return how often it was."""
+    """Check a training; return how many interruptions were tried."""
     if threading.current_thread() is not threading.main_thread():
         raise OptionError(
             "call check_resume in the main thread: Python handles signals in no other."
@@ -71,8 +71,8 @@ def check_training(
         check = _Check(runner, Path(folder).absolute(), workers, ranks)
         check.run_uninterrupted()
         tried = 0
-        for place in check.places(interruptions):
-            tried += check.is_tried(tried, place)
+        for number, place in enumerate(check.places(interruptions)):
+            tried += check.is_tried(number, place)
     return tried
 
 
@@ -128,8 +128,8 @@ class _Check:
             self._steps = file.read(path)["steps"]
         except (OSError, StateError) as error:
             raise AssertionError(
-                "the training has written no checkpoint: it must pass the path that it is "
-                "given, the file's, to mpiter.Checkpoint(path, loader, …)."
+                "the training has written no checkpoint: it must pass the path that it "
+                "is given, the file's, to mpiter.Checkpoint(path, loader, …)."
             ) from error
         assert self._steps, f"no step of the training was finished: {_LOOP}."
         for rank, report in enumerate(
@@ -138,10 +138,10 @@ class _Check:
             found = difference(report.result, self._expected[rank].result, "result")
             assert not found, (
                 f"two trainings that weren't interrupted (with workers={first} and "
-                f"workers={other}) end with different results: {found}.  The function must "
-                f"make all that it uses anew at each call; samples must depend on index, "
-                f"seed and epoch only (check_dataset tells); and nothing may depend on "
-                f"time, threads or a generator that isn't seeded."
+                f"workers={other}) end with different results: {found}.  The function "
+                f"must make all that it uses anew at each call; samples must depend on "
+                f"index, seed and epoch only (check_dataset tells); and nothing may "
+                f"depend on time, threads or a generator that isn't seeded."
             )
 
     def places(self, most: int) -> list[Place]:
@@ -151,7 +151,7 @@ class _Check:
         return places(seen, most)
 
     def is_tried(self, number: int, place: Place) -> bool:
-        """Interrupt the training at a place, and resume it; return False if it isn't reached."""
+        """Interrupt the training at a place, and resume it; False if it isn't there."""
         for one in self._folder.iterdir():
             shutil.rmtree(one)
         kind = [*_KINDS][number % len(_KINDS)]
@@ -169,8 +169,8 @@ class _Check:
             path = _killed(path) if _killed(path).parent.exists() else path
         elif any(report.has_returned for report in reports):
             raise AssertionError(
-                f"{was}, was caught within the training, which has gone on or returned: "
-                f"let KeyboardInterrupt and SystemExit end the function."
+                f"{was}, was caught within the training, which has gone on or "
+                f"returned: let KeyboardInterrupt and SystemExit end the function."
             )
         elif error := _error_of(reports):
             raise AssertionError(
@@ -178,7 +178,7 @@ class _Check:
             ) from error
         workers = self._workers[(number + 1) % len(self._workers)]
         ranks = self._ranks[(number + 1) // len(self._workers) % len(self._ranks)]
-        # A program that goes on has other random numbers than the first, before it loads
+        # A program that goes on has other random numbers than the first, until it loads
         # the file; one that begins the training is to begin it alike.
         seed = number + 1 if path.exists() else 0
         parts = (
@@ -186,7 +186,8 @@ class _Check:
         )
         resumed = self._run(path, workers, ranks, seed, None)
         of_ranks = f" in {ranks} ranks" if max(self._ranks) > 1 else ""
-        again = f"interrupted by {was}, and resumed with workers={workers}{of_ranks}, the training"
+        resumed_with = f"resumed with workers={workers}{of_ranks}"
+        again = f"interrupted by {was}, and {resumed_with}, the training"
         if error := _error_of(resumed):
             raise AssertionError(f"{again} fails: {_told(error)}") from error
         self._compare(again, path, resumed, parts)
@@ -207,16 +208,17 @@ class _Check:
             found = difference(report.result, self._expected[rank].result, "result")
             where = f" in rank {rank}" if len(resumed) > 1 else ""
             assert not found, (
-                f"{again} ends with another result{where}: {found}.  All that changes while "
-                f"training, and all that the function returns, must be a part of Checkpoint: "
-                f"the optimizer, its schedule, an average, numbers of your own in a dict (it "
-                f"has these parts: {parts}).  Draw random numbers from global generators or "
-                f"mpiter.get_rng(), and seed what is drawn before the block; a generator of "
-                f"your own must be a part.  And {_LOOP}."
+                f"{again} ends with another result{where}: {found}.  All that changes "
+                f"while training, and all that the function returns, must be a part of "
+                f"Checkpoint: the optimizer, its schedule, an average, numbers of your "
+                f"own in a dict (it has these parts: {parts}).  Draw random numbers "
+                f"from global generators or mpiter.get_rng(), and seed what is drawn "
+                f"before the block; a generator of your own must be a part.  And "
+                f"{_LOOP}."
             )
 
     def _compare_ranks(self, again: str, resumed: list[Report]) -> None:
-        """Compare ranks with each other, where the training has begun in another number."""
+        """Compare ranks with each other, where another number of them has begun."""
         for report in self._expected[1:]:
             if difference(report.result, self._expected[0].result, "result"):
                 # Each rank returns something of its own, such as its samples.
@@ -224,9 +226,9 @@ class _Check:
         for rank, report in enumerate(resumed):
             found = difference(report.result, resumed[0].result, "result")
             assert not found, (
-                f"{again} ends with different results in ranks {rank} and 0: {found}.  What "
-                f"is to be equal in all ranks must be a part of Checkpoint, or be made equal "
-                f"by the training at its beginning."
+                f"{again} ends with different results in ranks {rank} and 0: {found}.  "
+                f"What is to be equal in all ranks must be a part of Checkpoint, or be "
+                f"made equal by the training at its beginning."
             )
 
     def _succeeded(
@@ -260,7 +262,7 @@ def _killed(path: Path) -> Path:
 
 
 def _copy_now(folder: Path, to: Path) -> None:
-    """Copy a folder as a killed process would leave it; a thread may be writing there."""
+    """Copy a folder as a kill would leave it; a thread may be writing there."""
     to.mkdir()
     for source in sorted(folder.rglob("*")):
         target = to / source.relative_to(folder)
