@@ -566,8 +566,24 @@ def _leave_out_our_frames(error: BaseException) -> None:
     error.__traceback__ = shorter
 
 
+_is_silent = False
+
+
+@contextlib.contextmanager
+def in_silence() -> Iterator[None]:
+    """Have no checkpoint of this process say what it does."""
+    global _is_silent
+    before, _is_silent = _is_silent, True
+    try:
+        yield
+    finally:
+        _is_silent = before
+
+
 def _say(text: str) -> None:
     """Write to standard error; not by print(), which a signal handler mustn't call in the midst of another print()."""
+    if _is_silent:
+        return
     with contextlib.suppress(OSError):
         os.write(2, f"mpiter: {text}\n".encode())
 

@@ -45,9 +45,10 @@ class _ForkServer(_Base):  # type: ignore[misc]
     _forkserver_alive_fd: Any
     _door: int | None = None  # a descriptor on the socket's place in the file system
 
-    def __init__(self, modules: frozenset[str] = frozenset()) -> None:
-        """Make a server that will also import ``modules``, which datasets need."""
+    def __init__(self, modules: frozenset[str] = frozenset(), others: tuple[str, ...] = ()) -> None:
+        """Make a server that will also import ``modules``, which datasets need, and ``others``, unless they fail."""
         super().__init__()
+        self._others = others
         self.workers: weakref.WeakSet[Any] = weakref.WeakSet()  # that it has started
         self._began_in: Any = None
         self._read: dict[str, float] = {}
@@ -57,7 +58,7 @@ class _ForkServer(_Base):  # type: ignore[misc]
         self.modules = modules
         self._has_started_one = not modules
         chosen = cast(Any, mp_forkserver)._forkserver._preload_modules  # by the user; __main__ unless he has chosen
-        others = (*preloaded, *(name for name in _USEFUL.split() if name in sys.modules), *chosen)
+        others = (*preloaded, *self._others, *(name for name in _USEFUL.split() if name in sys.modules), *chosen)
         self.packages = {name.partition(".")[0] for name in others}  # that are there for all workers anyway
         needed = "multiprocessing.popen_forkserver", "mpiter.worker.worker"
         in_order = [name for name in list(sys.modules) if name in modules]
@@ -260,6 +261,13 @@ def import_once(modules: Iterable[str]) -> None:
     end_servers()
 
 
+def retire(server: _ForkServer) -> None:
+    """End a server once it has no processes."""
+    with _starting:
+        _ending.append(server)
+    end_servers()
+
+
 def end_servers() -> None:
     """End the fork servers that aren't asked for workers any more and have none."""
     # Another thread may be starting workers, and that may take long; a later call will do.
@@ -280,36 +288,47 @@ def start_server() -> None:
         _our_server().ensure_running()
 
 
-def start(process: Any) -> None:
-    """Start a worker process; if the fork server dies meanwhile, start another and try once more."""
-    with _as_workers_start():
+def server_with(*modules: str) -> _ForkServer:
+    """Return a fork server for processes that need ``modules``; it starts with the first of them."""
+    return _ForkServer(others=modules)
+
+
+def start(process: Any, server: _ForkServer | None = None) -> None:
+    """Start a process from a fork server, or from that of the workers.
+
+    If the fork server dies meanwhile, start another and try once more.
+    """
+    with _as_workers_start(server):
         is_servers = process._start_method == "forkserver"
+        server = server or _our_server()
         try:
-            with _our_server().in_time() if is_servers else contextlib.nullcontext():
+            with server.in_time() if is_servers else contextlib.nullcontext():
                 process.start()
         except (EOFError, ConnectionError):
             end = time.monotonic() + _DYING_S  # its socket closes shortly before the process ends
-            while _our_server().is_running() and time.monotonic() < end:
+            while server.is_running() and time.monotonic() < end:
                 time.sleep(0.001)
             try:
                 process.start()
             except (EOFError, ConnectionError) as error:
                 raise ServerDied from error
         if is_servers:
-            _our_server().workers.add(process)
+            server.workers.add(process)
     ours.add(process)
 
 
 @contextlib.contextmanager
-def _as_workers_start() -> Iterator[None]:
-    """Have this thread start processes from our own fork server, and without the caller's script."""
+def _as_workers_start(server: _ForkServer | None) -> Iterator[None]:
+    """Have this thread start processes from ``server``, or our own fork server, and without the caller's script."""
     here, forking, spawning = threading.get_ident(), cast(Any, mp_forkserver), cast(Any, spawn)
     with _starting:
         connect, prepare = mp_forkserver.connect_to_new_process, spawn.get_preparation_data
 
         def connect_to_new_process(descriptors: Any) -> Any:
             is_ours = threading.get_ident() == here
-            return (_our_server().connect_to_new_process if is_ours else connect)(descriptors)
+            if not is_ours:
+                return connect(descriptors)
+            return (server or _our_server()).connect_to_new_process(descriptors)
 
         def get_preparation_data(name: str) -> dict[str, Any]:
             data = prepare(name)
