@@ -22,7 +22,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -72,6 +72,7 @@ class Seat:
     size: int
     strike: Strike | None
     options: dict[str, Any]
+    launcher: int = 0  # its process
     _came: Counter[str] = field(default_factory=Counter)
     _heard: list[int] = field(default_factory=list)
 
@@ -103,12 +104,14 @@ class Seat:
             self._carry_out(strike)
 
     def _carry_out(self, strike: Strike) -> None:
-        launcher = os.getppid()
         is_hit = True
+        # A rank whose launcher has ended has another parent.
+        if os.getppid() != self.launcher:
+            return
         if strike.signal == TERM_LAUNCHER:
-            os.kill(launcher, signal.SIGTERM)
+            os.kill(self.launcher, signal.SIGTERM)
         elif strike.signal == CTRL_C:
-            os.killpg(os.getpgid(launcher), signal.SIGINT)
+            os.killpg(os.getpgid(self.launcher), signal.SIGINT)
         elif strike.signal == KILL_ALL:
             for rank in sorted(range(self.size), key=lambda rank: rank == self.rank):
                 os.kill(self._pid_of(rank), signal.SIGKILL)
@@ -268,6 +271,7 @@ class _Launcher:
 
 
 def _forked(train: Callable[[Seat], None], seat: Seat, port: int) -> int:
+    seat = replace(seat, launcher=os.getpid())
     pid = os.fork()
     if not pid:
         code = 1

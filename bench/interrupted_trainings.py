@@ -183,9 +183,11 @@ class Ours:
                 self.seat.at(LAST, epoch)
             self.optimizer.step()
             self.learnt.setdefault(str(epoch), []).extend(of_all_ranks(indices))
-            self.seat.tell("step", step=c.finished + 1)
             if by_hand:
                 c.step()
+                self.seat.tell("step", step=c.finished)
+            else:
+                self.seat.tell("step", step=c.finished + 1)
 
     def _struck(self, epoch: int) -> Iterator[Any]:
         """The loader's batches; this doesn't read ahead."""
@@ -415,7 +417,7 @@ def seat_as_told(text: str) -> Seat:
     told = json.loads(text)
     strike = Strike(**told["strike"]) if told["strike"] else None
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return Seat(Path(told["folder"]), told["run"], rank, size, strike, told["options"])
+    return Seat(Path(told["folder"]), told["run"], rank, size, strike, told["options"], os.getppid())
 
 
 if __name__ == "__main__":

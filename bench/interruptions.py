@@ -242,15 +242,20 @@ def _judge_run(found: Played, run: int, ended: Ended, told: list[dict[str, Any]]
 
 
 def _note_redone(found: Played, run: int, told: list[dict[str, Any]]) -> None:
-    """Count the steps that were done before this run and aren't in what it began with."""
+    """Count the steps that were done before this run and aren't in what it began with.
+
+    One is lost if all ranks had finished it.  A loop that calls c.step() itself may be ended just before it does.
+    """
     begun = [line["step"] for line in _of(told, run, "start")]
     for interruption in found.interruptions:
         if begun and interruption.run == run - 1:
-            done = max((line["step"] for line in _of(told, run - 1, "step")), default=0)
-            interruption.redone = max(0, done - begun[0])
+            done = dict.fromkeys(range(interruption.ranks), 0)
+            for line in _of(told, run - 1, "step"):
+                done[line["rank"]] = line["step"]
+            interruption.redone = max(0, max(done.values()) - begun[0])
             if interruption.can_be_heard:
-                about = f"{found.chain.strikes[run - 1]}: {done} done, {begun[0]} saved"
-                found.note("lost_steps", interruption.redone, f"run {run - 1}, {about}")
+                about = f"run {run - 1}, {found.chain.strikes[run - 1]}: {done} done, {begun[0]} saved"
+                found.note("lost_steps", max(0, min(done.values()) - begun[0]), about)
 
 
 def _judge_end(found: Played, told: list[dict[str, Any]], reference: dict[int, dict[str, Any]] | None) -> None:
