@@ -34,6 +34,7 @@ from typing import Any
 
 from driver import (
     Claim,
+    Verdict,
     add_common,
     at_least,
     at_most,
@@ -50,7 +51,7 @@ from interrupted_trainings import EPOCHS, EVERY_STEPS, LENGTH, TRAININGS
 AS_MANY, FEWER, MORE = "as many", "fewer", "more"
 OURS = "mpiter"
 COUNTED = (2, 3)  # numbers of ranks
-LIMIT_S = 60.0  # of a run
+LIMIT_S = 120.0  # of a run
 ENOUGH = 500  # interruptions to conclude from
 MOST_REDONE = 2 * EVERY_STEPS  # a save may have been under way when the next one was due
 _KINDLY = (0, 1, 130, 143, -15)  # exit codes of ranks that may have been out of the block when SIGTERM came
@@ -438,7 +439,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--lanes", type=int, default=2, help="trainings at once")
     parser.add_argument("--seed", type=int, default=1, help="of what is dealt out")
     parser.add_argument("--trainings", type=int, help="of each row, the first ones (default: all)")
-    parser.add_argument("--under-torchrun", type=int, default=20, help="further interruptions, under torch's launcher")
+    parser.add_argument("--under-torchrun", type=int, default=10, help="further interruptions, under torch's launcher")
     add_common(parser)
     asked = parser.parse_args()
     refuse_to_overwrite(parser, asked)
@@ -453,7 +454,7 @@ def chains_asked(row: str, asked: argparse.Namespace, draw: random.Random) -> li
         draw.shuffle(found)
         return found[: asked.trainings]
     same = chains_of(row, [(2,) * 5, (3,) * 5], asked.rounds, draw)
-    between = chains_of(row, [(3, 2, 3, 2, 3), (2, 3, 2, 3, 2)], max(1, asked.rounds - 1), draw)
+    between = chains_of(row, [(3, 2, 3, 2, 3), (2, 3, 2, 3, 2)], max(1, asked.rounds // 2), draw)
     beyond = chains_of(row, [(1, 2, 1, 2, 1), (4, 3, 4, 3, 4)], max(1, asked.rounds // 4), draw)
     found = [*with_options(same), *with_options(between), *with_options(beyond)]
     draw.shuffle(found)
@@ -485,28 +486,26 @@ def versions_here() -> dict[str, str]:
 
 def main() -> int:
     asked, began, load = parse(), time.time(), os.getloadavg()
-    rows: dict[str, dict[str, Any]] = {}
     here = versions_here()
+    settings = {"epochs": EPOCHS, "samples": LENGTH, "every_steps": EVERY_STEPS}
+    settings |= {name: value for name, value in vars(asked).items() if name not in ("out", "force")}
+    rows: dict[str, dict[str, Any]] = {}
+    torchs: dict[str, Any] = {}
+    judged: list[Verdict] = []
     for row in asked.rows:
         if here.get(row) == "absent":
             print(f"{row}: absent, `pip install {row}`")
             continue
-        chains = chains_asked(row, asked, random.Random(asked.seed))
-        rows[row] = summary(play_all(chains, asked.lanes))
-    torchs = {}
-    if OURS in rows and asked.under_torchrun:
-        torchs = summary(torchrun_played(asked, random.Random(asked.seed)))
-    columns = rows | ({"torchrun": torchs} if torchs else {})
-    print(*drawn(table(columns)), sep="\n")
-    claimed = list(claims(rows[OURS], torchs)) if OURS in rows else []
-    judged = [judge(claim, rows[OURS]["interruptions"], ENOUGH) for claim in claimed]
+        rows[row] = summary(play_all(chains_asked(row, asked, random.Random(asked.seed)), asked.lanes))
+        if row == OURS:
+            if asked.under_torchrun:
+                torchs = summary(torchrun_played(asked, random.Random(asked.seed)))
+            judged = [judge(claim, rows[OURS]["interruptions"], ENOUGH) for claim in claims(rows[OURS], torchs)]
+        found = {"versions": here, "settings": settings, "rows": rows, "torchrun": torchs}
+        told = heading("interruptions", began, load) | found | {"verdicts": [asdict(one) for one in judged]}
+        keep_result(asked.out, told)
+    print(*drawn(table(rows | ({"torchrun": torchs} if torchs else {}))), sep="\n")
     print("", *[verdict.line() for verdict in judged], sep="\n")
-    settings = {"epochs": EPOCHS, "samples": LENGTH, "every_steps": EVERY_STEPS}
-    settings |= {name: value for name, value in vars(asked).items() if name not in ("out", "force")}
-    found = {"versions": here, "settings": settings, "rows": rows, "torchrun": torchs}
-    keep_result(
-        asked.out, heading("interruptions", began, load) | found | {"verdicts": [asdict(one) for one in judged]}
-    )
     return int(any(verdict.failed for verdict in judged))
 
 
