@@ -45,6 +45,7 @@ class _State(Enum):
     BETWEEN = "a step has ended; whether another one has begun isn't known: after that"
     STEP = "a step of steps() isn't finished: after that"
     WAITING = "steps() waits for a batch between two steps, so that all parts can be saved: at once"
+    SAVING = "a signal has come where it is delivered at once, and what is held ready is being saved: after that"
 
 
 class Checkpoint:
@@ -498,7 +499,7 @@ class Checkpoint:
             self._saver.save(held, keeps=False)
         elif self._ranks.is_leader:
             self._saver.wait()
-        elif self._state is _State.SAFE:
+        elif self._state in (_State.SAFE, _State.SAVING):
             file.wait_for(self.path, self.finished)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
@@ -507,12 +508,22 @@ class Checkpoint:
             is_same = self._ranks.are_several and self._heard_at - before < _SAME_CTRL_C_S
             return None if is_same else self._deliver(frame)
         self._heard = number
+        # Launchers send a signal twice: the second one must not end the saving.
+        if self._state is not _State.SAVING:
+            self._react(number, frame)
+
+    def _react(self, number: int, frame: FrameType | None) -> None:
+        """Save, and deliver the signal that has come, if that can be done here; else say that it waits."""
         if self._state is _State.WAITING:
             self._state = _State.BETWEEN
             self._save_together(keeps=True)
         elif self._state is _State.SAFE:
-            self._save_held()
-            self._saver.raise_error()
+            self._state = _State.SAVING
+            try:
+                self._save_held()
+                self._saver.raise_error()
+            finally:
+                self._state = _State.SAFE
         else:
             more = "; Ctrl-C once more, and it ends at once" if number == signal.SIGINT else ""
             if self._state is _State.BETWEEN and not self.finished:

@@ -395,6 +395,27 @@ def test_nothing_works_outside_of_the_block(path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_does_not_end_the_saving_that_the_first_one_has_begun(path, monkeypatch, second):
+    """A launcher that has heard SIGTERM with its whole group passes it on, too."""
+    loader, model = mpiter.DataLoader(range(6), 2), {"sum": 0}
+    synced = os.fsync
+
+    def interrupted(descriptor):
+        monkeypatch.setattr(os, "fsync", synced)
+        signal.raise_signal(second)
+        synced(descriptor)
+
+    with pytest.raises((SystemExit, KeyboardInterrupt)), mpiter.Checkpoint(path, loader, model=model) as c:
+        for _ in c.epochs(2):
+            for x in c.steps(loader):
+                model["sum"] += int(x.sum())
+            monkeypatch.setattr(os, "fsync", interrupted)
+            signal.raise_signal(signal.SIGTERM)
+            raise AssertionError("it is held back")
+    assert mpiter.Checkpoint.read(path)["model"] == {"sum": 15}
+
+
 @pytest.fixture
 def hangs_up():
     """SIGHUP ends this process, as in a terminal: a program started by nohup ignores it."""
