@@ -257,6 +257,7 @@ class Checkpoint:
         self._is_asked = True
         if self._state is not _State.STEP and not self._moved():
             self._pause(Place.SAVE)
+            self._react_late()
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the numbers of the epochs that are left, up to ``total``; the first may have been begun before."""
@@ -326,8 +327,12 @@ class Checkpoint:
         if not self._can_stay(ended):
             return
         self._ended = ended
-        if self._pause(Place.PASS):
-            return
+        if not self._pause(Place.PASS):
+            self._hold_ready()
+        self._react_late()
+
+    def _hold_ready(self) -> None:
+        """Take a copy of all parts, and save it when a signal comes, or beside the training."""
         snapshot = self._snapshot()
         if snapshot is not None:
             copied = self._saver.copy(snapshot)
@@ -511,6 +516,11 @@ class Checkpoint:
         # Launchers send a signal twice: the second one must not end the saving.
         if self._state is not _State.SAVING:
             self._react(number, frame)
+
+    def _react_late(self) -> None:
+        """Deliver a signal that has come while a copy was made: what follows may take long."""
+        if self._heard is not None and self._state is _State.SAFE:
+            self._react(self._heard, None)
 
     def _react(self, number: int, frame: FrameType | None) -> None:
         """Save, and deliver the signal that has come, if that can be done here; else say that it waits."""
