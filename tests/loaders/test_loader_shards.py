@@ -137,7 +137,7 @@ def test_a_rest_of_an_epoch_may_be_skipped_whole(make):
 
 def test_a_rank_is_asked_for_when_an_epoch_begins(make, monkeypatch):
     place = (0, 1, "a test")
-    monkeypatch.setattr(ranks, "_found", lambda: place)
+    monkeypatch.setattr(ranks, "found", lambda: place)
     loader = make(DRAWING, 4, shuffle=True, seed=5, shard="auto", drop_last=True)
     place = (1, 2, "a test")
     assert rows(next(iter(loader))) == rows(next(iter(of_ranks(make, 2)[1])))
