@@ -253,6 +253,7 @@ class Checkpoint:
     def save(self) -> None:
         """Save after the present step; or now, if none is under way.
 
+        Within a step one of several ranks may ask for it, and it may be done after the next step; elsewhere all must.
         Before something that takes long, such as a validation within an epoch, it has signals delivered at once until
         the next step begins.
         """

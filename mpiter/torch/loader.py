@@ -147,7 +147,9 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         super().__setattr__(name, value)
 
     def __len__(self) -> int:
-        return self._length_of(self._under_way) if self._is_shared else _TorchsLoader.__len__(self)
+        # Of a whole epoch, after a resume too: Lightning takes it for the number of an epoch's last batch.
+        whole_epoch = self._rest(0) if self._is_shared else None
+        return _TorchsLoader.__len__(self) if whole_epoch is None else whole_epoch
 
     # Some subclasses put other samplers in the place of ours, so these are looked at whenever an epoch begins.
 
