@@ -50,8 +50,9 @@ from interrupted_trainings import EPOCHS, EVERY_STEPS, LENGTH, TRAININGS
 
 AS_MANY, FEWER, MORE = "as many", "fewer", "more"
 OURS = "mpiter"
-COUNTED = (2, 3)  # numbers of ranks
+COUNTED, COUNTED_OF_OTHERS = (2, 3), (1, 2)  # numbers of ranks
 LIMIT_S = 120.0  # of a run
+MOST_WORDS = 20  # trainings of which it is told what was wrong
 ENOUGH = 500  # interruptions to conclude from
 MOST_REDONE = 2 * EVERY_STEPS  # a save may have been under way when the next one was due
 _KINDLY = (0, 1, 130, 143, -15)  # exit codes of ranks that may have been out of the block when SIGTERM came
@@ -105,8 +106,9 @@ def chains_of(row: str, patterns: Iterable[tuple[int, ...]], rounds: int, draw: 
             if not left[key]:
                 left[key] = [(signal, place) for _ in range(rounds) for signal in SIGNALS for place in PLACES]
                 draw.shuffle(left[key])
+    counted = COUNTED if row == OURS else COUNTED_OF_OTHERS
     for sizes in patterns:
-        while any(_fitting(left[key], epoch) for epoch, key in enumerate(_keys(sizes)) if key[0] in COUNTED):
+        while any(_fitting(left[key], epoch) for epoch, key in enumerate(_keys(sizes)) if key[0] in counted):
             strikes = []
             for epoch, key in enumerate(_keys(sizes)):
                 signal, place = _dealt(left[key], epoch, draw)
@@ -390,8 +392,13 @@ def summary(all_played: list[Played], sizes: tuple[int, ...] = (1, 2, 3, 4)) -> 
         "problems": dict(problems),
         "redone": {s: {"most": max(n), "mean": sum(n) / len(n)} for s, n in redone.items()},
         "matrix": told,
-        "words": [{"chain": asdict(one.chain), "words": one.words} for one in all_played if one.problems][:20],
+        "words": [first_words(one) for one in all_played if one.problems][:MOST_WORDS],
     }
+
+
+def first_words(one: Played) -> dict[str, Any]:
+    """Return what was wrong with a training, without the tracebacks, which name this machine's folders."""
+    return {"chain": asdict(one.chain), "words": [words.partition("\n")[0][:200] for words in one.words]}
 
 
 def empty_cells(found: dict[str, Any]) -> int:
