@@ -45,7 +45,7 @@ WITH_TORCH = (TORCH, "torchvision==0.28.0", JAX, "ray==2.60.0", *MPI)
 CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of CUDA
     *(TORCH, "torchdata==0.11.0", "lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0", "datasets==5.2.0"),
     *("scikit-learn==1.9.1", "torch_geometric==2.8.1", "albumentations==2.0.8"),
-    *(JAX, "flax==0.12.8", "optax==0.2.8", "polars==2.1.0", "zarr==3.1.6"),
+    *(JAX, "flax==0.12.8", "optax==0.2.8", "orbax-checkpoint==0.12.8", "polars==2.1.0", "zarr==3.1.6"),
 )
 EXTRAS = "test,chainer,images,bench,lint,docs,package"  # of the first environment, at once
 QUICK = "not slow"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +18,7 @@ from datasets import Random, Squares
 
 import mpiter
 from mpiter.testing import check_dataset, check_resume
+from mpiter.testing.interrupting import Interruption, Place, Run, Spot, places, run
 
 LOADERS: dict[str, Callable[[], Any]] = {
     "batches without workers": lambda: mpiter.batches(Random(10), 3, n_processes=0, seed=1),
@@ -158,3 +163,269 @@ def test_batches_that_do_not_come_are_told() -> None:
 
     with pytest.raises(AssertionError, match="resumed after batch 0, 3 of 3 batches did not come"):
         check_resume(Forgetful)
+
+
+# -- trainings -------------------------------------------------------------------------------------------------------
+
+
+class Trainer:
+    """A training whose mistakes are the methods that a subclass has in place of these."""
+
+    def __init__(self) -> None:
+        self.model: dict[str, Any] = {"weight": np.zeros(2), "losses": []}
+        self.momentum = {"velocity": np.zeros(2)}
+        self.mean = {"loss": 0.0}
+
+    def __call__(self, path: Path, workers: int) -> Any:
+        type(self).__init__(self)
+        self.loader = mpiter.DataLoader(self.dataset(), 2, shuffle=True, num_workers=workers)
+        with self.loader, mpiter.Checkpoint(path, self.loader, **self.parts()) as c:
+            self.loop(c)
+        return self.model, self.mean
+
+    def dataset(self) -> Any:
+        return Random(6)
+
+    def parts(self) -> dict[str, Any]:
+        return {"model": self.model, "momentum": self.momentum, "mean": self.mean}
+
+    def loop(self, c: mpiter.Checkpoint) -> None:
+        for _ in c.epochs(2):
+            for x in c.steps(self.loader):
+                self.learn(x)
+            self.validate()
+
+    def learn(self, x: Any) -> None:
+        noise = np.random.random(2)
+        self.momentum["velocity"] = 0.5 * self.momentum["velocity"] + noise + np.ravel(x)[:2]
+        self.model["weight"] -= 0.1 * self.momentum["velocity"]
+        self.model["losses"].append(float(self.model["weight"].sum()))
+
+    def validate(self) -> None:
+        self.mean["loss"] = 0.9 * self.mean["loss"] + 0.1 * self.model["losses"][-1]
+
+
+class ForgetsMomentum(Trainer):
+    def parts(self) -> dict[str, Any]:
+        return {"model": self.model, "mean": self.mean}
+
+
+class ForgetsMean(Trainer):
+    def parts(self) -> dict[str, Any]:
+        return {"model": self.model, "momentum": self.momentum}
+
+
+class CountsByRange(Trainer):
+    def loop(self, c: mpiter.Checkpoint) -> None:
+        for _ in range(2):
+            for x in c.steps(self.loader):
+                self.learn(x)
+            self.validate()
+
+
+class HasPlainLoop(Trainer):
+    def loop(self, c: mpiter.Checkpoint) -> None:
+        for _ in c.epochs(2):
+            for x in self.loader:
+                self.learn(x)
+
+
+class DrawsItself(Trainer):
+    def dataset(self) -> Any:
+        return Own()
+
+
+class ValidatesWithEffects(Trainer):
+    """Halves the rate of learning after each epoch; the rate is no part."""
+
+    rate = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate = 1.0
+
+    def learn(self, x: Any) -> None:
+        self.model["weight"] += self.rate
+        super().learn(x)
+
+    def validate(self) -> None:
+        self.rate *= 0.5
+
+
+class Swallows(Trainer):
+    """Takes an interrupt for the end of the training."""
+
+    def loop(self, c: mpiter.Checkpoint) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            super().loop(c)
+
+
+class DrawsBefore(Trainer):
+    """Multiplies by random numbers that are neither seeded nor a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = np.random.random(2)
+
+    def learn(self, x: Any) -> None:
+        super().learn(x)
+        self.model["weight"] *= self.projection
+
+
+class DrawsWeights(Trainer):
+    """Begins with weights that aren't seeded, but are a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model["weight"] += np.random.random(2)
+
+
+class Differs(Trainer):
+    def learn(self, x: Any) -> None:
+        super().learn(x)
+        self.model["weight"] += np.random.default_rng().random(2)
+
+
+class WritesElsewhere(Trainer):
+    def __call__(self, path: Path, workers: int) -> Any:
+        return super().__call__(path.with_name("mine.npz"), workers)
+
+
+class FailsWhenResumed(Trainer):
+    def loop(self, c: mpiter.Checkpoint) -> None:
+        assert not c.finished, "there is something"
+        super().loop(c)
+
+
+MISTAKES: dict[type[Trainer], str] = {
+    ForgetsMomentum: r"result\[0\]\['\w+'\].* in place of .*these parts: 0, model, mean\)",
+    ForgetsMean: r"result\[1\]\['loss'\] is \S+ in place of .*these parts: 0, model, momentum\)",
+    CountsByRange: r"ends after \d+ steps in place of 6: loop by  for epoch in c\.epochs\(n\),  not by range",
+    HasPlainLoop: r"no step of the training was finished: .*for x in c\.steps\(loader\)",
+    DrawsItself: r"ends with another result: .*a generator of your own must be a part",
+    ValidatesWithEffects: r"ends with another result: .*All that changes while training",
+    Swallows: r"Ctrl-C at test_testing\.py, line \d+.* was caught within the training",
+    DrawsBefore: r"ends with another result: .*seed what is drawn before the block",
+    Differs: r"two trainings that weren't interrupted .* end with different results: result\[0\]\['weight'\]",
+    WritesElsewhere: r"the training has written no checkpoint: it must pass the path",
+    FailsWhenResumed: r"resumed with workers=0, the training fails: AssertionError: there is something",
+}
+
+
+def test_a_training_is_the_same_wherever_it_is_interrupted() -> None:
+    assert check_resume(Trainer(), interruptions=12, workers=(0, 1)) == 12
+    assert check_resume(DrawsWeights(), interruptions=6, workers=(0,)) == 6
+
+
+@pytest.mark.filterwarnings("ignore:(?s).*c.(steps|epochs)")  # those that a Checkpoint gives too
+@pytest.mark.parametrize(("trainer", "says"), MISTAKES.items())
+def test_a_mistake_in_a_training_is_found_and_named(trainer: type[Trainer], says: str) -> None:
+    with pytest.raises(AssertionError, match=says):
+        check_resume(trainer(), workers=(0,))
+
+
+def test_places_are_spread_over_all_steps_and_lines_and_over_what_next_does() -> None:
+    seen = Counter[Spot]()
+    for step in range(7):
+        seen.update({Spot(step, __file__, line): 2 for line in range(9)})
+        seen.update({Spot(step, mpiter.__file__, line): 1 for line in range(30)})
+    chosen = places(seen, 40)
+    assert len({*chosen}) == len(chosen) == 40
+    assert {place.spot.step for place in chosen} == {*range(7)}
+    assert {place.spot.line for place in chosen if place.spot.file == __file__} == {*range(9)}
+    assert 7 <= sum(place.spot.file == mpiter.__file__ for place in chosen) <= 13
+    assert {place.before for place in chosen} == {0, 1}
+    assert len(places(Counter({Spot(step, __file__, 1): 1 for step in range(5)}), 100)) == 5
+
+
+def test_a_place_that_a_run_does_not_come_to_is_made_up_for_a_step_later(tmp_path: Path) -> None:
+    place = Place(Spot(2, __file__, 0), 0)
+    trainer = Trainer()
+    report = run(trainer, Run(tmp_path / "run.npz", 0, 0, 0, 1), Interruption(signal.SIGTERM, place), lambda: None)
+    assert not report.has_returned
+    assert report.came.startswith("at test_testing.py, line ")
+    assert len(trainer.model["losses"]) == 3
+
+
+def test_a_training_is_interrupted_in_each_way_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    ends = list[str]()
+
+    class Notes(Trainer):
+        def __call__(self, path: Path, workers: int) -> Any:
+            try:
+                return super().__call__(path, workers)
+            except BaseException as error:
+                ends.append(type(error).__name__)
+                raise
+
+    assert check_resume(Notes(), interruptions=6, workers=(0,)) == 6
+    assert {*ends} == {"SystemExit", "KeyboardInterrupt", "Killed"}
+    assert capfd.readouterr().err == ""
+
+
+def test_tracer_handlers_and_generators_are_as_they_were_before() -> None:
+    def tracer(frame: Any, event: str, argument: Any) -> None:
+        pass
+
+    np.random.seed(3)
+    following = np.random.random()
+    np.random.seed(3)
+    handlers = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        check_resume(Trainer(), interruptions=3, workers=(0,))
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
+    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == handlers
+    assert np.random.random() == following
+
+
+def test_a_ctrl_c_of_the_users_own_ends_the_check() -> None:
+    class Waits(Trainer):
+        def validate(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        check_resume(Waits())
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_error_of_the_training_itself_is_raised_as_it_is() -> None:
+    def train(path: Path, workers: int) -> None:
+        raise ZeroDivisionError("of mine")
+
+    with pytest.raises(ZeroDivisionError, match="of mine"):
+        check_resume(train)
+
+
+@pytest.mark.parametrize("options", [{"interruptions": 0}, {"workers": ()}, {"ranks": (0,)}, {"workers": (-1,)}])
+def test_wrong_options_of_a_check_are_named(options: dict[str, Any]) -> None:
+    with pytest.raises(mpiter.OptionError, match=next(iter(options))):
+        check_resume(Trainer(), **options)
+    with pytest.raises(mpiter.OptionError, match=r"train\(path, workers\); this one has \(path\)"):
+        check_resume(lambda path: None)  # type: ignore[call-overload]
+
+
+def train_in_ranks(path: Path, workers: int) -> Any:
+    """A training whose ranks add up what they draw."""
+    import torch
+
+    total = {"sum": torch.zeros(1, dtype=torch.float64)}
+    loader = mpiter.DataLoader(range(12), 2, shuffle=True, shard="auto", num_workers=workers)
+    with loader, mpiter.Checkpoint(path, loader, total=total) as c:
+        for _ in c.epochs(2):
+            for x in c.steps(loader):
+                part = torch.tensor([x.sum() * np.random.random()])
+                torch.distributed.all_reduce(part)
+                total["sum"] += part
+    return total
+
+
+@pytest.mark.torch
+@pytest.mark.xdist_group("ranks")
+def test_a_training_in_ranks_is_the_same_wherever_one_of_them_is_interrupted() -> None:
+    pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    assert check_resume(train_in_ranks, interruptions=3, workers=(0,), ranks=(2, 3)) == 3

@@ -46,6 +46,7 @@ class _State(Enum):
     BETWEEN = "a step has ended; whether another one has begun isn't known: after that"
     STEP = "a step of steps() isn't finished: after that"
     WAITING = "steps() waits for a batch between two steps, so that all parts can be saved: at once"
+    SAVING = "a signal has come where it is delivered at once, and what is held ready is being saved: after that"
 
 
 class Checkpoint:
@@ -252,6 +253,7 @@ class Checkpoint:
     def save(self) -> None:
         """Save after the present step; or now, if none is under way.
 
+        Within a step one of several ranks may ask for it, and it may be done after the next step; elsewhere all must.
         Before something that takes long, such as a validation within an epoch, it has signals delivered at once until
         the next step begins.
         """
@@ -259,6 +261,7 @@ class Checkpoint:
         self._is_asked = True
         if self._state is not _State.STEP and not self._moved():
             self._pause(Place.SAVE)
+            self._react_late()
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the numbers of the epochs that are left, up to ``total``; the first may have been begun before."""
@@ -331,8 +334,12 @@ class Checkpoint:
         if not self._can_stay(ended):
             return
         self._ended = ended
-        if self._pause(Place.PASS):
-            return
+        if not self._pause(Place.PASS):
+            self._hold_ready()
+        self._react_late()
+
+    def _hold_ready(self) -> None:
+        """Take a copy of all parts, and save it when a signal comes, or beside the training."""
         snapshot = self._snapshot()
         if snapshot is not None:
             copied = self._saver.copy(snapshot)
@@ -445,7 +452,7 @@ class Checkpoint:
             self._saver.save(held, keeps=False)
         elif self._ranks.is_leader:
             self._saver.wait()
-        elif self._state is _State.SAFE:
+        elif self._state in (_State.SAFE, _State.SAVING):
             file.wait_for(self.path, self.finished)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
@@ -454,12 +461,27 @@ class Checkpoint:
             is_same = self._ranks.are_several and self._heard_at - before < _SAME_CTRL_C_S
             return None if is_same else self._deliver(frame)
         self._heard = number
+        # Launchers send a signal twice: the second one must not end the saving.
+        if self._state is not _State.SAVING:
+            self._react(number, frame)
+
+    def _react_late(self) -> None:
+        """Deliver a signal that has come while a copy was made: what follows may take long."""
+        if self._heard is not None and self._state is _State.SAFE:
+            self._react(self._heard, None)
+
+    def _react(self, number: int, frame: FrameType | None) -> None:
+        """Save, and deliver the signal that has come, if that can be done here; else say that it waits."""
         if self._state is _State.WAITING:
             self._state = _State.BETWEEN
             self._save_together(keeps=True)
         elif self._state is _State.SAFE:
-            self._save_held()
-            self._saver.raise_error()
+            self._state = _State.SAVING
+            try:
+                self._save_held()
+                self._saver.raise_error()
+            finally:
+                self._state = _State.SAFE
         else:
             more = "; Ctrl-C once more, and it ends at once" if number == signal.SIGINT else ""
             if self._state is _State.BETWEEN and not self.finished:
@@ -566,8 +588,24 @@ def _leave_out_our_frames(error: BaseException) -> None:
     error.__traceback__ = shorter
 
 
+_is_silent = False
+
+
+@contextlib.contextmanager
+def in_silence() -> Iterator[None]:
+    """Have no checkpoint of this process say what it does."""
+    global _is_silent
+    before, _is_silent = _is_silent, True
+    try:
+        yield
+    finally:
+        _is_silent = before
+
+
 def _say(text: str) -> None:
     """Write to standard error; not by print(), which a signal handler mustn't call in the midst of another print()."""
+    if _is_silent:
+        return
     with contextlib.suppress(OSError):
         os.write(2, f"mpiter: {text}\n".encode())
 

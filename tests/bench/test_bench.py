@@ -28,7 +28,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 EXPERIMENTS = list(runpy.run_path(str(BENCH / "__main__.py"))["found"]())
 RUN = [name for name in EXPERIMENTS if name != "guard"]  # which tests/__main__.py runs as a whole
 # What an experiment can't do without, and what has it.
-NEEDS = {"cluster": "ray", "dataloader": "torch", "saving": "torch", "agreeing": "torch"}
+NEEDS = dict.fromkeys(("agreeing", "dataloader", "interruptions", "saving"), "torch") | {"cluster": "ray"}
 
 
 @pytest.mark.timeout(300)

@@ -418,6 +418,67 @@ def test_nothing_works_outside_of_the_block(path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_does_not_end_the_saving_that_the_first_one_has_begun(path, monkeypatch, second):
+    """A launcher that has heard SIGTERM with its whole group passes it on, too."""
+    loader, model = mpiter.DataLoader(range(6), 2), {"sum": 0}
+    synced = os.fsync
+
+    def interrupted(descriptor):
+        monkeypatch.setattr(os, "fsync", synced)
+        signal.raise_signal(second)
+        synced(descriptor)
+
+    with pytest.raises((SystemExit, KeyboardInterrupt)), mpiter.Checkpoint(path, loader, model=model) as c:
+        for _ in c.epochs(2):
+            for x in c.steps(loader):
+                model["sum"] += int(x.sum())
+            monkeypatch.setattr(os, "fsync", interrupted)
+            signal.raise_signal(signal.SIGTERM)
+            raise AssertionError("it is held back")
+    assert mpiter.Checkpoint.read(path)["model"] == {"sum": 15}
+
+
+class Interrupting(dict):
+    """A part whose state is taken as a signal comes, once it is armed."""
+
+    is_armed = False
+
+    def state_dict(self):
+        if self.is_armed:
+            self.is_armed = False
+            signal.raise_signal(signal.SIGINT)
+        return dict(self)
+
+    def load_state_dict(self, state):
+        self.update(state)
+
+
+def test_a_signal_that_comes_while_an_epochs_end_is_copied_does_not_wait_for_what_follows(path):
+    loader, model, followed = mpiter.DataLoader(range(6), 2), Interrupting(sum=0), []
+    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, loader, model=model) as c:
+        for _ in c.epochs(2):
+            for x in c.steps(loader):
+                model["sum"] += int(x.sum())
+                model.is_armed = loader.is_new_epoch
+            followed.append(c.finished)
+    assert not followed
+    assert mpiter.Checkpoint.read(path)["model"] == {"sum": 15}
+
+
+def test_a_signal_that_comes_while_save_makes_its_copy_does_not_wait_for_the_next_step(path):
+    loader, model, followed = mpiter.DataLoader(range(6), 2), Interrupting(sum=0), []
+    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, loader, model=model) as c:
+        for x in loader:
+            model["sum"] += int(x.sum())
+            c.step()
+            model.is_armed = True
+            c.save()
+            followed.append(c.finished)
+    assert not followed
+    assert mpiter.Checkpoint.read(path)["model"] == {"sum": 1}
+
+
 @pytest.fixture
 def hangs_up():
     """SIGHUP ends this process, as in a terminal: a program started by nohup ignores it."""

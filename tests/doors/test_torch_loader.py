@@ -307,6 +307,17 @@ def test_the_rows_of_columns_are_samples_which_torch_collates(
         ]
 
 
+@pytest.mark.parametrize("options", [{}, {"seed": 0, "shard": (1, 2)}])
+def test_the_length_is_that_of_a_whole_epoch_after_a_resume_too(options):
+    loader = Ours(range(40), 2, shuffle=True, **options)
+    length = len(loader)
+    epoch = iter(loader)
+    next(epoch), next(epoch)
+    again = Ours(range(40), 2, shuffle=True, **options)
+    again.load_state_dict(loader.state_dict())
+    assert (len(again), len(iter(again)), len(again)) == (length, length - 2, length)
+
+
 def test_a_dict_that_a_sampler_has_keys_for_is_samples() -> None:
     given = {"a": 1, "b": 2, "c": 3}
     keys = ["c", "a"]

@@ -1,11 +1,16 @@
-"""Every Python block of the README and of docs/ runs, in the order of the page; messages are quoted as they are."""
+"""Every Python block of the README and of docs/ runs, in the order of the page; messages are quoted as they are.
+
+A block that begins with the command by which it is started is a program of its own, of several ranks.
+"""
 
 from __future__ import annotations
 
 import ast
 import builtins
+import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -14,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import launched
 import numpy as np
 import pytest
 
@@ -31,12 +37,20 @@ TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
 EXCERPTS = ROOT / "docs" / "clients.md"  # of programs that test_clients.py runs
 RUN = [page for page in PAGES if page != EXCERPTS and page.name not in ("README.md", "tutorial.md")]  # test_tutorial.py
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_LAUNCHED = "# torchrun "
+_ENDS_RANK_1 = """
+import os, signal
+if os.environ["RANK"] == "1":
+    steps = iter(range(100))
+    optimizer.register_step_pre_hook(lambda *_: next(steps) == 15 and signal.raise_signal(signal.SIGTERM))
+"""
 
 
 def _scripts() -> Iterator[Any]:
-    """The blocks of each page, joined."""
+    """The blocks of each page, joined, but for programs of several ranks."""
     for page in RUN:
-        if text := "\n".join(_BLOCK.findall(page.read_text())):
+        blocks = [block for block in _BLOCK.findall(page.read_text()) if not block.startswith(_LAUNCHED)]
+        if text := "\n".join(blocks):
             yield pytest.param(text, id=page.name, marks=pytest.mark.torch if "import torch\n" in text else [])
 
 
@@ -55,11 +69,46 @@ def test_the_examples_of_a_page_run_as_one_script(text: str, tmp_path: Path) -> 
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def _programs_of_ranks() -> Iterator[Any]:
+    for page in PAGES:
+        for block in _BLOCK.findall(page.read_text()):
+            if block.startswith(_LAUNCHED):
+                before = page.read_text().partition(block)[0]
+                heading = re.findall(r"^#+ (.*)$", before, re.MULTILINE)[-1]
+                yield pytest.param(block, id=heading, marks=launched.with_torch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", list(_programs_of_ranks()))
+def test_a_program_of_ranks_ends_alike_whether_a_signal_to_one_of_them_came_in_between(
+    text: str, tmp_path: Path
+) -> None:
+    first, _ = text.split("\n", 1)
+    *by, name = shlex.split(first.removeprefix("# "))
+    assert name == "train.py"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    interrupted = re.sub(r"^optimizer = .*\n", lambda line: line[0] + _ENDS_RANK_1, text, flags=re.MULTILINE)
+    assert interrupted != text
+
+    def ran(folder: str, text: str) -> tuple[int, str, str]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        return launched.launch(tmp_path / folder, by, text, PATH=path)
+
+    code, wanted, _ = ran("whole", text)
+    assert (code, wanted == "") == (0, False)
+    code, out, err = ran("interrupted", interrupted)
+    assert code != 0
+    assert "SIGTERM" in err
+    assert wanted.splitlines()[-1] not in out
+    code, out, err = ran("interrupted", text)
+    assert (code, out.splitlines()[-1:]) == (0, wanted.splitlines()[-1:]), err
+
+
 def test_the_examples_of_clients_stand_in_programs_that_run() -> None:
     programs = [path.read_text() for path in (ROOT / "tests" / "programs" / "clients").glob("*.py")]
     blocks = _BLOCK.findall(EXCERPTS.read_text())
     assert blocks
-    forms = {block: [textwrap.indent(block, depth * " ") for depth in (0, 4, 8)] for block in blocks}
+    forms = {block: [textwrap.indent(block, depth * " ") for depth in (0, 4, 8, 12)] for block in blocks}
     assert [block for block in blocks if not any(form in text for form in forms[block] for text in programs)] == []
 
 

@@ -1,6 +1,6 @@
 """Lightning in two processes: it makes the loader anew with a DistributedSampler, and one state is for both.
 
-With ``shard="auto"`` the loader shares out by itself, and Lightning is told to add no sampler.
+With ``shard="auto"`` the loader shares out by itself, and Lightning is told to add no sampler; it resumes likewise.
 """
 
 import lightning
@@ -66,7 +66,11 @@ if __name__ == "__main__":
     assert (seen, weights) == trained(torch.utils.data.DataLoader)
     assert trained(DataLoader, resume="checkpoints/step=8.ckpt") == (seen[8:], weights)  # in the second epoch
 
-    for each in (seen, trained(DataLoader, seed=0, shard="auto")[0]):
+    shared = {"seed": 0, "shard": "auto"}
+    seen_so, weights = trained(DataLoader, folder="shared", **shared)
+    assert trained(DataLoader, resume="shared/step=8.ckpt", **shared) == (seen_so[8:], weights)
+
+    for each in (seen, seen_so):
         everything = [None, None]
         torch.distributed.all_gather_object(everything, [index for batch in each[: STEPS // 2] for index in batch])
         assert sorted(everything[0] + everything[1]) == list(range(LENGTH))

@@ -1,0 +1,75 @@
+"""Compares samples, batches, or results of a training, to the last bit of arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from typing import Any
+
+import numpy as np
+
+from ..samples import tensors
+
+_SHOWN = 60  # characters of a value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return True if two values are equal, to the last bit of their arrays."""
+    return difference(one, other, "") is None
+
+
+def difference(one: Any, other: Any, name: str) -> str | None:
+    """Return in words where the value ``name`` first differs from another, if so."""
+    # A Batch equals its copy, which is a plain list.
+    are_lists = isinstance(one, list) and isinstance(other, list)
+    if type(one) is not type(other) and not are_lists:
+        return _told(name, one, other)
+    mine, theirs = _parts(one), _parts(other)
+    if mine is None or theirs is None:
+        return None if _are_equal(one, other) else _told(name, one, other)
+    for key in mine:
+        if key in theirs and (
+            found := difference(mine[key], theirs[key], f"{name}[{key!r:.{_SHOWN}}]")
+        ):
+            return found
+    if len(mine) != len(theirs):
+        return f"{name} has {len(mine)} parts in place of {len(theirs)}"
+    return None if mine.keys() == theirs.keys() else _told(name, one, other)
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """Return what a value consists of; None if it is to be compared as a whole."""
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    if isinstance(value, dict):
+        return value
+    if hasattr(type(value), "__dataclass_fields__"):
+        return {name: getattr(value, name, None) for name in value.__dataclass_fields__}
+    if callable(getattr(type(value), "state_dict", None)):
+        return {"state_dict()": value.state_dict()}
+    return None
+
+
+def _told(name: str, one: Any, other: Any) -> str:
+    mine, theirs = (" ".join(repr(value).split()) for value in (one, other))
+    return f"{name} is {mine:.{_SHOWN}} in place of {theirs:.{_SHOWN}}"
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if hasattr(one, "requires_grad"):
+        one, other = (tensor.detach().to_dense() for tensor in (one, other))
+    if (mine := tensors.as_bytes(one)) is not None and (
+        theirs := tensors.as_bytes(other)
+    ) is not None:
+        return mine[1:] == theirs[1:] and mine[0].tobytes() == theirs[0].tobytes()
+    if isinstance(one, np.ndarray):
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            return False
+        if type(one) in (np.ndarray, np.memmap) and not one.dtype.hasobject:
+            return bool(one.tobytes() == other.tobytes())
+    with contextlib.suppress(Exception):  # some kinds can't be compared…
+        if np.all(one == other):
+            return True
+    with contextlib.suppress(Exception):  # …others not be pickled
+        return pickle.dumps(one) == pickle.dumps(other)
+    return False
