@@ -1,8 +1,10 @@
-"""How worker processes are started: without the caller's script, undisturbed by Ctrl-C, by a fork server of our own.
+"""How worker processes are started: without the caller's script, undisturbed by Ctrl-C,
+by a fork server of our own.
 
-Changes to multiprocessing take effect in the thread that starts workers only, while it does.  Guarantees that a fork of
-the consumer process doesn't end our workers or wait for them, and that a killed program leaves no socket of the fork
-server in the file system.
+Changes to multiprocessing take effect in the thread that starts workers only, while it
+does.  Guarantees that a fork of the consumer process doesn't end our workers or wait
+for them, and that a killed program leaves no socket of the fork server in the file
+system.
 """
 
 from __future__ import annotations
@@ -26,10 +28,13 @@ from ..datasets.variables import is_installed
 from ..worker import preloaded as preloading
 from ..worker.home import TO_THE_LAUNCHER
 
-_DYING_S = 1.0  # how long a dying fork server is waited for
-_FOR_IMPORTS_S = 60.0  # how long the server may import what datasets need; workers may take as long
+# How long a dying fork server is waited for.
+_DYING_S = 1.0
+# How long the server may import what datasets need; workers may take as long.
+_FOR_IMPORTS_S = 60.0
 _starting = threading.RLock()
-ours: weakref.WeakSet[Any] = weakref.WeakSet()  # worker processes that this process has started
+# Worker processes that this process has started.
+ours: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 _Base: Any = mp_forkserver.ForkServer  # whose attributes aren't public
@@ -38,15 +43,21 @@ _Base: Any = mp_forkserver.ForkServer  # whose attributes aren't public
 class _ForkServer(_Base):  # type: ignore[misc]
     """A fork server for our workers only, which imports what they need.
 
-    Its socket is unlinked as soon as it listens, if possible, and reached through a descriptor: no name stays behind.
+    Its socket is unlinked as soon as it listens, if possible, and reached through a
+    descriptor: no name stays behind.
     """
 
     _forkserver_address: Any
     _forkserver_alive_fd: Any
-    _door: int | None = None  # a descriptor on the socket's place in the file system
+    # A descriptor on the socket's place in the file system.
+    _door: int | None = None
 
-    def __init__(self, modules: frozenset[str] = frozenset(), others: tuple[str, ...] = ()) -> None:
-        """Make a server that will also import ``modules``, which datasets need, and ``others``, unless they fail."""
+    def __init__(
+        self, modules: frozenset[str] = frozenset(), others: tuple[str, ...] = ()
+    ) -> None:
+        """Make a server that will also import ``modules``, which datasets need, and
+        ``others``, unless they fail.
+        """
         super().__init__()
         self._others = others
         self.workers: weakref.WeakSet[Any] = weakref.WeakSet()  # that it has started
@@ -57,32 +68,48 @@ class _ForkServer(_Base):  # type: ignore[misc]
     def _take(self, modules: frozenset[str]) -> None:
         self.modules = modules
         self._has_started_one = not modules
-        chosen = cast(Any, mp_forkserver)._forkserver._preload_modules  # by the user; __main__ unless he has chosen
-        others = (*preloaded, *self._others, *(name for name in _USEFUL.split() if name in sys.modules), *chosen)
-        self.packages = {name.partition(".")[0] for name in others}  # that are there for all workers anyway
+        # By the user; __main__ unless he has chosen.
+        chosen = cast(Any, mp_forkserver)._forkserver._preload_modules
+        others = (
+            *preloaded,
+            *self._others,
+            *(name for name in _USEFUL.split() if name in sys.modules),
+            *chosen,
+        )
+        # That are there for all workers anyway.
+        self.packages = {name.partition(".")[0] for name in others}
         needed = "multiprocessing.popen_forkserver", "mpiter.worker.worker"
         in_order = [name for name in list(sys.modules) if name in modules]
-        self._preload_modules = _Preload([*needed, *(name for name in others if name != "__main__")], in_order)
+        self._preload_modules = _Preload(
+            [*needed, *(name for name in others if name != "__main__")], in_order
+        )
 
     def ensure_running(self) -> None:
-        start_tracker()  # first, because starting it unblocks interrupts
-        if self.is_running():  # making a folder each time would take as long as a fork
+        # First, because starting it unblocks interrupts.
+        start_tracker()
+        # Making a folder each time would take as long as a fork.
+        if self.is_running():
             return
         if self._forkserver_pid is not None and self.modules:
-            # It has died, perhaps because a module can't be imported once for all workers.
+            # It has died, perhaps because a module can't be imported once for all
+            # workers.
             _refused.update(self.modules)
             self._take(frozenset())
         self._began_in, self._read = _surroundings(), _own_files()
         config: dict[str, Any] = mp_process.current_process()._config  # type: ignore[attr-defined]
-        before, folder = config.get("tempdir"), _new_folder()
+        before = config.get("tempdir")
+        folder = _new_folder()
         where = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         through = f"/proc/self/fd/{where}"
         # A socket's address has about a hundred bytes, and TMPDIR may have more.
         short = config["tempdir"] = through if os.path.exists(through) else folder
         try:
             super().ensure_running()
-            if self._forkserver_address.startswith(short):  # a new one has begun to listen
-                self._forkserver_address = os.path.join(folder, os.path.basename(self._forkserver_address))
+            # A new one has begun to listen.
+            if self._forkserver_address.startswith(short):
+                self._forkserver_address = os.path.join(
+                    folder, os.path.basename(self._forkserver_address)
+                )
                 self._go_unnamed()
         finally:
             config["tempdir"] = before
@@ -92,29 +119,43 @@ class _ForkServer(_Base):  # type: ignore[misc]
 
     @property
     def is_outdated(self) -> bool:
-        """True if what this server has imported for datasets might be another thing if it were imported now."""
+        """True if what this server has imported for datasets might be another thing
+        if it were imported now.
+        """
         if not self.modules:
             return False
         files = _own_files()
-        return self._began_in != _surroundings() or any(files.get(file) != when for file, when in self._read.items())
+        return self._began_in != _surroundings() or any(
+            files.get(file) != when for file, when in self._read.items()
+        )
 
     @property
     def is_ready(self) -> bool:
-        """True if this server has imported everything: it then makes a selector, to wait for requests."""
+        """True if this server has imported everything: it then makes a selector, to
+        wait for requests.
+        """
         try:
             descriptors = [*os.scandir(f"/proc/{self._forkserver_pid}/fd")]
-            return any("eventpoll" in os.readlink(descriptor.path) for descriptor in descriptors)
-        except OSError:  # it is asked, and answers once it is ready
+            return any(
+                "eventpoll" in os.readlink(descriptor.path)
+                for descriptor in descriptors
+            )
+        except OSError:
+            # It is asked, and answers once it is ready.
             return True
 
     @contextlib.contextmanager
     def in_time(self) -> Iterator[None]:
-        """Limit the time that the first worker waits while the server imports what datasets need."""
+        """Limit the time that the first worker waits while the server imports what
+        datasets need.
+        """
         if self._has_started_one:
             yield
             return
         self.ensure_running()
-        too_late = threading.Timer(_FOR_IMPORTS_S, self._give_up, [self._forkserver_pid])
+        too_late = threading.Timer(
+            _FOR_IMPORTS_S, self._give_up, [self._forkserver_pid]
+        )
         too_late.start()
         try:
             yield
@@ -127,12 +168,16 @@ class _ForkServer(_Base):  # type: ignore[misc]
             os.kill(pid, signal.SIGKILL)
 
     def has_ended(self) -> bool:
-        """End the server unless it has workers, whose exit codes it is to report; return True if it is gone."""
+        """End the server unless it has workers, whose exit codes it is to report;
+        return True if it is gone.
+        """
         if any(not process._closed for process in self.workers):
             return False
         self.part()
         try:
-            return self._forkserver_pid is None or os.waitpid(self._forkserver_pid, os.WNOHANG) != (0, 0)
+            return self._forkserver_pid is None or os.waitpid(
+                self._forkserver_pid, os.WNOHANG
+            ) != (0, 0)
         except ChildProcessError:  # its exit code was read elsewhere
             return True
 
@@ -145,24 +190,36 @@ class _ForkServer(_Base):  # type: ignore[misc]
 
     def is_running(self) -> bool:
         if self._forkserver_pid is not None:
-            with contextlib.suppress(ChildProcessError):  # its exit code was read elsewhere
-                return os.waitid(os.P_PID, self._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+            # Its exit code was read elsewhere.
+            with contextlib.suppress(ChildProcessError):
+                return (
+                    os.waitid(
+                        os.P_PID,
+                        self._forkserver_pid,
+                        os.WEXITED | os.WNOHANG | os.WNOWAIT,
+                    )
+                    is None
+                )
         return False
 
     def _go_unnamed(self) -> None:
-        door, self._door = self._door, None
+        door = self._door
+        self._door = None
         if door is not None:
             os.close(door)
         with contextlib.suppress(OSError):
             self._door = os.open(self._forkserver_address, os.O_PATH | os.O_CLOEXEC)
             through = f"/proc/self/fd/{self._door}"
-            os.lstat(through)  # where /proc is not mounted the name stays
+            # Where /proc is not mounted the name stays.
+            os.lstat(through)
             os.unlink(self._forkserver_address)
             self._forkserver_address = through
 
 
 def _new_folder() -> str:
-    """Make a folder for the server's socket: where temporary files belong, else in memory."""
+    """Make a folder for the server's socket: where temporary files belong, else in
+    memory.
+    """
     try:
         return tempfile.mkdtemp(prefix="pymp-")
     except OSError:
@@ -172,10 +229,12 @@ def _new_folder() -> str:
 
 
 class _Preload(list[str]):
-    """The list of modules that the fork server imports; ``of_datasets`` are imported last.
+    """The list of modules that the fork server imports; ``of_datasets`` are imported
+    last.
 
-    The server's command line contains the ``repr`` of this list, which here is an expression that first sets the
-    ``sys.path`` of this program: else the server might find another mpiter, or none.
+    The server's command line contains the ``repr`` of this list, which here is an
+    expression that first sets the ``sys.path`` of this program: else the server might
+    find another mpiter, or none.
     """
 
     def __init__(self, usual: list[str], of_datasets: list[str]) -> None:
@@ -184,19 +243,32 @@ class _Preload(list[str]):
 
     def __repr__(self) -> str:
         path = spawn.get_preparation_data("mpiter").get("sys_path", [])
-        forgets = f"[__import__('os').environ.pop(name, None) for name in {TO_THE_LAUNCHER}]"
+        forgets = (
+            f"[__import__('os').environ.pop(name, None) for name in {TO_THE_LAUNCHER}]"
+        )
         load = f"__import__({preloading.__name__!r}, fromlist=['load']).load"
         loads = f"{load}({list(self)!r}, {self._of_datasets!r}, {sys.argv!r})"
-        return f"__import__('sys').path.__setitem__(slice(None), {path!r}) or {forgets} and {loads}"
+        return (
+            f"__import__('sys').path.__setitem__(slice(None), {path!r}) or {forgets} "
+            f"and {loads}"
+        )
 
 
-# Modules that can be imported before a fork; if this program has one, its datasets probably use it.
-_USEFUL = "PIL.Image cv2 h5py datasets.arrow_dataset torch_geometric.data torchvision.transforms transformers.data"
-preloaded: list[str] = []  # other modules that the fork server imports when it starts, so that workers needn't
+# Modules that can be imported before a fork; if this program has one, its datasets
+# probably use it.
+_USEFUL = (
+    "PIL.Image cv2 h5py datasets.arrow_dataset torch_geometric.data "
+    "torchvision.transforms transformers.data"
+)
+# Other modules that the fork server imports when it starts, so that workers needn't.
+preloaded: list[str] = []
 _server: _ForkServer | None = None
-_coming: _ForkServer | None = None  # imports what datasets need, and takes the server's place at the next launch
-_refused: set[str] = set()  # modules that the server couldn't import for all workers, or others beside them
-_ending: list[_ForkServer] = []  # servers that end with their last worker
+# Imports what datasets need, and takes the server's place at the next launch.
+_coming: _ForkServer | None = None
+# Modules that the server couldn't import for all workers, or others beside them.
+_refused: set[str] = set()
+# Servers that end with their last worker.
+_ending: list[_ForkServer] = []
 
 
 def _our_server() -> _ForkServer:
@@ -218,7 +290,8 @@ def _own_files() -> dict[str, float]:
     """Return the files of the program's own modules, and when each was last changed."""
     found = dict[str, float]()
     for module in list(sys.modules.values()):
-        file = getattr(module, "__dict__", {}).get("__file__")  # a lazy module mustn't load itself
+        # A lazy module mustn't load itself.
+        file = getattr(module, "__dict__", {}).get("__file__")
         if isinstance(file, str) and not is_installed(file):
             with contextlib.suppress(OSError):
                 found[file] = os.stat(file).st_mtime
@@ -226,32 +299,41 @@ def _own_files() -> dict[str, float]:
 
 
 def import_once(modules: Iterable[str]) -> None:
-    """Have a fork server import ``modules`` for the workers of later launches, while those of this one are at work."""
+    """Have a fork server import ``modules`` for the workers of later launches, while
+    those of this one are at work.
+    """
     global _server, _coming
     if sys.platform != "linux":
         return
     with _starting:
-        server, coming = _our_server(), _coming
+        server = _our_server()
+        coming = _coming
         if coming is not None and not coming.is_running():
-            # It has ended itself: a fork couldn't share what one of its modules has left.
+            # It has ended itself: a fork couldn't share what one of its modules has
+            # left.
             _refused.update(coming.modules)
             _ending.append(coming)
             coming = _coming = None
-        needed = {name for name in modules if name.partition(".")[0] not in server.packages}
+        needed = {
+            name for name in modules if name.partition(".")[0] not in server.packages
+        }
         wanted = server.modules.union(needed - _refused)
         if server.is_outdated:
-            # No worker may get what it has imported: those of this launch wait for another server.
+            # No worker may get what it has imported: those of this launch wait for
+            # another server.
             _ending.append(server)
             _server = _ForkServer(wanted)
         elif wanted == server.modules:
             return
         elif coming is not None and not coming.is_ready:
-            # It isn't replaced before it has finished, even if more is wanted by now: it doesn't end while it imports,
-            # and on a busy machine such servers would pile up, each slowing the others down.
+            # It isn't replaced before it has finished, even if more is wanted by now:
+            # it doesn't end while it imports, and on a busy machine such servers would
+            # pile up, each slowing the others down.
             return
         elif coming is not None and wanted <= coming.modules and not coming.is_outdated:
             _ending.append(server)
-            _server, _coming = coming, None
+            _server = coming
+            _coming = None
         else:
             if coming is not None:
                 _ending.append(coming)
@@ -270,7 +352,8 @@ def retire(server: _ForkServer) -> None:
 
 def end_servers() -> None:
     """End the fork servers that aren't asked for workers any more and have none."""
-    # Another thread may be starting workers, and that may take long; a later call will do.
+    # Another thread may be starting workers, and that may take long; a later call will
+    # do.
     if _ending and _starting.acquire(blocking=False):
         try:
             _ending[:] = [server for server in _ending if not server.has_ended()]
@@ -279,17 +362,23 @@ def end_servers() -> None:
 
 
 class ServerDied(ConnectionError):
-    """The fork server has died twice over one worker: something kills it, or a module does that it imports."""
+    """The fork server has died twice over one worker: something kills it, or a
+    module does that it imports.
+    """
 
 
 def start_server() -> None:
-    """Start our fork server if it isn't running; it imports what workers need while the program goes on."""
+    """Start our fork server if it isn't running; it imports what workers need while
+    the program goes on.
+    """
     with _starting:
         _our_server().ensure_running()
 
 
 def server_with(*modules: str) -> _ForkServer:
-    """Return a fork server for processes that need ``modules``; it starts with the first of them."""
+    """Return a fork server for processes that need ``modules``; it starts with the
+    first of them.
+    """
     return _ForkServer(others=modules)
 
 
@@ -305,7 +394,8 @@ def start(process: Any, server: _ForkServer | None = None) -> None:
             with server.in_time() if is_servers else contextlib.nullcontext():
                 process.start()
         except (EOFError, ConnectionError):
-            end = time.monotonic() + _DYING_S  # its socket closes shortly before the process ends
+            # Its socket closes shortly before the process ends.
+            end = time.monotonic() + _DYING_S
             while server.is_running() and time.monotonic() < end:
                 time.sleep(0.001)
             try:
@@ -319,10 +409,15 @@ def start(process: Any, server: _ForkServer | None = None) -> None:
 
 @contextlib.contextmanager
 def _as_workers_start(server: _ForkServer | None) -> Iterator[None]:
-    """Have this thread start processes from ``server``, or our own fork server, and without the caller's script."""
-    here, forking, spawning = threading.get_ident(), cast(Any, mp_forkserver), cast(Any, spawn)
+    """Have this thread start processes from ``server``, or our own fork server, and
+    without the caller's script.
+    """
+    here = threading.get_ident()
+    forking = cast(Any, mp_forkserver)
+    spawning = cast(Any, spawn)
     with _starting:
-        connect, prepare = mp_forkserver.connect_to_new_process, spawn.get_preparation_data
+        connect = mp_forkserver.connect_to_new_process
+        prepare = spawn.get_preparation_data
 
         def connect_to_new_process(descriptors: Any) -> Any:
             is_ours = threading.get_ident() == here
@@ -332,21 +427,30 @@ def _as_workers_start(server: _ForkServer | None) -> Iterator[None]:
 
         def get_preparation_data(name: str) -> dict[str, Any]:
             data = prepare(name)
-            if threading.get_ident() == here:  # what the script defines is pickled by value
-                data = {key: value for key, value in data.items() if not key.startswith("init_main_from")}
+            # What the script defines is pickled by value.
+            if threading.get_ident() == here:
+                data = {
+                    key: value
+                    for key, value in data.items()
+                    if not key.startswith("init_main_from")
+                }
             return data
 
-        forking.connect_to_new_process, spawning.get_preparation_data = connect_to_new_process, get_preparation_data
+        forking.connect_to_new_process = connect_to_new_process
+        spawning.get_preparation_data = get_preparation_data
         try:
             yield
         finally:
-            forking.connect_to_new_process, spawning.get_preparation_data = connect, prepare
+            forking.connect_to_new_process = connect
+            spawning.get_preparation_data = prepare
 
 
 def keep_standard_descriptors() -> None:
-    """Open standard input, output and error on nothing where the program has closed them.
+    """Open standard input, output and error on nothing where the program has closed
+    them.
 
-    Otherwise a pipe or the memory of batches would get the number, and what is printed would be written into it.
+    Otherwise a pipe or the memory of batches would get the number, and what is printed
+    would be written into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -354,22 +458,28 @@ def keep_standard_descriptors() -> None:
 
 
 def start_tracker() -> None:
-    """Start multiprocessing's resource tracker, whose start unblocks signals, and restore the mask."""
+    """Start multiprocessing's resource tracker, whose start unblocks signals, and
+    restore the mask.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _disown() -> None:
-    """Give up the parent's workers in a forked child, whose normal exit would terminate them.
+    """Give up the parent's workers in a forked child, whose normal exit would terminate
+    them.
 
-    Also close its copies of the pipes by which workers notice the parent's end; else they would wait for the child's.
+    Also close its copies of the pipes by which workers notice the parent's end; else
+    they would wait for the child's.
     """
     global _server, _coming, _starting
-    _starting = threading.RLock()  # a thread of the parent may have held it
+    # A thread of the parent may have held it.
+    _starting = threading.RLock()
     for process in ours:
         finalizer = getattr(getattr(process, "_popen", None), "finalizer", None)
-        if finalizer is not None and finalizer.still_active():  # else the numbers may belong to other files
+        # Else the numbers may belong to other files.
+        if finalizer is not None and finalizer.still_active():
             for descriptor in finalizer._args:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
@@ -384,11 +494,14 @@ def _disown() -> None:
 
 
 def forget(processes: Iterable[Any]) -> None:
-    """Have multiprocessing neither terminate ``processes`` at the interpreter's exit nor wait for them."""
+    """Have multiprocessing neither terminate ``processes`` at the interpreter's exit
+    nor wait for them.
+    """
     for process in processes:
         getattr(mp_process, "_children", set()).discard(process)
         ours.discard(process)
-        # newer Pythons also wait for the resource tracker, which ends after the last of these processes
+        # newer Pythons also wait for the resource tracker, which ends after the last of
+        # these processes
         cast(Any, resource_tracker)._resource_tracker._pid = None
 
 
@@ -403,9 +516,11 @@ def never_interrupted() -> None:
 
 @contextlib.contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Delay Ctrl-C while workers start, since they inherit our mask and handler until they ignore it themselves.
+    """Delay Ctrl-C while workers start, since they inherit our mask and handler until
+    they ignore it themselves.
 
-    Blocking the signal isn't enough: another thread (a numerical library's, say) may receive it for the process.
+    Blocking the signal isn't enough: another thread (a numerical library's, say) may
+    receive it for the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -418,7 +533,8 @@ def interrupts_later() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what is pending comes now, to the handler above
+        # What is pending comes now, to the handler above.
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if callable(handler):
             signal.signal(signal.SIGINT, handler)
         if came:
