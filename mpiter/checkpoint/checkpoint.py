@@ -157,6 +157,7 @@ class Checkpoint:
         self._heard, self._handlers = None, {}
         self._passes = Passes(self._parts)
         self._counts_epochs, self._is_asked, self._held = False, False, None
+        self._ended = []
         self._begin()
         self._note_saved()
         self._state = _State.BETWEEN
@@ -174,7 +175,11 @@ class Checkpoint:
                 if self._state is _State.STEP:
                     self._finish()
                 self._agree(Place.EXIT)
-                self._save_together(keeps=self.finished > self._saved_step)
+                if self._ended and self._state is _State.SAFE:
+                    # What follows an epoch's last step was left: it is done again, from what that step left.
+                    self._save_held_together()
+                else:
+                    self._save_together(keeps=self.finished > self._saved_step)
                 if self._moved() and not self.finished:
                     self._passes.warn_without_steps()
             else:
@@ -438,6 +443,16 @@ class Checkpoint:
         self._ranks.check(problem)
         self._note_saved()
 
+    def _save_held_together(self) -> None:
+        """Save what is held ready, and wait until that is done in all ranks."""
+        problem: Exception | None = None
+        try:
+            self._save_held()
+            self._saver.raise_error()
+        except OSError as error:
+            problem = error
+        self._ranks.check(problem)
+
     def _save_what_can_be(self) -> None:
         """Save what is held ready when an error ends the block, which must not be hidden by another one."""
         try:
@@ -565,8 +580,9 @@ class Checkpoint:
         self.finished = states["steps"]
         self.epoch = states["epoch"]
         self._passes.first = states["passes"]
-        for name in states["ended"]:
-            loader: Any = self._parts.loaders.get(name)
+        self._ended = [name for name in states["ended"] if name in self._parts.loaders]
+        for name in self._ended:
+            loader = self._parts.loaders[name]
             if hasattr(loader, "stay_at_end"):
                 loader.stay_at_end()
         own.give_back_generators(self.finished)

@@ -304,6 +304,28 @@ def test_what_follows_an_epochs_last_step_is_done_again_from_what_that_step_left
     assert train(tmp_path / "again") == expected
 
 
+def test_what_follows_an_epochs_last_step_and_is_left_by_break_is_done_again_from_what_that_step_left(path):
+    def train(stops, epochs=3):
+        model = {"seen": [], "tails": np.zeros(1)}
+        loader = mpiter.DataLoader(range(6), 2, shuffle=True, seed=3)
+        with mpiter.Checkpoint(path, loader, model=model) as c:
+            for epoch in c.epochs(epochs):
+                for x in c.steps(loader):
+                    model["seen"].append(x.tolist())
+                model["tails"] += 1
+                if stops and epoch == 1:
+                    break
+        return model
+
+    for _ in range(2):
+        assert train(stops=True)["tails"] == 2
+        assert mpiter.Checkpoint.read(path)["model"]["tails"] == 1
+    assert train(stops=False, epochs=0)["tails"] == 1  # nothing is done, and the file stays as it is
+    model = train(stops=False)
+    assert model["tails"] == 3
+    assert len(model["seen"]) == 9
+
+
 def test_an_endless_iterators_epoch_has_what_follows_it_done_before_a_signal_comes(tmp_path):
     def train(path, until=None):
         done, endless = [], mpiter.batches(range(6), 2, n_processes=0, epochs=None, seed=1)
