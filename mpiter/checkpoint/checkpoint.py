@@ -136,6 +136,7 @@ class Checkpoint:
         self._saved_at = 0.0  # the time
         self._saved_step = 0  # the steps that were finished
         self._is_asked = False  # save() was called within a step
+        self._pid = 0  # of the process that trains; others may be forked from it within the block
         self._heard: int | None = None  # the signal that is held back
         self._heard_at = 0.0
         self._raised: BaseException | None = None  # by a signal's handler
@@ -155,6 +156,7 @@ class Checkpoint:
         if self._state is not _State.OUTSIDE:
             raise StateError("this Checkpoint is in use already; make another one.")
         self._heard, self._handlers = None, {}
+        self._pid = os.getpid()
         self._passes = Passes(self._parts)
         self._counts_epochs, self._is_asked, self._held = False, False, None
         self._ended = []
@@ -170,6 +172,10 @@ class Checkpoint:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if self._is_forked():
+            self._state = _State.OUTSIDE
+            self._stop_hearing()
+            return
         try:
             if kind is None:
                 if self._state is _State.STEP:
@@ -470,7 +476,13 @@ class Checkpoint:
         elif self._state in (_State.SAFE, _State.SAVING):
             file.wait_for(self.path, self.finished)
 
+    def _is_forked(self) -> bool:
+        """True in a process that was forked within the block: it inherits the handlers, and nothing to save."""
+        return os.getpid() != self._pid
+
     def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self._is_forked():
+            return self._hear_in_fork(number)
         before, self._heard_at = self._heard_at, time.monotonic()
         if number == self._heard == signal.SIGINT:
             is_same = self._ranks.are_several and self._heard_at - before < _SAME_CTRL_C_S
@@ -479,6 +491,17 @@ class Checkpoint:
         # Launchers send a signal twice: the second one must not end the saving.
         if self._state is not _State.SAVING:
             self._react(number, frame)
+
+    def _hear_in_fork(self, number: int) -> None:
+        """Have the signal do what it would do without this block; but the first Ctrl-C is left to the training.
+
+        A terminal sends it to both, and the training may need this process until the step is finished.
+        """
+        if number == signal.SIGINT != self._heard:
+            self._heard = number
+            return
+        self._stop_hearing()
+        signal.raise_signal(number)
 
     def _react_late(self) -> None:
         """Deliver a signal that has come while a copy was made: what follows may take long."""

@@ -528,6 +528,43 @@ def test_the_last_signal_comes_when_all_is_saved_though_the_step_fails(path, han
     assert mpiter.Checkpoint.read(path) == {"0": {"a": 1}}
 
 
+@pytest.mark.parametrize("is_in_step", [False, True])
+def test_a_process_that_is_forked_in_the_block_ends_by_sigterm_and_saves_nothing(path, is_in_step):
+    loader = mpiter.DataLoader(range(4), 2)
+    with mpiter.Checkpoint(path, loader, every_s=None) as c:
+        steps = c.steps(loader)
+        if is_in_step:
+            next(steps)
+        saved = path.stat().st_ino
+        reader, writer = os.pipe()
+        if not (child := os.fork()):
+            os.write(writer, b"!")  # before that, Python drops what it is sent
+            time.sleep(20)
+            os._exit(0)
+        os.read(reader, 1)
+        os.close(reader)
+        os.close(writer)
+        os.kill(child, signal.SIGINT)  # a terminal's comes to both, and the step may need the child
+        os.kill(child, signal.SIGTERM)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+        assert path.stat().st_ino == saved
+
+
+def test_a_process_that_is_forked_in_the_block_and_leaves_it_saves_nothing(path):
+    model = {"at": 0}
+    parent = os.getpid()
+    with mpiter.Checkpoint(path, model=model) as c:
+        c.step()
+        model["at"] = 1
+        if child := os.fork():
+            os.waitpid(child, 0)
+            saved = mpiter.Checkpoint.read(path)
+    if os.getpid() != parent:
+        os._exit(0)
+    assert saved == {"model": {"at": 0}}
+    assert mpiter.Checkpoint.read(path) == {"model": {"at": 1}}
+
+
 def test_a_program_that_ignores_a_signal_goes_on_ignoring_it(path, hangs_up):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with mpiter.Checkpoint(path, {"a": 1}) as c:
