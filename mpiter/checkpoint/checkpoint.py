@@ -75,9 +75,9 @@ class Checkpoint:
     Ctrl-C, SIGTERM and SIGHUP are held back until a step is finished (not while ``steps()`` waits for a further batch
     from workers). Then all is saved, with the global random generators, and the signal's original handler is called.
     After the last step of an epoch of ``epochs()`` they are delivered at once: all is saved as it was after that step,
-    and what follows it in the body of that loop is done again on resuming. A second Ctrl-C isn't held back; like an
-    error, it loses what came since the last save. The end of the block, also by ``break`` or ``return``, saves the last
-    finished step.
+    and what follows it in the body of that loop is done again on resuming, also if it was left by ``break``. A second
+    Ctrl-C isn't held back; like an error, it loses what came since the last save. The end of the block, also by
+    ``break`` or ``return``, saves the last finished step.
 
     Ranks that train together (they are found as by ``shard="auto"``) each make a ``Checkpoint`` with the same path,
     parts and options. Rank 0 writes; all load. They save after the same step, and a signal that any of them hears ends
@@ -130,6 +130,8 @@ class Checkpoint:
         self._passes = Passes(self._parts)
         self._state = _State.OUTSIDE
         self._counts_epochs = False
+        # True if the last step was one of steps(), so that it shows when the next begins
+        self._tells_beginnings = False
         self._saver = Saver(Keeping(self.path, int(keep), keep_every), bool(background))
         self._held: file.Snapshot | None = None  # of an epoch's last step; not yet written
         self._ended: list[str] = []  # loaders whose pass has ended, while what follows it isn't done
@@ -159,6 +161,7 @@ class Checkpoint:
         self._pid = os.getpid()
         self._passes = Passes(self._parts)
         self._counts_epochs, self._is_asked, self._held = False, False, None
+        self._tells_beginnings = False
         self._ended = []
         self._begin()
         self._note_saved()
@@ -180,9 +183,12 @@ class Checkpoint:
             if kind is None:
                 if self._state is _State.STEP:
                     self._finish()
+                was_left_in_tail = self._ended and self._state is _State.SAFE
+                if not was_left_in_tail:
+                    self._state = _State.BETWEEN
                 self._agree(Place.EXIT)
-                if self._ended and self._state is _State.SAFE:
-                    # What follows an epoch's last step was left: it is done again, from what that step left.
+                if was_left_in_tail:
+                    # It is done again, from what the epoch's last step has left.
                     self._save_held_together()
                 else:
                     self._save_together(keeps=self.finished > self._saved_step)
@@ -285,10 +291,22 @@ class Checkpoint:
             # A loop may well be left because a signal has come: the program ends here.
             self._passes.end(are_more=self.epoch < total and self._heard is None)
             has_moved = bool(self._moved())
+            # Several ranks have it in the file by now, and end together after the next step.
+            stays_safe = (
+                self._state is _State.SAFE
+                and self._tells_beginnings
+                and not self._ranks.are_several
+            )
+            held = self._held
             self._finish()
             if has_moved and not self.finished:
                 self._passes.warn_without_steps()
-            self._pause(Place.EPOCH)
+            if not self._pause(Place.EPOCH) and stays_safe:
+                # What is held of the last step is good until the next one begins, which may take
+                # long: workers start, or a last evaluation follows.
+                self._held = held
+                self._state = _State.SAFE
+                self._react_late()
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -317,6 +335,7 @@ class Checkpoint:
 
         Return True if a signal needn't be held back until the next batch is handed out.
         """
+        self._tells_beginnings = batches is not None
         moved = self._moved()
         # A loader for validation is gone through between two steps; one that is trained on is in one pass at both.
         givers = [name for name in moved if self._parts.pass_of(name) == self._numbers.get(name)]
@@ -402,6 +421,7 @@ class Checkpoint:
         if not agreed.saves and not self._is_step_kept():
             return False
         snapshot = self._snapshot()
+        self._held = None  # its memory is taken for the next copy
         self._note_saved()
         try:
             if snapshot is not None:

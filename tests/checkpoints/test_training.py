@@ -304,6 +304,32 @@ def test_what_follows_an_epochs_last_step_is_done_again_from_what_that_step_left
     assert train(tmp_path / "again") == expected
 
 
+@pytest.mark.parametrize("is_at_end", [False, True])
+def test_a_signal_between_an_epochs_tail_and_the_next_step_comes_at_once(path, is_at_end):
+    def train(interrupted):
+        model = {"learnt": [], "tails": np.zeros(1)}
+        loader = mpiter.DataLoader(range(6), 2, shuffle=True, seed=3)
+        with mpiter.Checkpoint(path, loader, model=model) as c:
+            for epoch in c.epochs(2):
+                if interrupted and epoch and not is_at_end:
+                    signal.raise_signal(signal.SIGTERM)  # as while workers start
+                for x in c.steps(loader):
+                    model["learnt"].append(x.tolist())
+                model["tails"] += 1
+            if interrupted:
+                signal.raise_signal(signal.SIGTERM)  # as in a last evaluation
+        return model
+
+    with pytest.raises(SystemExit):
+        train(interrupted=True)
+    saved = mpiter.Checkpoint.read(path)["model"]
+    assert len(saved["learnt"]) == (6 if is_at_end else 3)
+    assert saved["tails"] == is_at_end
+    model = train(interrupted=False)
+    assert model["tails"] == 2
+    assert len(model["learnt"]) == 6
+
+
 def test_what_follows_an_epochs_last_step_and_is_left_by_break_is_done_again_from_what_that_step_left(path):
     def train(stops, epochs=3):
         model = {"seen": [], "tails": np.zeros(1)}
