@@ -503,10 +503,13 @@ class Checkpoint:
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self._is_forked():
             return self._hear_in_fork(number)
-        before, self._heard_at = self._heard_at, time.monotonic()
+        now = time.monotonic()
         if number == self._heard == signal.SIGINT:
-            is_same = self._ranks.are_several and self._heard_at - before < _SAME_CTRL_C_S
-            return None if is_same else self._deliver(frame)
+            # Counted from the first: who goes on pressing it does mean it.
+            if not self._ranks.are_several or now - self._heard_at >= _SAME_CTRL_C_S:
+                self._deliver(frame)
+            return
+        self._heard_at = now
         self._heard = number
         # Launchers send a signal twice: the second one must not end the saving.
         if self._state is not _State.SAVING:

@@ -22,6 +22,7 @@ from support import scripts
 
 import mpiter
 from mpiter.checkpoint import checkpoint
+from mpiter.checkpoint.ranks import OneRank
 from mpiter.echo import Echo
 
 EPOCHS, LENGTH, BATCH = 2, 10, 2
@@ -139,6 +140,22 @@ def test_an_interrupt_waits_for_the_step_and_a_second_one_does_not(path, capfd):
         signal.raise_signal(signal.SIGINT)
     assert mpiter.Checkpoint.read(path) == {"model": {"steps": 1}}
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_that_a_launcher_passes_on_counts_once_but_not_for_ever(path, monkeypatch):
+    class Ranks(OneRank):
+        def gathered(self, text):
+            return [text] * self.size
+
+    now, model, came = itertools.count(), {"at": 0}, []
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(checkpoint, "ranks_of_training", lambda *_: Ranks(0, 2))
+    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, model=model, every_s=None) as c:
+        c.step()
+        for _ in range(9):  # a second after the other
+            came.append(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+    assert len(came) == 3
 
 
 def test_ctrl_c_for_the_whole_group_leaves_the_workers_at_work_until_the_step(tmp_path):
