@@ -505,7 +505,7 @@ class Checkpoint:
             return self._hear_in_fork(number)
         now = time.monotonic()
         if number == self._heard == signal.SIGINT:
-            # Counted from the first: who goes on pressing it does mean it.
+            # Counted from the first, so that pressing it on and on ends the program.
             if not self._ranks.are_several or now - self._heard_at >= _SAME_CTRL_C_S:
                 self._deliver(frame)
             return
