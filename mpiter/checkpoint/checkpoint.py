@@ -373,11 +373,15 @@ class Checkpoint:
         snapshot = self._snapshot()
         if snapshot is not None:
             copied = self._saver.copy(snapshot)
+            self._held = copied
             # With other ranks this one may be killed as soon as one of them has ended.
             if self._ranks.are_several or copied.nbytes >= _SOON:
-                self._saver.begin_copy(copied)
-            else:
-                self._held = copied
+                try:
+                    self._saver.begin_copy(copied)
+                    self._held = None
+                except OSError as error:
+                    # A signal has it tried again.
+                    self._tell(error)
         self._state = _State.SAFE
 
     def _note_places(self) -> None:
