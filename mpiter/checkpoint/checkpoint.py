@@ -224,9 +224,11 @@ class Checkpoint:
             raise StateError("c.steps(loader, until=…) goes over the epochs by itself: leave out c.epochs().")
         # The pass that a resumed program goes on with may have no batches left; no other one may be without any.
         had_some = True
+        goes_on = False
         while self.finished < until:
             before = self.finished
-            yield from self._one_pass(batches, until)
+            yield from self._one_pass(batches, until, goes_on)
+            goes_on = True
             if self.finished == before and not had_some:
                 raise StateError(
                     f"{type(batches).__name__} gives no more batches after {self.finished} steps of {until}: pass a "
@@ -236,13 +238,17 @@ class Checkpoint:
             self._passes.end(are_more=False)
             self._note_places()
 
-    def _one_pass(self, batches: Iterable[T], until: float) -> Iterator[T]:
+    def _one_pass(self, batches: Iterable[T], until: float, goes_on: bool = False) -> Iterator[T]:
+        """Yield the batches of a pass; ``goes_on``: nothing of the program has come since the one before."""
         if self._state is _State.STEP:  # the last one of an earlier loop, which was left by break
             self._end_step(None)
         self._check_inside()
         may_wait = not getattr(batches, "fetches_here", True)  # in a fetch within next() the parts don't agree
         before, is_first = self._parts.places(), True
+        may_wait_now = goes_on and may_wait and not self._ranks.are_several
         try:
+            if may_wait_now and self._state is _State.BETWEEN:
+                self._go_to(_State.WAITING)
             for batch in batches:
                 if is_first:
                     givers = self._moved(before)
@@ -373,11 +379,15 @@ class Checkpoint:
         snapshot = self._snapshot()
         if snapshot is not None:
             copied = self._saver.copy(snapshot)
+            self._held = copied
             # With other ranks this one may be killed as soon as one of them has ended.
             if self._ranks.are_several or copied.nbytes >= _SOON:
-                self._saver.begin_copy(copied)
-            else:
-                self._held = copied
+                try:
+                    self._saver.begin_copy(copied)
+                    self._held = None
+                except OSError as error:
+                    # A signal has it tried again.
+                    self._tell(error)
         self._state = _State.SAFE
 
     def _note_places(self) -> None:

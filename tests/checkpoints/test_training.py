@@ -1180,6 +1180,39 @@ def test_a_signal_that_comes_while_a_batch_is_waited_for_is_delivered_at_once(pa
     assert (saved["0"]["position"], saved["model"]["sum"]) == (4, 6)
 
 
+class GatedLater:
+    """Samples come once; in the next pass they never come."""
+
+    def __init__(self):
+        self.given = 0
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        while self.given == len(self):
+            time.sleep(0.01)
+        self.given += 1
+        return index
+
+
+def test_a_signal_that_comes_while_the_next_pass_begins_is_delivered_at_once(path):
+    def train(dataset, interrupts):
+        model = {"sum": 0}
+        loader = mpiter.DataLoader(dataset, 4, num_workers=int(interrupts))
+        with loader, mpiter.Checkpoint(path, loader, model=model) as c:
+            for x in c.steps(loader, until=3):
+                model["sum"] += int(x.sum())
+                if interrupts:
+                    interrupt_once_waiting()
+        return model["sum"]
+
+    with pytest.raises(KeyboardInterrupt):
+        train(GatedLater(), interrupts=True)
+    assert mpiter.Checkpoint.read(path)["model"]["sum"] == 6
+    assert train(range(4), interrupts=False) == 18
+
+
 class Signals:
     """Sends SIGTERM to its own process while the sixth sample is fetched."""
 
