@@ -172,6 +172,8 @@ class Checkpoint:
                     self._handlers[number] = handler
                     signal.signal(number, self._hear)
         self._state = _State.SAFE
+        # A signal may have come since it is heard.
+        self._react_late()
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -248,7 +250,7 @@ class Checkpoint:
         may_wait_now = goes_on and may_wait and not self._ranks.are_several
         try:
             if may_wait_now and self._state is _State.BETWEEN:
-                self._go_to(_State.WAITING)
+                self._wait_for_batch()
             for batch in batches:
                 if is_first:
                     givers = self._moved(before)
@@ -258,7 +260,7 @@ class Checkpoint:
                 self._go_to(_State.STEP)
                 yield batch
                 if self._state is _State.STEP and self._end_step(batches) and may_wait:  # not if step() was called
-                    self._go_to(_State.WAITING)
+                    self._wait_for_batch()
                 if self.finished >= until:
                     return
         finally:
@@ -268,13 +270,19 @@ class Checkpoint:
             # Of a stream it shows only now that its epoch is over.
             self._end_pass([*self._passes.first])
 
+    def _wait_for_batch(self) -> None:
+        self._go_to(_State.WAITING)
+        # One that came just before would wait as long as the batch does.
+        if self._heard is not None:
+            self._react(self._heard, None)
+
     def step(self) -> None:
         """Finish a step, once the model and all else that belongs to it have been updated."""
         self._go_to(_State.STEP)
         self._end_step(None)
 
     def save(self) -> None:
-        """Save after the present step; or now, if none is under way.
+        """Save after the present step; or now, if none is under way; after an epoch's last step, at the body's end.
 
         Within a step one of several ranks may ask for it, and it may be done after the next step; elsewhere all must.
         Before something that takes long, such as a validation within an epoch, it has signals delivered at once until
@@ -298,11 +306,7 @@ class Checkpoint:
             self._passes.end(are_more=self.epoch < total and self._heard is None)
             has_moved = bool(self._moved())
             # Several ranks have it in the file by now, and end together after the next step.
-            stays_safe = (
-                self._state is _State.SAFE
-                and self._tells_beginnings
-                and not self._ranks.are_several
-            )
+            stays_safe = self._state is _State.SAFE and self._tells_beginnings and not self._ranks.are_several
             held = self._held
             self._finish()
             if has_moved and not self.finished:
@@ -439,6 +443,8 @@ class Checkpoint:
             self._state = _State.SAFE
         except OSError as error:
             self._tell(error)
+        # That of the one before, which the present one may have waited for
+        self._tell_errors()
         return True
 
     def _is_step_kept(self) -> bool:
