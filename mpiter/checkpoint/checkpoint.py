@@ -75,9 +75,9 @@ class Checkpoint:
     Ctrl-C, SIGTERM and SIGHUP are held back until a step is finished (not while ``steps()`` waits for a further batch
     from workers). Then all is saved, with the global random generators, and the signal's original handler is called.
     After the last step of an epoch of ``epochs()`` they are delivered at once: all is saved as it was after that step,
-    and what follows it in the body of that loop is done again on resuming. A second Ctrl-C isn't held back; like an
-    error, it loses what came since the last save. The end of the block, also by ``break`` or ``return``, saves the last
-    finished step.
+    and what follows it in the body of that loop is done again on resuming, also if it was left by ``break``. A second
+    Ctrl-C isn't held back; like an error, it loses what came since the last save. The end of the block, also by
+    ``break`` or ``return``, saves the last finished step.
 
     Ranks that train together (they are found as by ``shard="auto"``) each make a ``Checkpoint`` with the same path,
     parts and options. Rank 0 writes; all load. They save after the same step, and a signal that any of them hears ends
@@ -130,12 +130,15 @@ class Checkpoint:
         self._passes = Passes(self._parts)
         self._state = _State.OUTSIDE
         self._counts_epochs = False
+        # True if the last step was one of steps(), so that it shows when the next begins
+        self._tells_beginnings = False
         self._saver = Saver(Keeping(self.path, int(keep), keep_every), bool(background))
         self._held: file.Snapshot | None = None  # of an epoch's last step; not yet written
         self._ended: list[str] = []  # loaders whose pass has ended, while what follows it isn't done
         self._saved_at = 0.0  # the time
         self._saved_step = 0  # the steps that were finished
         self._is_asked = False  # save() was called within a step
+        self._pid = 0  # of the process that trains; others may be forked from it within the block
         self._heard: int | None = None  # the signal that is held back
         self._heard_at = 0.0
         self._raised: BaseException | None = None  # by a signal's handler
@@ -155,8 +158,11 @@ class Checkpoint:
         if self._state is not _State.OUTSIDE:
             raise StateError("this Checkpoint is in use already; make another one.")
         self._heard, self._handlers = None, {}
+        self._pid = os.getpid()
         self._passes = Passes(self._parts)
         self._counts_epochs, self._is_asked, self._held = False, False, None
+        self._tells_beginnings = False
+        self._ended = []
         self._begin()
         self._note_saved()
         self._state = _State.BETWEEN
@@ -166,15 +172,28 @@ class Checkpoint:
                     self._handlers[number] = handler
                     signal.signal(number, self._hear)
         self._state = _State.SAFE
+        # A signal may have come since it is heard.
+        self._react_late()
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if self._is_forked():
+            self._state = _State.OUTSIDE
+            self._stop_hearing()
+            return
         try:
             if kind is None:
                 if self._state is _State.STEP:
                     self._finish()
+                was_left_in_tail = self._ended and self._state is _State.SAFE
+                if not was_left_in_tail:
+                    self._state = _State.BETWEEN
                 self._agree(Place.EXIT)
-                self._save_together(keeps=self.finished > self._saved_step)
+                if was_left_in_tail:
+                    # It is done again, from what the epoch's last step has left.
+                    self._save_held_together()
+                else:
+                    self._save_together(keeps=self.finished > self._saved_step)
                 if self._moved() and not self.finished:
                     self._passes.warn_without_steps()
             else:
@@ -207,9 +226,11 @@ class Checkpoint:
             raise StateError("c.steps(loader, until=…) goes over the epochs by itself: leave out c.epochs().")
         # The pass that a resumed program goes on with may have no batches left; no other one may be without any.
         had_some = True
+        goes_on = False
         while self.finished < until:
             before = self.finished
-            yield from self._one_pass(batches, until)
+            yield from self._one_pass(batches, until, goes_on)
+            goes_on = True
             if self.finished == before and not had_some:
                 raise StateError(
                     f"{type(batches).__name__} gives no more batches after {self.finished} steps of {until}: pass a "
@@ -219,13 +240,17 @@ class Checkpoint:
             self._passes.end(are_more=False)
             self._note_places()
 
-    def _one_pass(self, batches: Iterable[T], until: float) -> Iterator[T]:
+    def _one_pass(self, batches: Iterable[T], until: float, goes_on: bool = False) -> Iterator[T]:
+        """Yield the batches of a pass; ``goes_on``: nothing of the program has come since the one before."""
         if self._state is _State.STEP:  # the last one of an earlier loop, which was left by break
             self._end_step(None)
         self._check_inside()
         may_wait = not getattr(batches, "fetches_here", True)  # in a fetch within next() the parts don't agree
         before, is_first = self._parts.places(), True
+        may_wait_now = goes_on and may_wait and not self._ranks.are_several
         try:
+            if may_wait_now and self._state is _State.BETWEEN:
+                self._wait_for_batch()
             for batch in batches:
                 if is_first:
                     givers = self._moved(before)
@@ -235,7 +260,7 @@ class Checkpoint:
                 self._go_to(_State.STEP)
                 yield batch
                 if self._state is _State.STEP and self._end_step(batches) and may_wait:  # not if step() was called
-                    self._go_to(_State.WAITING)
+                    self._wait_for_batch()
                 if self.finished >= until:
                     return
         finally:
@@ -245,13 +270,19 @@ class Checkpoint:
             # Of a stream it shows only now that its epoch is over.
             self._end_pass([*self._passes.first])
 
+    def _wait_for_batch(self) -> None:
+        self._go_to(_State.WAITING)
+        # One that came just before would wait as long as the batch does.
+        if self._heard is not None:
+            self._react(self._heard, None)
+
     def step(self) -> None:
         """Finish a step, once the model and all else that belongs to it have been updated."""
         self._go_to(_State.STEP)
         self._end_step(None)
 
     def save(self) -> None:
-        """Save after the present step; or now, if none is under way.
+        """Save after the present step; or now, if none is under way; after an epoch's last step, at the body's end.
 
         Within a step one of several ranks may ask for it, and it may be done after the next step; elsewhere all must.
         Before something that takes long, such as a validation within an epoch, it has signals delivered at once until
@@ -274,10 +305,18 @@ class Checkpoint:
             # A loop may well be left because a signal has come: the program ends here.
             self._passes.end(are_more=self.epoch < total and self._heard is None)
             has_moved = bool(self._moved())
+            # Several ranks have it in the file by now, and end together after the next step.
+            stays_safe = self._state is _State.SAFE and self._tells_beginnings and not self._ranks.are_several
+            held = self._held
             self._finish()
             if has_moved and not self.finished:
                 self._passes.warn_without_steps()
-            self._pause(Place.EPOCH)
+            if not self._pause(Place.EPOCH) and stays_safe:
+                # What is held of the last step is good until the next one begins, which may take
+                # long: workers start, or a last evaluation follows.
+                self._held = held
+                self._state = _State.SAFE
+                self._react_late()
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -306,6 +345,7 @@ class Checkpoint:
 
         Return True if a signal needn't be held back until the next batch is handed out.
         """
+        self._tells_beginnings = batches is not None
         moved = self._moved()
         # A loader for validation is gone through between two steps; one that is trained on is in one pass at both.
         givers = [name for name in moved if self._parts.pass_of(name) == self._numbers.get(name)]
@@ -343,11 +383,15 @@ class Checkpoint:
         snapshot = self._snapshot()
         if snapshot is not None:
             copied = self._saver.copy(snapshot)
+            self._held = copied
             # With other ranks this one may be killed as soon as one of them has ended.
             if self._ranks.are_several or copied.nbytes >= _SOON:
-                self._saver.begin_copy(copied)
-            else:
-                self._held = copied
+                try:
+                    self._saver.begin_copy(copied)
+                    self._held = None
+                except OSError as error:
+                    # A signal has it tried again.
+                    self._tell(error)
         self._state = _State.SAFE
 
     def _note_places(self) -> None:
@@ -391,6 +435,7 @@ class Checkpoint:
         if not agreed.saves and not self._is_step_kept():
             return False
         snapshot = self._snapshot()
+        self._held = None  # its memory is taken for the next copy
         self._note_saved()
         try:
             if snapshot is not None:
@@ -398,6 +443,8 @@ class Checkpoint:
             self._state = _State.SAFE
         except OSError as error:
             self._tell(error)
+        # That of the one before, which the present one may have waited for
+        self._tell_errors()
         return True
 
     def _is_step_kept(self) -> bool:
@@ -438,6 +485,16 @@ class Checkpoint:
         self._ranks.check(problem)
         self._note_saved()
 
+    def _save_held_together(self) -> None:
+        """Save what is held ready, and wait until that is done in all ranks."""
+        problem: Exception | None = None
+        try:
+            self._save_held()
+            self._saver.raise_error()
+        except OSError as error:
+            problem = error
+        self._ranks.check(problem)
+
     def _save_what_can_be(self) -> None:
         """Save what is held ready when an error ends the block, which must not be hidden by another one."""
         try:
@@ -455,15 +512,35 @@ class Checkpoint:
         elif self._state in (_State.SAFE, _State.SAVING):
             file.wait_for(self.path, self.finished)
 
+    def _is_forked(self) -> bool:
+        """True in a process that was forked within the block: it inherits the handlers, and nothing to save."""
+        return os.getpid() != self._pid
+
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        before, self._heard_at = self._heard_at, time.monotonic()
+        if self._is_forked():
+            return self._hear_in_fork(number)
+        now = time.monotonic()
         if number == self._heard == signal.SIGINT:
-            is_same = self._ranks.are_several and self._heard_at - before < _SAME_CTRL_C_S
-            return None if is_same else self._deliver(frame)
+            # Counted from the first, so that pressing it on and on ends the program.
+            if not self._ranks.are_several or now - self._heard_at >= _SAME_CTRL_C_S:
+                self._deliver(frame)
+            return
+        self._heard_at = now
         self._heard = number
         # Launchers send a signal twice: the second one must not end the saving.
         if self._state is not _State.SAVING:
             self._react(number, frame)
+
+    def _hear_in_fork(self, number: int) -> None:
+        """Have the signal do what it would do without this block; but the first Ctrl-C is left to the training.
+
+        A terminal sends it to both, and the training may need this process until the step is finished.
+        """
+        if number == signal.SIGINT != self._heard:
+            self._heard = number
+            return
+        self._stop_hearing()
+        signal.raise_signal(number)
 
     def _react_late(self) -> None:
         """Deliver a signal that has come while a copy was made: what follows may take long."""
@@ -565,8 +642,9 @@ class Checkpoint:
         self.finished = states["steps"]
         self.epoch = states["epoch"]
         self._passes.first = states["passes"]
-        for name in states["ended"]:
-            loader: Any = self._parts.loaders.get(name)
+        self._ended = [name for name in states["ended"] if name in self._parts.loaders]
+        for name in self._ended:
+            loader = self._parts.loaders[name]
             if hasattr(loader, "stay_at_end"):
                 loader.stay_at_end()
         own.give_back_generators(self.finished)

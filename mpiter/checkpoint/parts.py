@@ -110,6 +110,8 @@ class OfRank:
         # Of all ranks, so that no two trainings go on alike
         told = "\n".join(of_ranks).encode()
         self._seed = int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little")
+        if not self.is_known and rank == 0:
+            self._warn_of_own_orders(of_ranks, size)
         if self.is_known:
             generators, _, places = of_ranks[rank].partition("\n")
             self.generators = self._read(generators)
@@ -128,6 +130,22 @@ class OfRank:
             except Exception as error:  # generators raise any type for a wrong state
                 what = f"{self._path} holds no state of the random generator {name}"
                 raise StateError(f"{what}: {type(error).__name__}: {error}.") from error
+
+    def _warn_of_own_orders(self, of_ranks: Sequence[str], size: int) -> None:
+        """Warn if ranks have shuffled a loader each in its own way: others can only go on as rank 0."""
+        names = set[str]()
+        for text in of_ranks[1:]:
+            places = self._read(text.partition("\n")[2] or "{}")
+            for name, place in places.items():
+                if place.get("shuffle") or place.get("order") == "shuffled":
+                    names.add(name)
+        if names:
+            shuffled = ", ".join(sorted(names))
+            warn(
+                f"{self._path} was saved by {len(of_ranks)} ranks, each of which had shuffled {shuffled} in an order "
+                f"of its own.  All {size} ranks go on in rank 0's now, with the same samples.  Pass shard='auto' to the "
+                f"loader: any number of ranks goes on with that."
+            )
 
     def _read(self, text: str) -> States:
         try:

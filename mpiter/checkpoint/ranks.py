@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import RankError
+from ..errors import RankError, warn
 from ..order.ranks import BY_JAX, BY_MPI, BY_TORCH, found
 
 # A rank may wait for another one that validates alone; whether that one has ended shows at
@@ -138,6 +138,11 @@ class MpiRanks:
         self.rank = rank
         self.size = size
         self._mpi: Any = sys.modules["mpi4py.MPI"]
+        if rank == 0 and "mpi4py.run" not in sys.modules:
+            warn(
+                "this program of MPI's wasn't started by  python -m mpi4py train.py, so if one rank ends alone, by an "
+                "error or a signal, the others wait for it for ever."
+            )
         self._comm = self._mpi.COMM_WORLD.Dup()
 
     def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:

@@ -39,7 +39,7 @@ class Saver:
     def begin(self, snapshot: file.Snapshot, keeps: bool) -> None:
         """Write a snapshot beside the training, which may change what it was taken of; ``keeps``: keep it by its step.
 
-        Raise the error of the one before, if that couldn't be written.
+        If the one before can't be written, ``raise_error`` will tell.
         """
         if not self._background:
             return self.save(snapshot, keeps)
@@ -63,13 +63,12 @@ class Saver:
 
     def raise_error(self) -> None:
         """Raise the error of the thread, once."""
-        if not self.is_busy and self._error is not None:
+        if self._error is not None:
             error, self._error = self._error, None
             raise error
 
     def _start(self, snapshot: file.Snapshot, keeps: bool) -> None:
         self.wait()
-        self.raise_error()
         # No daemon: at the program's end Python waits until the file is whole.
         self._thread = threading.Thread(target=self._run, args=(snapshot, keeps), name="mpiter checkpoint")
         self._thread.start()

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import random
+import signal
 import threading
 from collections import OrderedDict
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 import mpiter
 from mpiter import Checkpoint, StateError
+from mpiter.checkpoint import checkpoint
 
 STATE = {
     "plain": [1, 2.5, "x", None, True, b"\0", (1, 2), {3: "three"}, 1 << 70, float("inf")],
@@ -227,6 +229,29 @@ def test_a_save_that_fails_on_the_way_is_told_and_tried_again(path, monkeypatch,
         model["a"] = 4
         c.step()
     assert found(path) == {"a": 4}
+
+
+def test_a_save_that_fails_at_an_epochs_end_is_told_and_tried_again(path, monkeypatch):
+    replace, model = os.replace, {"a": 1}
+
+    def fails_once(*paths):
+        monkeypatch.setattr(os, "replace", replace)
+        raise OSError("the server is gone")
+
+    monkeypatch.setattr(checkpoint, "_SOON", 0)  # as of a large model
+    loader = mpiter.DataLoader(range(4), 2)
+    with pytest.raises(SystemExit), Checkpoint(path, loader, model=model, background=False) as c:
+        batches = c.steps(loader)
+        for _ in c.epochs(1):
+            next(batches)
+            next(batches)
+            model["a"] = 3
+            monkeypatch.setattr(os, "replace", fails_once)
+            with pytest.warns(RuntimeWarning, match="nothing could be saved after 2 steps .the server is gone"):
+                next(batches, None)
+            model["a"] = 9
+            signal.raise_signal(signal.SIGTERM)
+    assert Checkpoint.read(path)["model"] == {"a": 3}
 
 
 @pytest.mark.parametrize("background", [True, False])

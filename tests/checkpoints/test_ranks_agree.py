@@ -239,6 +239,20 @@ def test_each_sample_is_learnt_once_by_any_numbers_of_ranks_one_after_the_other(
     assert seen == Counter(dict.fromkeys(range(60), 2))
 
 
+def test_ranks_that_shuffle_each_in_its_own_way_are_told_when_their_number_changes(train_in: Any, path: Path) -> None:
+    def train(rank: int, size: int, seeds: int) -> None:
+        mine = mpiter.DataLoader(range(60), 2, shuffle=True, seed=rank % seeds)
+        plain = mpiter.DataLoader(range(6), 2, seed=rank)
+        with mpiter.Checkpoint(path, mine, plain) as c:
+            next(c.steps(mine))
+
+    train_in(2, partial(train, seeds=2))
+    train_in(2, partial(train, seeds=2))
+    with pytest.warns(RuntimeWarning, match=r"saved by 2 ranks, each of which had shuffled 0 in an order of its own"):
+        train_in(3, partial(train, seeds=1))
+    train_in(2, partial(train, seeds=2))
+
+
 REFUSED: dict[str, tuple[Callable[[Path, int], Any], str]] = {
     "paths": (
         lambda path, rank: mpiter.Checkpoint(path.with_name(f"{rank}.npz"), {}),
@@ -486,11 +500,12 @@ def learnt(folder: Path, ranks: int) -> Counter[tuple[int, int]]:
 def test_a_signal_to_one_rank_of_mpi_ends_all_after_one_step_and_all_go_on(
     tmp_path: Path, first: int, then: int
 ) -> None:
-    code, _, err = launch(tmp_path, by_mpiexec(first), TRAINING, "mpi", 1)
+    code, _, err = launch(tmp_path, [*by_mpiexec(first), "-m", "mpi4py"], TRAINING, "mpi", 1)
     assert code == 143, err
     assert err.count("mpiter: saved: ") == 1
     code, _, err = launch(tmp_path, by_mpiexec(then), TRAINING, "mpi", -1)
     assert code == 0, err
+    assert err.count("wasn't started by  python -m mpi4py") == 1
     facts = told(tmp_path, "training", then)
     begun = facts[0]["begun"]
     assert begun in (8, 9)  # the signal comes in the eighth step; a short one is followed by another

@@ -22,6 +22,7 @@ from support import scripts
 
 import mpiter
 from mpiter.checkpoint import checkpoint
+from mpiter.checkpoint.ranks import OneRank
 from mpiter.echo import Echo
 
 EPOCHS, LENGTH, BATCH = 2, 10, 2
@@ -139,6 +140,22 @@ def test_an_interrupt_waits_for_the_step_and_a_second_one_does_not(path, capfd):
         signal.raise_signal(signal.SIGINT)
     assert mpiter.Checkpoint.read(path) == {"model": {"steps": 1}}
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_that_a_launcher_passes_on_counts_once_but_not_for_ever(path, monkeypatch):
+    class Ranks(OneRank):
+        def gathered(self, text):
+            return [text] * self.size
+
+    now, model, came = itertools.count(), {"at": 0}, []
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(checkpoint, "ranks_of_training", lambda *_: Ranks(0, 2))
+    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, model=model, every_s=None) as c:
+        c.step()
+        for _ in range(9):  # a second after the other
+            came.append(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+    assert len(came) == 3
 
 
 def test_ctrl_c_for_the_whole_group_leaves_the_workers_at_work_until_the_step(tmp_path):
@@ -302,6 +319,54 @@ def test_what_follows_an_epochs_last_step_is_done_again_from_what_that_step_left
         saved = mpiter.Checkpoint.read(tmp_path / "again")["model"]
         assert (len(saved["learnt"]), saved["schedule"]) == ((epoch + 1) * LENGTH // BATCH, 0.5**epoch)
     assert train(tmp_path / "again") == expected
+
+
+@pytest.mark.parametrize("is_at_end", [False, True])
+def test_a_signal_between_an_epochs_tail_and_the_next_step_comes_at_once(path, is_at_end):
+    def train(interrupted):
+        model = {"learnt": [], "tails": np.zeros(1)}
+        loader = mpiter.DataLoader(range(6), 2, shuffle=True, seed=3)
+        with mpiter.Checkpoint(path, loader, model=model) as c:
+            for epoch in c.epochs(2):
+                if interrupted and epoch and not is_at_end:
+                    signal.raise_signal(signal.SIGTERM)  # as while workers start
+                for x in c.steps(loader):
+                    model["learnt"].append(x.tolist())
+                model["tails"] += 1
+            if interrupted:
+                signal.raise_signal(signal.SIGTERM)  # as in a last evaluation
+        return model
+
+    with pytest.raises(SystemExit):
+        train(interrupted=True)
+    saved = mpiter.Checkpoint.read(path)["model"]
+    assert len(saved["learnt"]) == (6 if is_at_end else 3)
+    assert saved["tails"] == is_at_end
+    model = train(interrupted=False)
+    assert model["tails"] == 2
+    assert len(model["learnt"]) == 6
+
+
+def test_what_follows_an_epochs_last_step_and_is_left_by_break_is_done_again_from_what_that_step_left(path):
+    def train(stops, epochs=3):
+        model = {"seen": [], "tails": np.zeros(1)}
+        loader = mpiter.DataLoader(range(6), 2, shuffle=True, seed=3)
+        with mpiter.Checkpoint(path, loader, model=model) as c:
+            for epoch in c.epochs(epochs):
+                for x in c.steps(loader):
+                    model["seen"].append(x.tolist())
+                model["tails"] += 1
+                if stops and epoch == 1:
+                    break
+        return model
+
+    for _ in range(2):
+        assert train(stops=True)["tails"] == 2
+        assert mpiter.Checkpoint.read(path)["model"]["tails"] == 1
+    assert train(stops=False, epochs=0)["tails"] == 1  # nothing is done, and the file stays as it is
+    model = train(stops=False)
+    assert model["tails"] == 3
+    assert len(model["seen"]) == 9
 
 
 def test_an_endless_iterators_epoch_has_what_follows_it_done_before_a_signal_comes(tmp_path):
@@ -504,6 +569,43 @@ def test_the_last_signal_comes_when_all_is_saved_though_the_step_fails(path, han
     assert raised.value.args == expected.args
     assert isinstance(raised.value.__context__, ValueError) == fails
     assert mpiter.Checkpoint.read(path) == {"0": {"a": 1}}
+
+
+@pytest.mark.parametrize("is_in_step", [False, True])
+def test_a_process_that_is_forked_in_the_block_ends_by_sigterm_and_saves_nothing(path, is_in_step):
+    loader = mpiter.DataLoader(range(4), 2)
+    with mpiter.Checkpoint(path, loader, every_s=None) as c:
+        steps = c.steps(loader)
+        if is_in_step:
+            next(steps)
+        saved = path.stat().st_ino
+        reader, writer = os.pipe()
+        if not (child := os.fork()):
+            os.write(writer, b"!")  # before that, Python drops what it is sent
+            time.sleep(20)
+            os._exit(0)
+        os.read(reader, 1)
+        os.close(reader)
+        os.close(writer)
+        os.kill(child, signal.SIGINT)  # a terminal's comes to both, and the step may need the child
+        os.kill(child, signal.SIGTERM)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+        assert path.stat().st_ino == saved
+
+
+def test_a_process_that_is_forked_in_the_block_and_leaves_it_saves_nothing(path):
+    model = {"at": 0}
+    parent = os.getpid()
+    with mpiter.Checkpoint(path, model=model) as c:
+        c.step()
+        model["at"] = 1
+        if child := os.fork():
+            os.waitpid(child, 0)
+            saved = mpiter.Checkpoint.read(path)
+    if os.getpid() != parent:
+        os._exit(0)
+    assert saved == {"model": {"at": 0}}
+    assert mpiter.Checkpoint.read(path) == {"model": {"at": 1}}
 
 
 def test_a_program_that_ignores_a_signal_goes_on_ignoring_it(path, hangs_up):
@@ -1076,6 +1178,39 @@ def test_a_signal_that_comes_while_a_batch_is_waited_for_is_delivered_at_once(pa
     waiter.join()
     saved = mpiter.Checkpoint.read(path)
     assert (saved["0"]["position"], saved["model"]["sum"]) == (4, 6)
+
+
+class GatedLater:
+    """Samples come once; in the next pass they never come."""
+
+    def __init__(self):
+        self.given = 0
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        while self.given == len(self):
+            time.sleep(0.01)
+        self.given += 1
+        return index
+
+
+def test_a_signal_that_comes_while_the_next_pass_begins_is_delivered_at_once(path):
+    def train(dataset, interrupts):
+        model = {"sum": 0}
+        loader = mpiter.DataLoader(dataset, 4, num_workers=int(interrupts))
+        with loader, mpiter.Checkpoint(path, loader, model=model) as c:
+            for x in c.steps(loader, until=3):
+                model["sum"] += int(x.sum())
+                if interrupts:
+                    interrupt_once_waiting()
+        return model["sum"]
+
+    with pytest.raises(KeyboardInterrupt):
+        train(GatedLater(), interrupts=True)
+    assert mpiter.Checkpoint.read(path)["model"]["sum"] == 6
+    assert train(range(4), interrupts=False) == 18
 
 
 class Signals:
