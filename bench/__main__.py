@@ -1,4 +1,5 @@
-"""`python3 bench`: the experiments, from a fresh clone, in an environment of its own (`.venv`).
+"""`python3 bench`: the experiments, from a fresh clone, in an environment of its own
+(`.venv`).
 
     python3 bench              what moving a sample costs: some three minutes, and a page to open in a browser
     python3 bench guard        ten ratios against their bounds, in about a minute
@@ -8,7 +9,8 @@
     python3 bench NAME --judge says which of its requirements hold; the exit status is 1 if one fails
     python3 bench NAME --out FILE.json
 
-Without `--out` a result, and its page, go to `build/bench/`, over those of the last time.
+Without `--out` a result, and its page, go to `build/bench/`, over those of the last
+time.
 """
 
 import os
@@ -36,17 +38,29 @@ def main(arguments: list) -> int:
         return 0
     name = FIRST
     if arguments and not arguments[0].startswith("-"):
-        name, arguments = arguments[0], arguments[1:]
+        name = arguments[0]
+        arguments = arguments[1:]
     if name not in programs:
-        raise bootstrap.Trouble(f"there is no experiment {name!r}; python3 bench --list names them.")
-    if not any(word.partition("=")[0] in ("--out", "--help", "-h") for word in arguments):
-        arguments = [*arguments, "--out", os.path.join(RESULTS, name + ".json"), "--force"]
+        raise bootstrap.Trouble(
+            f"there is no experiment {name!r}; python3 bench --list names them."
+        )
+    if not any(
+        word.partition("=")[0] in ("--out", "--help", "-h") for word in arguments
+    ):
+        arguments = [
+            *arguments,
+            "--out",
+            os.path.join(RESULTS, name + ".json"),
+            "--force",
+        ]
     python = bootstrap.prepare(bootstrap.Environment(".venv", extras="bench,images"))
     return bootstrap.run(python, str(HERE / (name + ".py")), *arguments)
 
 
 def found() -> dict:
-    """The programs beside this file, with the first line of each, which says what it is."""
+    """The programs beside this file, with the first line of each, which says what it
+    is.
+    """
     programs = {}
     for path in sorted(HERE.glob("*.py")):
         text = path.read_text(encoding="utf-8")

@@ -1,12 +1,14 @@
-"""What it costs a step that all ranks of a training share one checkpoint: a message, looked at a step later.
+"""What it costs a step that all ranks of a training share one checkpoint: a message,
+looked at a step later.
 
     python bench/agreeing.py --python-torch PATH --out bench/results/agreeing.json
     python bench/agreeing.py --small                        # one short round: a smoke test, never a conclusion
 
-Two real ranks of torch (gloo) on this machine train a small model by DistributedDataParallel: with one `Checkpoint` for
-both, with one for each (`alone=True`), and without any.  Steps of `sleeping` wait for 20 ms as for a GPU; those of
-`long` for 300 ms, where ranks look at the answer at once.
-Must: a step of 20 ms takes at most 1 % more with one checkpoint for both than with one for each.
+Two real ranks of torch (gloo) on this machine train a small model by
+DistributedDataParallel: with one `Checkpoint` for both, with one for each
+(`alone=True`), and without any.  Steps of `sleeping` wait for 20 ms as for a GPU; those
+of `long` for 300 ms, where ranks look at the answer at once. Must: a step of 20 ms
+takes at most 1 % more with one checkpoint for both than with one for each.
 """
 
 from __future__ import annotations
@@ -21,7 +23,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from driver import Answer, Claim, Experiment, Summary, Turn, at_most, command_line, conduct, ratio
+from driver import (
+    Answer,
+    Claim,
+    Experiment,
+    Summary,
+    Turn,
+    at_most,
+    command_line,
+    conduct,
+    ratio,
+)
 
 import mpiter
 
@@ -38,7 +50,8 @@ ROWS = {
     "none": "without",
 }
 RANKS = 2
-WARMUP_STEPS, LEAST_STEPS = 3, 8
+WARMUP_STEPS = 3
+LEAST_STEPS = 8
 MOST = 1.01
 
 
@@ -60,7 +73,9 @@ def measured(turn: Turn, folder: Path, rank: int) -> float:
     import torch.distributed
 
     met = f"file://{folder}/met"
-    torch.distributed.init_process_group("gloo", init_method=met, rank=rank, world_size=RANKS)
+    torch.distributed.init_process_group(
+        "gloo", init_method=met, rank=rank, world_size=RANKS
+    )
     torch.set_num_threads(1)
     loader = mpiter.DataLoader(range(1 << 30), 1, shard=(rank, RANKS))
     if turn.row == "none":
@@ -97,7 +112,9 @@ def train(turn: Turn, batches: Iterable[Any]) -> float:
 def claims(summary: Summary) -> Iterator[Claim]:
     for case in ("sleeping", "long"):
         more = ratio(summary, case, "one", "alone", STEP)
-        yield at_most(case, "a step with one checkpoint for both", more, MOST, " x one for each")
+        yield at_most(
+            case, "a step with one checkpoint for both", more, MOST, " x one for each"
+        )
 
 
 EXPERIMENT = Experiment(

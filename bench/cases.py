@@ -1,12 +1,14 @@
 """What peers load: samples from memory, and the digest that proves what arrived.
 
 Runs in the process that is measured and, pickled or inherited, in its workers.
-Guarantees: 64 distinct float32 images, or JPEG files, in memory behind a long virtual length, so neither storage nor
-the page cache is measured; no `__getitems__` and no slicing, so every loader fetches sample by sample through
-`dataset[i]`; the label *is* the index (int64), so a digest notices a lost, repeated or misplaced sample. Which samples
-straggle is a function of the index alone: all loaders meet the same ones.
-Tensors and columns, which are for loaders without workers, hold the same images and labels: in one array of the whole
-length where a dataset has them in one. Tokens come from a file that is mapped, and that has no name any more.
+Guarantees: 64 distinct float32 images, or JPEG files, in memory behind a long virtual
+length, so neither storage nor the page cache is measured; no `__getitems__` and no
+slicing, so every loader fetches sample by sample through `dataset[i]`; the label *is*
+the index (int64), so a digest notices a lost, repeated or misplaced sample. Which
+samples straggle is a function of the index alone: all loaders meet the same ones.
+Tensors and columns, which are for loaders without workers, hold the same images and
+labels: in one array of the whole length where a dataset has them in one. Tokens come
+from a file that is mapped, and that has no name any more.
 """
 
 from __future__ import annotations
@@ -25,18 +27,27 @@ import numpy as np
 from photographs import SMALL, photograph
 
 Array = np.ndarray[Any, Any]
-Sample = tuple[Any, Any]  # an image and its label, as arrays, numbers or tensors
+# An image and its label, as arrays, numbers or tensors.
+Sample = tuple[Any, Any]
 Columns = tuple[Array, Array]
 DISTINCT = 64
-LENGTH = 1 << 20  # long enough that no peer meets an epoch boundary (and its restart) inside the timed part
+# Long enough that no peer meets an epoch boundary (and its restart) inside the timed
+# part.
+LENGTH = 1 << 20
 STRAGGLER_PERIOD = 1 << 16
 
 
 class Images:
-    """`dataset[i]` is `(images[i % 64], np.int64(i))`; the image is a view, so fetching costs about a microsecond."""
+    """`dataset[i]` is `(images[i % 64], np.int64(i))`; the image is a view, so
+    fetching costs about a microsecond.
+    """
 
-    def __init__(self, shape: tuple[int, ...], length: int = LENGTH, seed: int = 0) -> None:
-        self.images = np.random.default_rng(seed).random((DISTINCT, *shape), dtype=np.float32)
+    def __init__(
+        self, shape: tuple[int, ...], length: int = LENGTH, seed: int = 0
+    ) -> None:
+        self.images = np.random.default_rng(seed).random(
+            (DISTINCT, *shape), dtype=np.float32
+        )
         self.length = length
 
     def __len__(self) -> int:
@@ -47,11 +58,18 @@ class Images:
 
 
 class Stragglers(Images):
-    """The same images, each computed for a while; one in fifty, at a fixed pseudo-random place, fifty times as long."""
+    """The same images, each computed for a while; one in fifty, at a fixed
+    pseudo-random place, fifty times as long.
+    """
 
-    def __init__(self, shape: tuple[int, ...], length: int, seed: int, work_s: float) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], length: int, seed: int, work_s: float
+    ) -> None:
         super().__init__(shape, length, seed)
-        slow = np.random.default_rng(1).permutation(STRAGGLER_PERIOD) < STRAGGLER_PERIOD // 50
+        slow = (
+            np.random.default_rng(1).permutation(STRAGGLER_PERIOD)
+            < STRAGGLER_PERIOD // 50
+        )
         self.work_s = np.where(slow, 50 * work_s, work_s).tolist()
 
     def __getitem__(self, index: int) -> tuple[Array, np.int64]:
@@ -62,10 +80,15 @@ class Stragglers(Images):
 class Photographs(Images):
     """JPEG files in memory, each decoded and scaled when it is asked for."""
 
-    def __init__(self, shape: tuple[int, ...], length: int = LENGTH, seed: int = 0) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], length: int = LENGTH, seed: int = 0
+    ) -> None:
         super().__init__((), length, seed)
         self.shape = shape
-        self.files = [photograph(np.random.default_rng((seed, number)), SMALL) for number in range(DISTINCT)]
+        self.files = [
+            photograph(np.random.default_rng((seed, number)), SMALL)
+            for number in range(DISTINCT)
+        ]
 
     def __getitem__(self, index: int) -> tuple[Array, np.int64]:
         from PIL import Image
@@ -78,7 +101,9 @@ class Photographs(Images):
 class Sleeping(Images):
     """The same images, each of which is waited for, as for the answer of a store."""
 
-    def __init__(self, shape: tuple[int, ...], length: int, seed: int, answer_s: float) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], length: int, seed: int, answer_s: float
+    ) -> None:
         super().__init__(shape, length, seed)
         self.answer_s = answer_s
 
@@ -88,14 +113,16 @@ class Sleeping(Images):
 
 
 def work(cpu_s: float) -> None:
-    """Compute for so many CPU seconds of this thread: a preempted worker is not let off, as it would be by a sleep."""
+    """Compute for so many CPU seconds of this thread: a preempted worker is not let
+    off, as it would be by a sleep.
+    """
     clock = time.thread_time
     end = clock() + cpu_s
     while clock() < end:
         pass
 
 
-# -- tensors and columns ---------------------------------------------------------------------------------------------
+# -- tensors and columns ---------------------------------------------------------------
 
 
 class Tensors(Images):
@@ -121,7 +148,9 @@ def tensor_dataset(shape: tuple[int, ...], length: int, seed: int) -> Any:
     """Return these columns as torch's own dataset of tensors."""
     import torch
 
-    return torch.utils.data.TensorDataset(*map(torch.from_numpy, columns(shape, length, seed)))
+    return torch.utils.data.TensorDataset(
+        *map(torch.from_numpy, columns(shape, length, seed))
+    )
 
 
 class InOneCall:
@@ -141,7 +170,8 @@ class InOneCall:
 
 
 class Tokens:
-    """Tokens of a mapped file from an index on, and those one further on: what a language model is trained with.
+    """Tokens of a mapped file from an index on, and those one further on: what a
+    language model is trained with.
 
     The file is temporary: it lies in no folder, and is gone with this process.
     """
@@ -167,14 +197,16 @@ class Tokens:
         return torch.from_numpy(first), torch.from_numpy(second)
 
 
-# -- cases -----------------------------------------------------------------------------------------------------------
+# -- cases -----------------------------------------------------------------------------
 
 
 class Form(enum.Enum):
     """What a loader must be able to read."""
 
-    samples = enum.auto()  # one by one, of arrays
-    tensors = enum.auto()  # samples of tensors, as torch's loader collates them
+    # One by one, of arrays.
+    samples = enum.auto()
+    # Samples of tensors, as torch's loader collates them.
+    tensors = enum.auto()
     columns = enum.auto()  # a tuple of arrays
 
 
@@ -190,15 +222,20 @@ class Case:
     name: str
     batch_size: int
     shape: tuple[int, ...]
-    makes: Callable[[tuple[int, ...], int, int], Any] = Images  # of shape, length, seed
+    # Of shape, length, seed.
+    makes: Callable[[tuple[int, ...], int, int], Any] = Images
     form: Form = Form.samples
-    says: str = LABELLED  # what a sample consists of, after its shape
+    # What a sample consists of, after its shape.
+    says: str = LABELLED
     length: int = LENGTH
     is_in_order: bool = False  # never shuffled
 
     @property
     def about(self) -> str:
-        return f"batches of {self.batch_size} x {'x'.join(map(str, self.shape))} {self.says}"
+        return (
+            f"batches of {self.batch_size} x {'x'.join(map(str, self.shape))} "
+            f"{self.says}"
+        )
 
     def dataset(self, length: int | None = None, seed: int = 0) -> Any:
         return self.makes(self.shape, self.length if length is None else length, seed)
@@ -215,26 +252,51 @@ SAMPLES = (
     Case("28x28", 128, (28, 28)),
     Case("3x64x64", 128, (3, 64, 64)),
     Case("3x224x224", 64, (3, 224, 224)),
-    # 20 µs a sample, 1 ms the slow ones; a transport may still matter: the limit is 3 to 5 times the peers here
-    Case("straggler", 32, (28, 28), partial(Stragglers, work_s=0.00002), says=STRAGGLES.format(20)),
+    # 20 µs a sample, 1 ms the slow ones; a transport may still matter: the limit is 3
+    # to 5 times the peers here
+    Case(
+        "straggler",
+        32,
+        (28, 28),
+        partial(Stragglers, work_s=0.00002),
+        says=STRAGGLES.format(20),
+    ),
     Case("jpeg", 32, (224, 224, 3), Photographs, says=DECODED),
-    # 0.2 ms and 10 ms: the work itself leaves twice the peers at most; only on request (--cases)
-    Case("straggler_heavy", 8, (28, 28), partial(Stragglers, work_s=0.0002), says=STRAGGLES.format(200)),
-    Case("sleeping", 16, (28, 28), partial(Sleeping, answer_s=0.001), says=f"{LABELLED}; each is waited for, 1 ms"),
+    # 0.2 ms and 10 ms: the work itself leaves twice the peers at most; only on request
+    # (--cases)
+    Case(
+        "straggler_heavy",
+        8,
+        (28, 28),
+        partial(Stragglers, work_s=0.0002),
+        says=STRAGGLES.format(200),
+    ),
+    Case(
+        "sleeping",
+        16,
+        (28, 28),
+        partial(Sleeping, answer_s=0.001),
+        says=f"{LABELLED}; each is waited for, 1 ms",
+    ),
 )
-# Tensors and columns of these sizes; in memory as a whole they have so many rows, 200 MB of them at most.
+# Tensors and columns of these sizes; in memory as a whole they have so many rows, 200
+# MB of them at most.
 ROWS_HELD = {"16x8": 1 << 18, "28x28": 1 << 16, "3x64x64": 1 << 12}
 
 
 def held(plain: Case, rows: int) -> Iterator[Case]:
-    """Yield the case ``plain`` in the other forms in which a program may hold its data."""
+    """Yield the case ``plain`` in the other forms in which a program may hold its
+    data.
+    """
     size = plain.name
     tensors = replace(plain, form=Form.tensors)
     says = "float32 and an int, as tensors"
     yield replace(tensors, name=f"{size} tensors", makes=Tensors, says=says)
     tensors = replace(tensors, length=rows)
     says = f"{LABELLED}; a TensorDataset"
-    yield replace(tensors, name=f"{size} TensorDataset", makes=tensor_dataset, says=says)
+    yield replace(
+        tensors, name=f"{size} TensorDataset", makes=tensor_dataset, says=says
+    )
     says = f"{LABELLED}; tensors, fetched by __getitems__"
     yield replace(tensors, name=f"{size} getitems", makes=InOneCall, says=says)
     in_memory = replace(plain, form=Form.columns, makes=columns, length=rows)
@@ -248,14 +310,18 @@ CASES = {case.name: case for case in SAMPLES}
 for _size, _rows in ROWS_HELD.items():
     CASES |= {case.name: case for case in held(CASES[_size], _rows)}
 TOKENS = "int64, twice: tokens of a mapped file, as tensors"
-CASES["tokens"] = Case("tokens", 16, (1024,), Tokens, Form.tensors, TOKENS, length=10_000_000)
+CASES["tokens"] = Case(
+    "tokens", 16, (1024,), Tokens, Form.tensors, TOKENS, length=10_000_000
+)
 
 
-# -- what arrived ----------------------------------------------------------------------------------------------------
+# -- what arrived ----------------------------------------------------------------------
 
 
 class Digest:
-    """The digest of samples: dtype, shape and every byte of both parts, in the order in which they were added."""
+    """The digest of samples: dtype, shape and every byte of both parts, in the order
+    in which they were added.
+    """
 
     def __init__(self) -> None:
         self._samples: list[bytes] = []
@@ -274,14 +340,17 @@ class Digest:
         self.add(zip(*map(np.asarray, both), strict=True))
 
     def hex(self, in_order: bool = True) -> str:
-        """Return it in figures; that of a shuffled epoch, without the order, is the same for each order."""
+        """Return it in figures; that of a shuffled epoch, without the order, is the
+        same for each order.
+        """
         samples = self._samples if in_order else sorted(self._samples)
         return hashlib.blake2b(b"".join(samples), digest_size=16).hexdigest()
 
 
 def expected_digest(case: Case, seed: int = 0, in_order: bool = True) -> str:
     """The digest of the in-process loop over the checked samples."""
-    dataset, digest = case.dataset(case.checked_length, seed), Digest()
+    dataset = case.dataset(case.checked_length, seed)
+    digest = Digest()
     if case.form is Form.columns:
         digest.add_columns(dataset)
     else:

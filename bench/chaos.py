@@ -1,13 +1,16 @@
-"""Training through a hundred deaths: the same batches as in a quiet run, and what it costs.
+"""Training through a hundred deaths: the same batches as in a quiet run, and what it
+costs.
 
     python bench/chaos.py --out bench/results/chaos.json
     python bench/chaos.py --small                           # a few kills: a smoke test, never a conclusion
 
-Runs of one stream with one seed, every other one quiet: one among kills at random moments of random kinds, one among
-such as end a single worker at once (strikes.py), for which alone it is said what they may cost. Guarantees: every batch
-of all runs is read to the last byte; a sample that is lost, repeated within its epoch or different makes the exit
-status 1, as a requirement does that fails. A death counts as got over when a batch is handed out that holds a sample of
-a new worker, not when one comes that was finished before. `run` serves tests/deaths/test_chaos.py as well.
+Runs of one stream with one seed, every other one quiet: one among kills at random
+moments of random kinds, one among such as end a single worker at once (strikes.py), for
+which alone it is said what they may cost. Guarantees: every batch of all runs is read
+to the last byte; a sample that is lost, repeated within its epoch or different makes
+the exit status 1, as a requirement does that fails. A death counts as got over when a
+batch is handed out that holds a sample of a new worker, not when one comes that was
+finished before. `run` serves tests/deaths/test_chaos.py as well.
 """
 
 from __future__ import annotations
@@ -40,14 +43,21 @@ from strikes import KINDS, SINGLE, STARTING, Strike, Strikes
 
 import mpiter
 
-LENGTH, SHAPE, BATCH = 5000, (28, 28), 32
-SAMPLE_TIMEOUT_S = 0.5  # after which a stopped worker is noticed
-MOST_WAIT_S, LEAST_RATE = 0.025, 0.5  # among single strikes: the median of the longest waits, and of the quiet rate
+LENGTH = 5000
+SHAPE = (28, 28)
+BATCH = 32
+# After which a stopped worker is noticed.
+SAMPLE_TIMEOUT_S = 0.5
+# Among single strikes: the median of the longest waits, and of the quiet rate.
+MOST_WAIT_S = 0.025
+LEAST_RATE = 0.5
 ENOUGH = 20  # strikes to conclude from
 
 
 class Noisy:
-    """Images with noise that depends on their place in the order, labels, and the process that fetched them."""
+    """Images with noise that depends on their place in the order, labels, and the
+    process that fetched them.
+    """
 
     def __init__(self) -> None:
         self.images = np.random.default_rng(0).random((LENGTH, *SHAPE), np.float32)
@@ -56,7 +66,11 @@ class Noisy:
         return LENGTH
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
-        return self.images[index] + mpiter.get_rng().random(SHAPE, np.float32), index, os.getpid()
+        return (
+            self.images[index] + mpiter.get_rng().random(SHAPE, np.float32),
+            index,
+            os.getpid(),
+        )
 
 
 @dataclass
@@ -69,15 +83,21 @@ class Run:
     stats: Any = None
 
     def read(self, batch: Any) -> None:
-        """Record the checksum and the labels of a batch, without the processes that fetched it."""
+        """Record the checksum and the labels of a batch, without the processes that
+        fetched it.
+        """
         images, labels, _ = batch.columns
-        self.checksums.append(zlib.crc32(labels.tobytes(), zlib.crc32(images.tobytes())))
+        self.checksums.append(
+            zlib.crc32(labels.tobytes(), zlib.crc32(images.tobytes()))
+        )
         self.labels += labels.tolist()
 
     @property
     def samples(self) -> Counter[tuple[int, int]]:
         """How often each sample came in each epoch."""
-        return Counter((place // LENGTH, label) for place, label in enumerate(self.labels))
+        return Counter(
+            (place // LENGTH, label) for place, label in enumerate(self.labels)
+        )
 
     @property
     def batches_per_s(self) -> float:
@@ -86,8 +106,14 @@ class Run:
 
 def run(batches: int, strikes: Strikes | None = None, **options: Any) -> Run:
     """Read so many batches; time counts from the first."""
-    found, strikes = Run(), strikes or Strikes(batches, kills=0, seed=0)
-    defaults = {"n_processes": 2, "n_prefetch": 2, "seed": 1, "sample_timeout": SAMPLE_TIMEOUT_S}
+    found = Run()
+    strikes = strikes or Strikes(batches, kills=0, seed=0)
+    defaults = {
+        "n_processes": 2,
+        "n_prefetch": 2,
+        "seed": 1,
+        "sample_timeout": SAMPLE_TIMEOUT_S,
+    }
     if options.get("n_processes") == 0:
         source: Any = mpiter.SerialIterator(Noisy(), BATCH, seed=1)
     else:
@@ -105,7 +131,9 @@ def run(batches: int, strikes: Strikes | None = None, **options: Any) -> Run:
 
 @dataclass(frozen=True)
 class Differences:
-    """What another run lacks of the quiet one's, what it has more than once in an epoch, and what isn't the same."""
+    """What another run lacks of the quiet one's, what it has more than once in an
+    epoch, and what isn't the same.
+    """
 
     lost: int = 0
     repeated: int = 0
@@ -114,16 +142,23 @@ class Differences:
     @classmethod
     def between(cls, quiet: Run, other: Run) -> Differences:
         came = other.samples
-        different = sum(a != b for a, b in zip(quiet.checksums, other.checksums, strict=True))
+        different = sum(
+            a != b for a, b in zip(quiet.checksums, other.checksums, strict=True)
+        )
         return cls((quiet.samples - came).total(), came.total() - len(came), different)
 
     def __bool__(self) -> bool:
         return self != Differences()
 
 
-def figures(quiet: Run, chaos: Run, quiet_after: Run, strikes: Strikes) -> dict[str, Any]:
+def figures(
+    quiet: Run, chaos: Run, quiet_after: Run, strikes: Strikes
+) -> dict[str, Any]:
     """All that is told of a run and the two beside it."""
-    by_kind = {kind: [strike for strike in strikes.done if strike.kind == kind] for kind in (*KINDS, STARTING)}
+    by_kind = {
+        kind: [strike for strike in strikes.done if strike.kind == kind]
+        for kind in (*KINDS, STARTING)
+    }
     differences = Differences.between(quiet, chaos)
     quiet_rate = (quiet.batches_per_s + quiet_after.batches_per_s) / 2
     return {
@@ -136,12 +171,18 @@ def figures(quiet: Run, chaos: Run, quiet_after: Run, strikes: Strikes) -> dict[
         "quiet_batches_per_s": quiet_rate,
         "chaos_batches_per_s": chaos.batches_per_s,
         "of_quiet": chaos.batches_per_s / quiet_rate,
-        "strikes": {kind: _summary(some) for kind, some in (by_kind | {"all": strikes.done}).items() if some},
+        "strikes": {
+            kind: _summary(some)
+            for kind, some in (by_kind | {"all": strikes.done}).items()
+            if some
+        },
     }
 
 
 def _summary(strikes: list[Strike]) -> dict[str, Any]:
-    recovered = [strike.recovered_s for strike in strikes if strike.recovered_s is not None]
+    recovered = [
+        strike.recovered_s for strike in strikes if strike.recovered_s is not None
+    ]
     return {
         "kills": len(strikes),
         "recovered": len(recovered),
@@ -151,7 +192,9 @@ def _summary(strikes: list[Strike]) -> dict[str, Any]:
 
 
 def _spread(seconds: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(seconds), "worst": max(seconds)} if seconds else {}
+    return (
+        {"median": statistics.median(seconds), "worst": max(seconds)} if seconds else {}
+    )
 
 
 def verdicts(told: dict[str, Any]) -> list[Verdict]:
@@ -160,35 +203,60 @@ def verdicts(told: dict[str, Any]) -> list[Verdict]:
     kinds = ", ".join(kind.removeprefix("SIG") for kind in SINGLE)
     claims = [
         at_most(kinds, "the consumer's longest wait, s", wait, MOST_WAIT_S),
-        at_least(kinds, "batches/s", told["of_quiet"], LEAST_RATE, " of the quiet run's"),
+        at_least(
+            kinds, "batches/s", told["of_quiet"], LEAST_RATE, " of the quiet run's"
+        ),
     ]
     return [judge(claim, told["kills"], ENOUGH) for claim in claims]
 
 
 def lines(told: dict[str, Any]) -> Iterator[str]:
     """The figures for people."""
-    yield f"{told['batches']} batches, {told['epochs']:g} epochs, {told['kills']} kills, {told['restarts']} restarts"
     yield (
-        f"lost {told['lost']}, repeated {told['repeated']}, different batches {told['different_batches']}; "
-        f"checksums {'equal' if told['checksums_equal'] else 'DIFFER'}"
+        f"{told['batches']} batches, {told['epochs']:g} epochs, {told['kills']} kills, "
+        f"{told['restarts']} restarts"
     )
-    quiet, chaos = told["quiet_batches_per_s"], told["chaos_batches_per_s"]
-    yield f"batches/s: quiet {quiet:.0f}, in chaos {chaos:.0f}, {told['of_quiet']:.2f} of it"
+    yield (
+        f"lost {told['lost']}, repeated {told['repeated']}, different batches "
+        f"{told['different_batches']}; checksums "
+        f"{'equal' if told['checksums_equal'] else 'DIFFER'}"
+    )
+    quiet = told["quiet_batches_per_s"]
+    chaos = told["chaos_batches_per_s"]
+    yield (
+        f"batches/s: quiet {quiet:.0f}, in chaos {chaos:.0f}, {told['of_quiet']:.2f} "
+        "of it"
+    )
     yield f"\n{'':24}{'':6}{'s until a new worker':>24}{'s waited for':>20}"
     yield f"{'':24}{'kills':>6}{'has fetched a batch':>24}{'one batch':>20}"
-    yield f"{'':24}{'':6}" + f"{'median':>15}{'worst':>9}" + f"{'median':>11}{'worst':>9}"
+    yield (
+        f"{'':24}{'':6}" + f"{'median':>15}{'worst':>9}" + f"{'median':>11}{'worst':>9}"
+    )
     for kind, found in told["strikes"].items():
         yield f"{kind:24}{found['kills']:6}{_cells(found['recovery_s'], 15)}{_cells(found['longest_wait_s'], 11)}"
 
 
 def _cells(spread: dict[str, float], width: int) -> str:
-    return f"{spread['median']:{width}.3f}{spread['worst']:9.3f}" if spread else f"{'-':>{width}}{'-':>9}"
+    return (
+        f"{spread['median']:{width}.3f}{spread['worst']:9.3f}"
+        if spread
+        else f"{'-':>{width}}{'-':>9}"
+    )
 
 
 def about(asked: argparse.Namespace) -> dict[str, Any]:
     """What the figures were measured with."""
-    told = {name: value for name, value in vars(asked).items() if name not in ("out", "force", "small")}
-    constant = {"batch_size": BATCH, "shape": SHAPE, "samples": LENGTH, "sample_timeout_s": SAMPLE_TIMEOUT_S}
+    told = {
+        name: value
+        for name, value in vars(asked).items()
+        if name not in ("out", "force", "small")
+    }
+    constant = {
+        "batch_size": BATCH,
+        "shape": SHAPE,
+        "samples": LENGTH,
+        "sample_timeout_s": SAMPLE_TIMEOUT_S,
+    }
     return {"versions": versions(), "settings": told | constant}
 
 
@@ -204,16 +272,24 @@ def parse() -> argparse.Namespace:
     asked = parser.parse_args()
     refuse_to_overwrite(parser, asked)
     if asked.small:
-        asked.batches, asked.kills = 100, 2
+        asked.batches = 100
+        asked.kills = 2
     return asked
 
 
 def main() -> int:
-    asked, began, load = parse(), time.time(), os.getloadavg()
+    asked = parse()
+    began = time.time()
+    load = os.getloadavg()
     logging.getLogger("mpiter").setLevel(logging.ERROR)  # a warning for each death
     backend = mpiter.Process(asked.start_method)
-    options = {"n_processes": asked.workers, "serializer": asked.serializer, "backend": backend}
-    runs, told = [run(asked.batches, **options)], []
+    options = {
+        "n_processes": asked.workers,
+        "serializer": asked.serializer,
+        "backend": backend,
+    }
+    runs = [run(asked.batches, **options)]
+    told = []
     for kinds in (KINDS, SINGLE):
         strikes = Strikes(asked.batches, asked.kills, asked.seed, kinds)
         runs += [run(asked.batches, strikes, **options), run(asked.batches, **options)]
@@ -221,7 +297,10 @@ def main() -> int:
         print(*lines(told[-1]), "", sep="\n")
     judged = verdicts(told[-1])
     print(*[verdict.line() for verdict in judged], sep="\n")
-    found = told[0] | {"single": told[1], "verdicts": [asdict(verdict) for verdict in judged]}
+    found = told[0] | {
+        "single": told[1],
+        "verdicts": [asdict(verdict) for verdict in judged],
+    }
     keep_result(asked.out, heading("chaos", began, load) | about(asked) | found)
     spoilt = any(Differences.between(runs[0], other) for other in runs)
     return int(spoilt or any(verdict.failed for verdict in judged))

@@ -1,4 +1,6 @@
-"""The checkout that the experiments stand in: imported before mpiter, it is what they measure."""
+"""The checkout that the experiments stand in: imported before mpiter, it is what
+they measure.
+"""
 
 import sys
 from pathlib import Path

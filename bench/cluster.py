@@ -1,11 +1,13 @@
-"""What it costs to fetch beyond this process: each backend on one machine, by payload; tables and JSON.
+"""What it costs to fetch beyond this process: each backend on one machine, by payload;
+tables and JSON.
 
     python bench/cluster.py --out bench/results/cluster.json    # in an environment with ray[data], mpi4py, mpich
     python bench/cluster.py --small                             # one short round: a smoke test, never a conclusion
 
-Fetching a sample costs a microsecond, so what is measured is the way of a batch: by shared slots, packed through pipes,
-through Ray's object store, by MPI; and Ray Data's own iterator over the same samples. Must, in each case: every batch
-of ours holds what the order says, bit by bit; ours on Ray brings at least as many batches as Ray Data.
+Fetching a sample costs a microsecond, so what is measured is the way of a batch: by
+shared slots, packed through pipes, through Ray's object store, by MPI; and Ray Data's
+own iterator over the same samples. Must, in each case: every batch of ours holds what
+the order says, bit by bit; ours on Ray brings at least as many batches as Ray Data.
 Exit status: 0, or 1 when a requirement fails or a turn raises.
 """
 
@@ -21,15 +23,38 @@ from typing import Any
 
 import numpy as np
 from cases import Images
-from driver import Answer, Claim, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, median, ratio
+from driver import (
+    Answer,
+    Claim,
+    Experiment,
+    Summary,
+    Turn,
+    at_least,
+    at_most,
+    command_line,
+    conduct,
+    median,
+    ratio,
+)
 from measuring import consume, warm_up
 
 import mpiter
 from mpiter.order.order import Shuffled
 
-PROCESS, PACKED, RAY, MPI, RAY_DATA = "process", "packed", "ray", "mpi", "ray data"
-MS, PER_S, MB_PER_S, WRONG = "ms", "per_s", "mb_per_s", "wrong"
-SHAPES = {"28x28": ((28, 28), 128), "3x64x64": ((3, 64, 64), 128), "3x224x224": ((3, 224, 224), 32)}
+PROCESS = "process"
+PACKED = "packed"
+RAY = "ray"
+MPI = "mpi"
+RAY_DATA = "ray data"
+MS = "ms"
+PER_S = "per_s"
+MB_PER_S = "mb_per_s"
+WRONG = "wrong"
+SHAPES = {
+    "28x28": ((28, 28), 128),
+    "3x64x64": ((3, 64, 64), 128),
+    "3x224x224": ((3, 224, 224), 32),
+}
 CASES = {
     name: f"{batch} float32 of {name}: {batch * 4 * np.prod(shape) / 1e6:.1f} MB a batch"
     for name, (shape, batch) in SHAPES.items()
@@ -43,7 +68,9 @@ ROWS = {
 }
 OURS = (PROCESS, PACKED, RAY, MPI)
 FIGURES = {PER_S: "batches/s", MS: "ms", MB_PER_S: "MB/s", WRONG: "wrong"}
-LENGTH, SEED, CHECKED = 1 << 16, 0, 50
+LENGTH = 1 << 16
+SEED = 0
+CHECKED = 50
 _MEASURED = "--measured-by-mpi"
 
 
@@ -61,15 +88,26 @@ def take(turn: Turn) -> Answer:
     return found
 
 
-def by_ours(case: str, row: str, workers: int, warmup_s: float, seconds: float) -> Answer:
+def by_ours(
+    case: str, row: str, workers: int, warmup_s: float, seconds: float
+) -> Answer:
     shape, batch_size = SHAPES[case]
     backend = row if row in (RAY, MPI) else "process"
     options: dict[str, Any] = {"serializer": "packed"} if row == PACKED else {}
     dataset = Images(shape, LENGTH)
     with mpiter.batches(
-        dataset, batch_size, n_processes=workers, seed=SEED, epochs=None, backend=backend, **options
+        dataset,
+        batch_size,
+        n_processes=workers,
+        seed=SEED,
+        epochs=None,
+        backend=backend,
+        **options,
     ) as stream:
-        wrong = sum(not is_right(next(stream), dataset, batch_size, number) for number in range(CHECKED))
+        wrong = sum(
+            not is_right(next(stream), dataset, batch_size, number)
+            for number in range(CHECKED)
+        )
         return figures(lambda: next(stream), warmup_s, seconds, case) | {WRONG: wrong}
 
 
@@ -77,14 +115,22 @@ def is_right(batch: Any, dataset: Images, batch_size: int, number: int) -> bool:
     """Tell whether the batch holds what the order says."""
     keys = Shuffled(LENGTH, SEED).take(number * batch_size, (number + 1) * batch_size)
     images, labels = batch
-    return labels.tolist() == keys.tolist() and images.tobytes() == dataset.images[keys % len(dataset.images)].tobytes()
+    return (
+        labels.tolist() == keys.tolist()
+        and images.tobytes() == dataset.images[keys % len(dataset.images)].tobytes()
+    )
 
 
 def by_mpi(turn: Turn) -> Answer:
     asked = json.dumps([turn.case, MPI, turn.workers, turn.warmup_s, turn.seconds])
     launcher = str(Path(sys.executable).parent / "mpiexec")
     program = [sys.executable, "-m", "mpi4py.futures", __file__, _MEASURED, asked]
-    ran = subprocess.run([launcher, "-n", str(turn.workers + 1), *program], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [launcher, "-n", str(turn.workers + 1), *program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if ran.returncode:
         raise RuntimeError(f"mpiexec ended with {ran.returncode}: {ran.stderr[-2000:]}")
     found: Answer = json.loads(ran.stdout.splitlines()[-1])
@@ -103,32 +149,49 @@ def by_ray_data(turn: Turn) -> Answer:
         return {"image": here[rows["id"] % len(here)], "label": rows["id"]}
 
     ray.data.DataContext.get_current().enable_progress_bars = False
-    data = ray.data.range(LENGTH).map_batches(fetched, batch_size=batch_size, concurrency=turn.workers)
+    data = ray.data.range(LENGTH).map_batches(
+        fetched, batch_size=batch_size, concurrency=turn.workers
+    )
 
     def epochs() -> Iterator[Any]:
         while True:
             yield from data.iter_batches(batch_size=batch_size, prefetch_batches=2)
 
     try:
-        with contextlib.closing(epochs()) as stream:  # Ray dies of an epoch that is still on its way when it ends
+        # Ray dies of an epoch that is still on its way when it ends.
+        with contextlib.closing(epochs()) as stream:
             return figures(lambda: next(stream), turn.warmup_s, turn.seconds, turn.case)
     finally:
         ray.shutdown()
 
 
-def figures(take_one: Callable[[], Any], warmup_s: float, seconds: float, case: str) -> Answer:
+def figures(
+    take_one: Callable[[], Any], warmup_s: float, seconds: float, case: str
+) -> Answer:
     shape, batch_size = SHAPES[case]
     warm_up(take_one, warmup_s)
     batches, took = consume(take_one, seconds)
     size = batch_size * 4 * int(np.prod(shape))
-    return {PER_S: batches / took, MS: 1e3 * took / batches, MB_PER_S: size * batches / took / 1e6}
+    return {
+        PER_S: batches / took,
+        MS: 1e3 * took / batches,
+        MB_PER_S: size * batches / took / 1e6,
+    }
 
 
 def claims(summary: Summary) -> Iterator[Claim]:
     for case in CASES:
         for row in OURS:
-            yield at_most(case, f"wrong batches, {row}", median(summary, case, row, WRONG), 0)
-        yield at_least(case, "ours on Ray", ratio(summary, case, RAY, RAY_DATA, PER_S), 1.0, " x Ray Data")
+            yield at_most(
+                case, f"wrong batches, {row}", median(summary, case, row, WRONG), 0
+            )
+        yield at_least(
+            case,
+            "ours on Ray",
+            ratio(summary, case, RAY, RAY_DATA, PER_S),
+            1.0,
+            " x Ray Data",
+        )
 
 
 EXPERIMENT = Experiment(

@@ -1,8 +1,10 @@
-"""A machine of many cores that doesn't exist: what a load would take there, with a number of workers.
+"""A machine of many cores that doesn't exist: what a load would take there, with a
+number of workers.
 
-One pass over the batches, in the order in which they are planned: each is cut in pieces, and each piece goes to the
-worker that is free first.  Workers that are more than the cores take longer in proportion.  It assumes of the engine
-only that so many batches are on their way, and that they are handed out in order.
+One pass over the batches, in the order in which they are planned: each is cut in
+pieces, and each piece goes to the worker that is free first.  Workers that are more
+than the cores take longer in proportion.  It assumes of the engine only that so many
+batches are on their way, and that they are handed out in order.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_PIECE_S = 8e-3  # of fetching: what a worker is given at a time
+# Of fetching: what a worker is given at a time.
+_PIECE_S = 8e-3
 
 
 class Service(NamedTuple):
-    """The seconds that something takes of a processor, and of waiting for a disk, a network or a GPU."""
+    """The seconds that something takes of a processor, and of waiting for a disk, a
+    network or a GPU.
+    """
 
     cpu_s: float
     wait_s: float = 0.0
@@ -24,13 +29,17 @@ class Service(NamedTuple):
 
 @dataclass(frozen=True)
 class Load:
-    """The work of a training; samples and steps begin again from the first when they run out."""
+    """The work of a training; samples and steps begin again from the first when they
+    run out.
+    """
 
     samples: Sequence[Service]
     steps: Sequence[Service] = (Service(0.0),)
     batch_size: int = 32
-    task_s: float = 0.0  # that a worker spends on each piece, beside its samples
-    batch_s: float = 0.0  # that the consumer spends on each batch, beside its step
+    # That a worker spends on each piece, beside its samples.
+    task_s: float = 0.0
+    # That the consumer spends on each batch, beside its step.
+    batch_s: float = 0.0
     room_bytes: int = 1 << 20
     worker_bytes: int = 0
 
@@ -48,11 +57,18 @@ def window(workers: int) -> int:
     return 2 + max(64, 3 * workers)
 
 
-def simulate(load: Load, workers: int, batches: int = 500, cores: int = 64, most_bytes: float = 1 << 40) -> Outcome:
+def simulate(
+    load: Load,
+    workers: int,
+    batches: int = 500,
+    cores: int = 64,
+    most_bytes: float = 1 << 40,
+) -> Outcome:
     """Hand out so many batches, which may take ``most_bytes`` together."""
     free = [0.0] * workers
     taken: list[float] = []
-    asked, peak = 0.0, 0
+    asked = 0.0
+    peak = 0
     for batch in range(batches):
         flight = min(window(workers), max(1, int(most_bytes / 8 / load.room_bytes)))
         planned = taken[batch - flight] if batch >= flight else 0.0
@@ -72,10 +88,16 @@ def simulate(load: Load, workers: int, batches: int = 500, cores: int = 64, most
 
 
 def _pieces(load: Load, batch: int, crowd: float) -> list[float]:
-    """Seconds of each piece of a batch, where processors are shared by so many workers each."""
-    count, first = len(load.samples), batch * load.batch_size
-    pieces, piece = [], 0.0
-    for sample in (load.samples[row % count] for row in range(first, first + load.batch_size)):
+    """Seconds of each piece of a batch, where processors are shared by so many
+    workers each.
+    """
+    count = len(load.samples)
+    first = batch * load.batch_size
+    pieces = []
+    piece = 0.0
+    for sample in (
+        load.samples[row % count] for row in range(first, first + load.batch_size)
+    ):
         piece += crowd * sample.cpu_s + sample.wait_s
         if piece >= _PIECE_S:
             pieces.append(piece)

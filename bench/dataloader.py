@@ -1,11 +1,13 @@
-"""What a large dataset costs under torch's `DataLoader` and ours: memory and first batch; prints verdicts and JSON.
+"""What a large dataset costs under torch's `DataLoader` and ours: memory and first
+batch; prints verdicts and JSON.
 
     python bench/dataloader.py --out bench/results/dataloader_memory.json
     python bench/dataloader.py --small                # one short round: a smoke test, never a conclusion
 
-Needs torch; how fast both are is in `transport.py`. What a dataset costs is the memory of all processes after an epoch,
-less that of the same epoch over a few rows of it. The first batch counts from the construction of the loader.
-Exit status: 0, or 1 when a requirement fails or a turn raises.
+Needs torch; how fast both are is in `transport.py`. What a dataset costs is the memory
+of all processes after an epoch, less that of the same epoch over a few rows of it. The
+first batch counts from the construction of the loader. Exit status: 0, or 1 when a
+requirement fails or a turn raises.
 """
 
 from __future__ import annotations
@@ -19,13 +21,26 @@ from typing import Any
 
 import numpy as np
 from checkout import ROOT
-from driver import Claim, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, median, ratio
+from driver import (
+    Claim,
+    Experiment,
+    Summary,
+    Turn,
+    at_least,
+    at_most,
+    command_line,
+    conduct,
+    median,
+    ratio,
+)
 from measuring import tree_memory
 from payloads import Rows
 
 FILE = ROOT / ".demo" / "dataloader" / "big.f32"
-SHAPE = (4000, 62_500)  # float32: a gigabyte, in samples of 250 kB
-FEW_ROWS, BATCH_SIZE = 16, 16
+# Float32: a gigabyte, in samples of 250 kB.
+SHAPE = (4000, 62_500)
+FEW_ROWS = 16
+BATCH_SIZE = 16
 MAPPED = "1 GB memmap"
 CASES = {
     "1 GB fork": "1 GB in an ndarray, 8 workers, forked",
@@ -40,12 +55,16 @@ MOST_GB = {"1 GB fork": 1.2, "1 GB forkserver": CALLERS_GB + 1.2, MAPPED: 1.2}
 def prepare(options: argparse.Namespace) -> None:
     """Write the file that is mapped, once."""
     FILE.parent.mkdir(parents=True, exist_ok=True)
-    if MAPPED in options.cases and not (FILE.exists() and FILE.stat().st_size == 1e9 * CALLERS_GB):
+    if MAPPED in options.cases and not (
+        FILE.exists() and FILE.stat().st_size == 1e9 * CALLERS_GB
+    ):
         np.tile(np.arange(SHAPE[1], dtype=np.float32), SHAPE[0]).tofile(FILE)
 
 
 def take(turn: Turn) -> dict[str, Any]:
-    """Measures, in this process; the whole dataset first: a loader that ran before would have left a fork server."""
+    """Measures, in this process; the whole dataset first: a loader that ran before
+    would have left a fork server.
+    """
     if turn.case == MAPPED:
         rows: Any = np.memmap(FILE, np.float32, "r", shape=SHAPE)
     else:
@@ -54,7 +73,11 @@ def take(turn: Turn) -> dict[str, Any]:
     first_batch_s, whole = epoch(turn, rows)
     rows = np.array(rows[:FEW_ROWS])
     _, rest = epoch(turn, rows)
-    return {"first_batch_s": first_batch_s, "dataset_gb": (whole - rest) / 1e9, "all_gb": whole / 1e9}
+    return {
+        "first_batch_s": first_batch_s,
+        "dataset_gb": (whole - rest) / 1e9,
+        "all_gb": whole / 1e9,
+    }
 
 
 def epoch(turn: Turn, rows: Any) -> tuple[float, int]:
@@ -63,9 +86,15 @@ def epoch(turn: Turn, rows: Any) -> tuple[float, int]:
 
     import mpiter.torch
 
-    kind: Any = torch.utils.data.DataLoader if turn.row == "torch" else mpiter.torch.DataLoader
+    kind: Any = (
+        torch.utils.data.DataLoader if turn.row == "torch" else mpiter.torch.DataLoader
+    )
     context = "fork" if turn.case == "1 GB fork" else "forkserver"
-    options = {"num_workers": 8, "multiprocessing_context": context, "persistent_workers": True}
+    options = {
+        "num_workers": 8,
+        "multiprocessing_context": context,
+        "persistent_workers": True,
+    }
     begin = time.perf_counter()
     loader = kind(Rows(rows, SHAPE[0]), BATCH_SIZE, shuffle=True, **options)
     batches = iter(loader)
@@ -83,7 +112,12 @@ def epoch(turn: Turn, rows: Any) -> tuple[float, int]:
 
 def claims(summary: Summary) -> Iterator[Claim]:
     for case in CASES:
-        yield at_least(case, "torch's first batch / ours", ratio(summary, case, "torch", "ours", "first_batch_s"), 1.0)
+        yield at_least(
+            case,
+            "torch's first batch / ours",
+            ratio(summary, case, "torch", "ours", "first_batch_s"),
+            1.0,
+        )
         held = median(summary, case, "ours", "dataset_gb")
         yield at_most(case, "GB (the caller's included)", held, MOST_GB[case])
 

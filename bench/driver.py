@@ -1,10 +1,13 @@
-"""The driver of all experiments: turns in processes of their own, interleaved rounds, medians, one form of result.
+"""The driver of all experiments: turns in processes of their own, interleaved rounds,
+medians, one form of result.
 
-An `Experiment` says what is measured.  Each *turn* measures one row (a loader) on one case (a load) once, in a fresh
-process; a *round* is one turn of every row, and each round begins with another row, so that a machine that grows slower
-takes all of them along.  Guarantees that a turn which fails, hangs or lacks its package is a line in the result and not
-the end of the run; that its process group is gone afterwards; that Ctrl-C and SIGTERM keep what was measured; and that
-no result is written over another one unless `--force` says so.
+An `Experiment` says what is measured.  Each *turn* measures one row (a loader) on one
+case (a load) once, in a fresh process; a *round* is one turn of every row, and each
+round begins with another row, so that a machine that grows slower takes all of them
+along.  Guarantees that a turn which fails, hangs or lacks its package is a line in the
+result and not the end of the run; that its process group is gone afterwards; that
+Ctrl-C and SIGTERM keep what was measured; and that no result is written over another
+one unless `--force` says so.
 """
 
 from __future__ import annotations
@@ -42,24 +45,39 @@ ENVIRONMENTS = {
     "torch": "the Python that has torch, and what is compared with it",
 }
 PACKAGES = (
-    *("numpy", "msgpack", "cloudpickle", "chainer", "torch", "jax", "grain", "spdl", "spdl_core"),
+    *(
+        "numpy",
+        "msgpack",
+        "cloudpickle",
+        "chainer",
+        "torch",
+        "jax",
+        "grain",
+        "spdl",
+        "spdl_core",
+    ),
     *("Pillow", "simplejpeg", "albumentations"),
     *("ray", "pyarrow", "mpi4py", "mpich", "torchdata", "datasets"),
 )
-NOISY = 0.15  # interquartile range against the median
+# Interquartile range against the median.
+NOISY = 0.15
 MIN_ROUNDS = 3  # for a conclusion
 SMALL = {"rounds": 1, "seconds": 0.3, "warmup": 0.1}
-LAST_WORDS = 2000  # characters of what a failed turn said
-SAYS_S = 10.0  # between two lines that say how far it has come
+# Characters of what a failed turn said.
+LAST_WORDS = 2000
+# Between two lines that say how far it has come.
+SAYS_S = 10.0
 NOTHING = "\u2013"
 
 
-# -- what is measured ------------------------------------------------------------------------------------------------
+# -- what is measured ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One row on one case, measured once; of the timed part so many seconds, after so many that don't count."""
+    """One row on one case, measured once; of the timed part so many seconds, after
+    so many that don't count.
+    """
 
     row: str
     case: str
@@ -70,7 +88,8 @@ class Turn:
     round: int = 0
 
 
-Answer = dict[str, Any]  # figures by name, {"error": text} or {"absent": text}; "problems" beside figures
+# Figures by name, {"error": text} or {"absent": text}; "problems" beside figures.
+Answer = dict[str, Any]
 
 
 class Absent(Exception):
@@ -79,18 +98,23 @@ class Absent(Exception):
 
 @dataclass(frozen=True)
 class Curves:
-    """A plot: lines by name, each a list of x, y and the quartiles of y, where there are any."""
+    """A plot: lines by name, each a list of x, y and the quartiles of y, where there
+    are any.
+    """
 
     title: str
     x: str
     y: str
     lines: Mapping[str, Sequence[tuple[float, ...]]]
-    dashed: Sequence[str] = ()  # lines that were not measured here: published, or predicted by a model
+    # Lines that were not measured here: published, or predicted by a model.
+    dashed: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A line for those who read nothing else: what was measured, of ours and of theirs."""
+    """A line for those who read nothing else: what was measured, of ours and of
+    theirs.
+    """
 
     what: str
     ours: Spread | None
@@ -105,7 +129,9 @@ class Compared:
 
 @dataclass(frozen=True)
 class InShort:
-    """The figures at the end: a heading that says which way is better, and what theirs is."""
+    """The figures at the end: a heading that says which way is better, and what
+    theirs is.
+    """
 
     heading: str
     theirs: str
@@ -124,21 +150,32 @@ class Experiment:
     doc: str | None
     cases: Mapping[str, str]  # what each of them is
     rows: Mapping[str, str]
-    figures: Mapping[str, str]  # how a column with it is headed; those headed "" are kept and not shown
-    take: Callable[[Turn], Answer]  # measures, in the turn's process
-    rows_of: Callable[[str], Iterable[str]] | None = None  # of a case, if not all of them
+    # How a column with it is headed; those headed "" are kept and not shown.
+    figures: Mapping[str, str]
+    # Measures, in the turn's process.
+    take: Callable[[Turn], Answer]
+    # Of a case, if not all of them.
+    rows_of: Callable[[str], Iterable[str]] | None = None
     claims: Callable[[Summary], Iterable[Claim]] = lambda summary: ()
-    says: Callable[[Summary], Iterable[str]] = lambda summary: ()  # what comes of it, in sentences
+    # What comes of it, in sentences.
+    says: Callable[[Summary], Iterable[str]] = lambda summary: ()
     curves: Callable[[Summary], Iterable[Curves]] = lambda summary: ()
-    bars: Sequence[str] = ()  # figures that lie one upon the other in the page's bars; else the first figure
-    unit: str = ""  # of the bars, if it isn't how the first figure is headed
+    # Figures that lie one upon the other in the page's bars; else the first figure.
+    bars: Sequence[str] = ()
+    # Of the bars, if it isn't how the first figure is headed.
+    unit: str = ""
     in_short: Callable[[Summary], InShort] | None = None
-    against: str = ""  # the row that the others' first figures are multiples of
-    environment: Callable[[str, str], str] | None = None  # of a row on a case, if not all are ours
-    asked: Sequence[str] = ()  # options beyond the common ones, which turns are told
+    # The row that the others' first figures are multiples of.
+    against: str = ""
+    # Of a row on a case, if not all are ours.
+    environment: Callable[[str, str], str] | None = None
+    # Options beyond the common ones, which turns are told.
+    asked: Sequence[str] = ()
     prepare: Callable[[argparse.Namespace], None] = lambda options: None
-    default_cases: Sequence[str] = ()  # all of them, if none are named
-    small: Mapping[str, Any] = field(default_factory=dict)  # what `--small` sets beside SMALL
+    # All of them, if none are named.
+    default_cases: Sequence[str] = ()
+    # What `--small` sets beside SMALL.
+    small: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -150,27 +187,60 @@ class Experiment:
         for case in options.cases:
             for row in self.rows_of(case) if self.rows_of else self.rows:
                 if row in options.rows:
-                    yield Turn(row, case, options.workers, options.seconds, options.warmup, told)
+                    yield Turn(
+                        row,
+                        case,
+                        options.workers,
+                        options.seconds,
+                        options.warmup,
+                        told,
+                    )
 
     def table(self, case: str, summary: Summary) -> tuple[str, list[list[str]]]:
-        """Return the title and the table of a case, headings first; the first figure has spread and ratio too."""
+        """Return the title and the table of a case, headings first; the first figure
+        has spread and ratio too.
+        """
         found = {row: summary[case, row] for row in self.rows if (case, row) in summary}
         first, *others = [
-            name for name, head in self.figures.items() if head and any(name in f for f in found.values())
+            name
+            for name, head in self.figures.items()
+            if head and any(name in f for f in found.values())
         ]
         base = found.get(self.against, {}).get(first)
         ratio = [f"/ {self.against}"] if self.against else []
-        lines = [["", self.figures[first], "IQR", *ratio, *(self.figures[name] for name in others)]]
+        lines = [
+            [
+                "",
+                self.figures[first],
+                "IQR",
+                *ratio,
+                *(self.figures[name] for name in others),
+            ]
+        ]
         for row, figures in found.items():
             main = figures.get(first)
-            share = f"{main.median / base.median:.2f}" if main and base and base.median else NOTHING
-            spread_of = f"{main.relative:.0%}" if main and len(main.values) > 1 else NOTHING
+            share = (
+                f"{main.median / base.median:.2f}"
+                if main and base and base.median
+                else NOTHING
+            )
+            spread_of = (
+                f"{main.relative:.0%}" if main and len(main.values) > 1 else NOTHING
+            )
             compared = [share] if ratio else []
-            lines.append([row, told(main), spread_of, *compared, *(told(figures.get(name)) for name in others)])
+            lines.append(
+                [
+                    row,
+                    told(main),
+                    spread_of,
+                    *compared,
+                    *(told(figures.get(name)) for name in others),
+                ]
+            )
         return f"{case}: {self.cases[case]}", lines
 
 
-# -- medians and spreads ---------------------------------------------------------------------------------------------
+# -- medians and spreads ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -183,7 +253,13 @@ class Spread:
 
     @property
     def relative(self) -> float:
-        return self.iqr / abs(self.median) if self.median else math.inf if self.iqr else 0.0
+        return (
+            self.iqr / abs(self.median)
+            if self.median
+            else math.inf
+            if self.iqr
+            else 0.0
+        )
 
     @property
     def is_noisy(self) -> bool:
@@ -195,14 +271,19 @@ class Spread:
         return self.median, min(self.values), max(self.values)
 
 
-Summary = Mapping[tuple[str, str], Mapping[str, Spread]]  # (case, row) -> figure -> its spread
-Tables = Sequence[tuple[str, list[list[str]]]]  # titles, and lines of cells, headings first
-# The interquartile range of so few values in terms of their range, if they were normal noise: 1.35 / d2.
+# (case, row) -> figure -> its spread.
+Summary = Mapping[tuple[str, str], Mapping[str, Spread]]
+# Titles, and lines of cells, headings first.
+Tables = Sequence[tuple[str, list[list[str]]]]
+# The interquartile range of so few values in terms of their range, if they were normal
+# noise: 1.35 / d2.
 _OF_THE_RANGE = {1: 0.0, 2: 1.20, 3: 0.80, 4: 0.66}
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Few values have no quartiles worth the name: their interquartile range is estimated from the whole range."""
+    """Few values have no quartiles worth the name: their interquartile range is
+    estimated from the whole range.
+    """
     if len(values) in _OF_THE_RANGE:
         iqr = _OF_THE_RANGE[len(values)] * (max(values) - min(values))
     else:
@@ -215,13 +296,18 @@ def summarized(
     answers: Iterable[Mapping[str, Any]], figures: Iterable[str]
 ) -> dict[tuple[str, str], dict[str, Spread]]:
     """Return the spread of each figure over the rounds, by case and row."""
-    values: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    values: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     names = list(figures)
     for one in answers:
         for figure in names:
             if one.get(figure) is not None:
                 values[one["case"], one["row"]][figure].append(one[figure])
-    return {key: {figure: spread(some) for figure, some in named.items()} for key, named in values.items()}
+    return {
+        key: {figure: spread(some) for figure, some in named.items()}
+        for key, named in values.items()
+    }
 
 
 def median(summary: Summary, case: str, row: str, figure: str) -> float | None:
@@ -229,15 +315,24 @@ def median(summary: Summary, case: str, row: str, figure: str) -> float | None:
     return None if found is None else found.median
 
 
-def ratio(summary: Summary, case: str, row: str, other: str, figure: str) -> float | None:
-    """Return one row's median as a multiple of another's; None where a row is missing."""
-    ours, theirs = median(summary, case, row, figure), median(summary, case, other, figure)
+def ratio(
+    summary: Summary, case: str, row: str, other: str, figure: str
+) -> float | None:
+    """Return one row's median as a multiple of another's; None where a row is
+    missing.
+    """
+    ours = median(summary, case, row, figure)
+    theirs = median(summary, case, other, figure)
     return ours / theirs if ours is not None and theirs else None
 
 
 def told(found: Spread | None) -> str:
     """Return a figure in three digits, with `~` where its rounds disagree."""
-    return NOTHING if found is None else f"{'~' if found.is_noisy else ''}{number(found.median)}"
+    return (
+        NOTHING
+        if found is None
+        else f"{'~' if found.is_noisy else ''}{number(found.median)}"
+    )
 
 
 def number(value: float) -> str:
@@ -251,12 +346,14 @@ def number(value: float) -> str:
     return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
-# -- claims ----------------------------------------------------------------------------------------------------------
+# -- claims ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed of one case, the figure found (None: a row is missing), whether it holds, and whether it must."""
+    """What is claimed of one case, the figure found (None: a row is missing),
+    whether it holds, and whether it must.
+    """
 
     case: str
     text: str
@@ -267,7 +364,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim, and what the run says: PASS, FAIL, `not reached` of an aim, not measured, or not a conclusion."""
+    """One claim, and what the run says: PASS, FAIL, `not reached` of an aim, not
+    measured, or not a conclusion.
+    """
 
     claim: str
     found: float | None
@@ -279,20 +378,54 @@ class Verdict:
         return self.must and self.says == "FAIL"
 
     def line(self) -> str:
-        found = "" if self.found is None else f"{self.found:.{2 if self.found >= 0.1 else 4}f}"
-        return f"{'must' if self.must else 'aim':6}{self.claim:64}{found:>10}  {self.says}"
+        found = (
+            ""
+            if self.found is None
+            else f"{self.found:.{2 if self.found >= 0.1 else 4}f}"
+        )
+        return (
+            f"{'must' if self.must else 'aim':6}{self.claim:64}{found:>10}  {self.says}"
+        )
 
 
-def at_least(case: str, what: str, found: float | None, bound: float, of: str = "", must: bool = True) -> Claim:
-    return Claim(case, f"{case}: {what} >= {bound:g}{of}", found, found is not None and found >= bound, must)
+def at_least(
+    case: str,
+    what: str,
+    found: float | None,
+    bound: float,
+    of: str = "",
+    must: bool = True,
+) -> Claim:
+    return Claim(
+        case,
+        f"{case}: {what} >= {bound:g}{of}",
+        found,
+        found is not None and found >= bound,
+        must,
+    )
 
 
-def at_most(case: str, what: str, found: float | None, bound: float, of: str = "", must: bool = True) -> Claim:
-    return Claim(case, f"{case}: {what} <= {bound:g}{of}", found, found is not None and found <= bound, must)
+def at_most(
+    case: str,
+    what: str,
+    found: float | None,
+    bound: float,
+    of: str = "",
+    must: bool = True,
+) -> Claim:
+    return Claim(
+        case,
+        f"{case}: {what} <= {bound:g}{of}",
+        found,
+        found is not None and found <= bound,
+        must,
+    )
 
 
 def judge(claim: Claim, rounds: int, enough: int = MIN_ROUNDS) -> Verdict:
-    """Return the verdict; too few rounds, or a row that is missing, allow no conclusion."""
+    """Return the verdict; too few rounds, or a row that is missing, allow no
+    conclusion.
+    """
     if claim.found is None:
         says = "not measured"
     elif rounds < enough:
@@ -304,21 +437,27 @@ def judge(claim: Claim, rounds: int, enough: int = MIN_ROUNDS) -> Verdict:
     return Verdict(claim.text, claim.found, says, claim.must)
 
 
-# -- a turn's process ------------------------------------------------------------------------------------------------
+# -- a turn's process ------------------------------------------------------------------
 
 
 def ask(turn: Turn, timeout_s: float, command: Sequence[str]) -> Answer:
     """Measure in a process of its own; what went wrong is an answer too.
 
-    The command reads the turn from its input, which stays open, and answers by its last line.  It imports mpiter from
-    where we do.
+    The command reads the turn from its input, which stays open, and answers by its last
+    line.  It imports mpiter from where we do.
     """
     search = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(search)}
-    # Files, not pipes: these would stay open for as long as a worker that was left behind.
+    # Files, not pipes: these would stay open for as long as a worker that was left
+    # behind.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as complaints:
         with subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=complaints, start_new_session=True
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=complaints,
+            start_new_session=True,
         ) as process:
             try:
                 _tell(process, json.dumps(asdict(turn)))
@@ -326,20 +465,25 @@ def ask(turn: Turn, timeout_s: float, command: Sequence[str]) -> Answer:
             except subprocess.TimeoutExpired:
                 return {"error": f"gave no answer within {timeout_s:g} s"}
             finally:
-                with suppress(ProcessLookupError):  # all of its workers are gone, as they should be
+                # All of its workers are gone, as they should be.
+                with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         try:
             answer: Answer = json.loads(_text(out).splitlines()[-1])
         except (ValueError, IndexError):
             said = _text(complaints).strip()
             last = (said.splitlines() or ["no message"])[-1]
-            return {"error": f"ended with status {process.returncode}: {last}", "said": said[-LAST_WORDS:]}
+            return {
+                "error": f"ended with status {process.returncode}: {last}",
+                "said": said[-LAST_WORDS:],
+            }
     return answer
 
 
 def _tell(process: subprocess.Popen[bytes], text: str) -> None:
     assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it has ended already, and will be asked why
+    # It has ended already, and will be asked why.
+    with suppress(BrokenPipeError):
         process.stdin.write(text.encode() + b"\n")
         process.stdin.flush()
 
@@ -350,9 +494,11 @@ def _text(file: IO[bytes]) -> str:
 
 
 def be_measured(take: Callable[[Turn], Answer]) -> NoReturn:
-    """Read the turn, measure, answer with a line of JSON and end at once; runs in the turn's process.
+    """Read the turn, measure, answer with a line of JSON and end at once; runs in the
+    turn's process.
 
-    Whatever datasets, libraries and workers print goes beside the answer, and if the driver ends the whole group does.
+    Whatever datasets, libraries and workers print goes beside the answer, and if the
+    driver ends the whole group does.
     """
     answers = os.dup(1)
     os.dup2(2, 1)
@@ -365,13 +511,16 @@ def be_measured(take: Callable[[Turn], Answer]) -> NoReturn:
     except Absent as why:
         answer = {"absent": str(why)}
     except Exception as error:
-        is_absent = isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("mpiter")
+        is_absent = isinstance(error, ModuleNotFoundError) and not (
+            error.name or ""
+        ).startswith("mpiter")
         words = traceback.format_exc()[-LAST_WORDS:]
         failed = {"error": f"{type(error).__name__}: {error}", "said": words}
         answer = {"absent": f"not installed here ({error})"} if is_absent else failed
     with open(answers, "w") as out:
         out.write(json.dumps(answer | {"versions": versions()}, default=str) + "\n")
-    os._exit(0)  # how long workers take to end is not measured, and some never do
+    # How long workers take to end is not measured, and some never do.
+    os._exit(0)
 
 
 def _end_with_the_driver(lifeline: int) -> None:
@@ -379,20 +528,28 @@ def _end_with_the_driver(lifeline: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-# -- rounds ----------------------------------------------------------------------------------------------------------
+# -- rounds ----------------------------------------------------------------------------
 
 
 def interleaved(turns: Sequence[Turn], rounds: int) -> Iterator[Turn]:
-    """Yield the turns of each round; the rows of a case stand together, and each round begins with another row."""
+    """Yield the turns of each round; the rows of a case stand together, and each
+    round begins with another row.
+    """
     for round_ in range(rounds):
         for case in dict.fromkeys(turn.case for turn in turns):
             rows = [turn for turn in turns if turn.case == case]
             shift = round_ % len(rows)
-            yield from (replace(turn, round=round_) for turn in rows[shift:] + rows[:shift])
+            yield from (
+                replace(turn, round=round_) for turn in rows[shift:] + rows[:shift]
+            )
 
 
-def measured(experiment: Experiment, options: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
-    """The answers of all turns, and whether it was interrupted; what is absent from a case is asked for once."""
+def measured(
+    experiment: Experiment, options: argparse.Namespace
+) -> tuple[list[dict[str, Any]], bool]:
+    """The answers of all turns, and whether it was interrupted; what is absent from
+    a case is asked for once.
+    """
     turns = list(experiment.turns(options))
     answers: list[dict[str, Any]] = []
     absent: set[tuple[str, str]] = set()
@@ -406,8 +563,15 @@ def measured(experiment: Experiment, options: argparse.Namespace) -> tuple[list[
                 place = f"{experiment.name} {done}/{len(turns) * options.rounds}"
                 print(f"{place}  {turn.case}: {turn.row}", file=sys.stderr, flush=True)
             answer = ask(turn, options.timeout, _command(experiment, options, turn))
-            asked = {"row": turn.row, "case": turn.case, "workers": turn.workers, **turn.options}
-            answers.append(asked | {"warmup_s": turn.warmup_s, "seconds": turn.seconds} | answer)
+            asked = {
+                "row": turn.row,
+                "case": turn.case,
+                "workers": turn.workers,
+                **turn.options,
+            }
+            answers.append(
+                asked | {"warmup_s": turn.warmup_s, "seconds": turn.seconds} | answer
+            )
             if "absent" in answer:
                 absent.add((turn.row, turn.case))
     except KeyboardInterrupt:
@@ -415,8 +579,14 @@ def measured(experiment: Experiment, options: argparse.Namespace) -> tuple[list[
     return answers, False
 
 
-def _command(experiment: Experiment, options: argparse.Namespace, turn: Turn) -> list[str]:
-    needs = experiment.environment(turn.row, turn.case) if experiment.environment else "ours"
+def _command(
+    experiment: Experiment, options: argparse.Namespace, turn: Turn
+) -> list[str]:
+    needs = (
+        experiment.environment(turn.row, turn.case)
+        if experiment.environment
+        else "ours"
+    )
     ours = getattr(options, "python_ours", None) or sys.executable
     python = getattr(options, f"python_{needs}", None) or ours
     return [python, "-W", "ignore", experiment.script, "--turn"]
@@ -426,48 +596,78 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-# -- an experiment ---------------------------------------------------------------------------------------------------
+# -- an experiment ---------------------------------------------------------------------
 
 
 def conduct(experiment: Experiment, parser: argparse.ArgumentParser) -> int:
-    """Measure, report, keep; the exit status is 1 if a turn goes wrong, 130 after Ctrl-C.
+    """Measure, report, keep; the exit status is 1 if a turn goes wrong, 130 after
+    Ctrl-C.
 
-    Requirements are a maintainer's: with ``--judge`` they are reported too, and one that fails is an exit status of 1.
+    Requirements are a maintainer's: with ``--judge`` they are reported too, and one
+    that fails is an exit status of 1.
     """
     options = parsed(experiment, parser)
     if options.turn:
         be_measured(experiment.take)
     signal.signal(signal.SIGTERM, _interrupt)
-    began, load = time.time(), os.getloadavg()
+    began = time.time()
+    load = os.getloadavg()
     experiment.prepare(options)
     answers, is_interrupted = measured(experiment, options)
     summary = summarized(answers, experiment.figures)
-    judged = [judge(claim, options.rounds) for claim in experiment.claims(summary) if claim.case in options.cases]
-    problems = [*_problems(answers), *(["it was interrupted"] if is_interrupted else [])]
-    settings = {name: getattr(options, name) for name in ("rounds", "seconds", "warmup", "workers", *experiment.asked)}
+    judged = [
+        judge(claim, options.rounds)
+        for claim in experiment.claims(summary)
+        if claim.case in options.cases
+    ]
+    problems = [
+        *_problems(answers),
+        *(["it was interrupted"] if is_interrupted else []),
+    ]
+    settings = {
+        name: getattr(options, name)
+        for name in ("rounds", "seconds", "warmup", "workers", *experiment.asked)
+    }
     result = heading(experiment.name, began, load) | {
         "settings": settings,
         "cases": {case: experiment.cases[case] for case in options.cases},
         "rows": dict(experiment.rows),
-        "versions": {one["row"]: one.pop("versions") for one in answers if "versions" in one},
+        "versions": {
+            one["row"]: one.pop("versions") for one in answers if "versions" in one
+        },
         "absent": {one["row"]: one["absent"] for one in answers if "absent" in one},
         "problems": problems,
         "warnings": list(_warnings(answers, summary)),
         "says": list(experiment.says(summary)),
         "summary": [
-            {"case": case, "row": row} | {name: asdict(some) for name, some in found.items()}
+            {"case": case, "row": row}
+            | {name: asdict(some) for name, some in found.items()}
             for (case, row), found in summary.items()
         ],
         "verdicts": [asdict(verdict) for verdict in judged],
         "turns": answers,
     }
-    tables = [experiment.table(case, summary) for case in options.cases if any(key[0] == case for key in summary)]
-    short = [experiment.in_short(summary).table()] if experiment.in_short and summary else []
+    tables = [
+        experiment.table(case, summary)
+        for case in options.cases
+        if any(key[0] == case for key in summary)
+    ]
+    short = (
+        [experiment.in_short(summary).table()]
+        if experiment.in_short and summary
+        else []
+    )
     reported = judged if options.judge else []
-    print("\n".join(report(result, tables, reported, short, is_kept=options.out is not None)))
+    print(
+        "\n".join(
+            report(result, tables, reported, short, is_kept=options.out is not None)
+        )
+    )
     keep_result(options.out, result)
     if options.out:
-        _keep_page(experiment, options.out.with_suffix(".html"), result, summary, tables, short)
+        _keep_page(
+            experiment, options.out.with_suffix(".html"), result, summary, tables, short
+        )
     if is_interrupted:
         return 130
     return int(bool(problems) or any(verdict.failed for verdict in reported))
@@ -487,7 +687,9 @@ def _keep_page(
     bars = experiment.bars or [next(iter(experiment.figures))]
     stacked = {name: experiment.figures[name] for name in bars}
     unit = experiment.unit or stacked[bars[0]]
-    pictures = page.plots(summary, stacked, unit, experiment.cases, experiment.curves(summary))
+    pictures = page.plots(
+        summary, stacked, unit, experiment.cases, experiment.curves(summary)
+    )
     keep(file, page.page(title, result, tables, short, pictures))
     print(f"\n{file.resolve().as_uri()}")
 
@@ -495,7 +697,10 @@ def _keep_page(
 def _problems(answers: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the problems of all turns."""
     for one in answers:
-        for problem in [*([one["error"]] if "error" in one else []), *one.get("problems", ())]:
+        for problem in [
+            *([one["error"]] if "error" in one else []),
+            *one.get("problems", ()),
+        ]:
             yield f"{one['row']} on {one['case']}: {problem}"
 
 
@@ -503,19 +708,34 @@ def _warnings(answers: Sequence[Mapping[str, Any]], summary: Summary) -> Iterato
     for (case, row), figures in summary.items():
         name, found = next(iter(figures.items()))
         if found.median and found.is_noisy:
-            yield f"{row} on {case}: the IQR of {name} is {found.relative:.0%} of the median; the machine was not quiet"
-    for case, row in dict.fromkeys((one["case"], one["row"]) for one in answers if one.get("workers_changed")):
-        yield f"{row} on {case}: processes came or went in the timed part; CPU is a lower bound"
+            yield (
+                f"{row} on {case}: the IQR of {name} is {found.relative:.0%} of the "
+                "median; the machine was not quiet"
+            )
+    for case, row in dict.fromkeys(
+        (one["case"], one["row"]) for one in answers if one.get("workers_changed")
+    ):
+        yield (
+            f"{row} on {case}: processes came or went in the timed part; CPU is a "
+            "lower bound"
+        )
 
 
 def report(
-    result: Mapping[str, Any], tables: Tables, judged: Iterable[Verdict], short: Tables = (), is_kept: bool = False
+    result: Mapping[str, Any],
+    tables: Tables,
+    judged: Iterable[Verdict],
+    short: Tables = (),
+    is_kept: bool = False,
 ) -> Iterator[str]:
-    """Yield the lines that are printed; warnings that are kept in a file are counted."""
+    """Yield the lines that are printed; warnings that are kept in a file are
+    counted.
+    """
     settings = result["settings"]
     yield (
-        f"{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s a turn, each in a process of its own, "
-        f"after a warm-up of {settings['warmup']:g} s; medians (~: the rounds disagree)"
+        f"{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s a "
+        "turn, each in a process of its own, after a warm-up of "
+        f"{settings['warmup']:g} s; medians (~: the rounds disagree)"
     )
     for title, lines in tables:
         yield f"\n{title}"
@@ -525,7 +745,10 @@ def report(
     yield from (f"PROBLEM  {problem}" for problem in dict.fromkeys(result["problems"]))
     warnings = result["warnings"]
     if is_kept and warnings:
-        yield f"warnings: {len(warnings)}, which stand at the end of the page; most say that the machine was busy"
+        yield (
+            f"warnings: {len(warnings)}, which stand at the end of the page; most say "
+            "that the machine was busy"
+        )
     else:
         yield from (f"warning  {warning}" for warning in warnings)
     if settings["rounds"] < MIN_ROUNDS:
@@ -538,17 +761,23 @@ def report(
 
 
 def drawn(lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines as aligned columns; the first names the row, the others are aligned right."""
+    """Yield the lines as aligned columns; the first names the row, the others are
+    aligned right.
+    """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for name, *cells in lines:
-        figures = (f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
+        figures = (
+            f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)
+        )
         yield "  ".join([f"{name:<{widths[0]}}", *figures]).rstrip()
 
 
-# -- where a result comes from, and where it is kept -----------------------------------------------------------------
+# -- where a result comes from, and where it is kept -----------------------------------
 
 
-def heading(name: str, began: float, load: tuple[float, float, float]) -> dict[str, Any]:
+def heading(
+    name: str, began: float, load: tuple[float, float, float]
+) -> dict[str, Any]:
     """Return the head of a result: the machine, the commit, the command."""
     return {
         "schema": f"mpiter.bench.{name}/1",
@@ -570,7 +799,9 @@ def heading(name: str, began: float, load: tuple[float, float, float]) -> dict[s
 
 
 def _told_path(word: str) -> str:
-    """Return a path below the root as it is there, else only the file's name: results name no folders of a machine."""
+    """Return a path below the root as it is there, else only the file's name:
+    results name no folders of a machine.
+    """
     path = Path(word)
     if not path.is_absolute():
         return word
@@ -578,7 +809,9 @@ def _told_path(word: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of mpiter, and of the packages compared with it that are installed."""
+    """Return the versions of Python, of mpiter, and of the packages compared with it
+    that are installed.
+    """
     found = {"python": platform.python_version(), "mpiter": mpiter.__version__}
     for package in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -594,14 +827,21 @@ def _cpu_model() -> str:
 
 
 def commit(root: Path) -> dict[str, Any]:
-    """The commit measured, and whether the working tree differs from it (results under bench/results aside)."""
+    """The commit measured, and whether the working tree differs from it (results
+    under bench/results aside).
+    """
     changes = _git(root, "status", "--porcelain", "--", ".", ":!bench/results")
-    return {"id": _git(root, "rev-parse", "--verify", "HEAD"), "dirty": None if changes is None else bool(changes)}
+    return {
+        "id": _git(root, "rev-parse", "--verify", "HEAD"),
+        "dirty": None if changes is None else bool(changes),
+    }
 
 
 def _git(root: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True
+        )
     except OSError:  # no git here
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -624,25 +864,58 @@ def keep(file: Path, text: str) -> None:
         part.unlink(missing_ok=True)
 
 
-# -- the command line ------------------------------------------------------------------------------------------------
+# -- the command line ------------------------------------------------------------------
 
 
 def command_line(
-    experiment: Experiment, *, warmup: float, timeout: float, seconds: float = 2.0, rounds: int = 5
+    experiment: Experiment,
+    *,
+    warmup: float,
+    timeout: float,
+    seconds: float = 2.0,
+    rounds: int = 5,
 ) -> argparse.ArgumentParser:
     """Return a parser with the options of every experiment."""
-    made = argparse.ArgumentParser(description=(experiment.doc or "").partition("\n")[0], prog=experiment.name)
+    made = argparse.ArgumentParser(
+        description=(experiment.doc or "").partition("\n")[0], prog=experiment.name
+    )
     add = made.add_argument
     add("--rounds", type=int, default=rounds, help=f"(default {rounds})")
-    add("--seconds", type=float, default=seconds, help=f"timed part of a turn (default {seconds:g})")
-    add("--warmup", type=float, default=warmup, help=f"seconds of loading before, excluded (default {warmup:g})")
+    add(
+        "--seconds",
+        type=float,
+        default=seconds,
+        help=f"timed part of a turn (default {seconds:g})",
+    )
+    add(
+        "--warmup",
+        type=float,
+        default=warmup,
+        help=f"seconds of loading before, excluded (default {warmup:g})",
+    )
     add("--workers", type=int, default=2, help="where the case doesn't say (default 2)")
     cases = list(experiment.default_cases or experiment.cases)
     add("--cases", nargs="+", choices=experiment.cases, default=cases, metavar="CASE")
-    add("--rows", nargs="+", choices=experiment.rows, default=list(experiment.rows), metavar="ROW")
-    add("--timeout", type=float, default=timeout, help="seconds after which a turn is given up")
-    add("--judge", action="store_true", help="say which requirements hold, and exit with 1 if one fails")
-    add("--turn", action="store_true", help=argparse.SUPPRESS)  # measure what is told on standard input
+    add(
+        "--rows",
+        nargs="+",
+        choices=experiment.rows,
+        default=list(experiment.rows),
+        metavar="ROW",
+    )
+    add(
+        "--timeout",
+        type=float,
+        default=timeout,
+        help="seconds after which a turn is given up",
+    )
+    add(
+        "--judge",
+        action="store_true",
+        help="say which requirements hold, and exit with 1 if one fails",
+    )
+    # Measure what is told on standard input.
+    add("--turn", action="store_true", help=argparse.SUPPRESS)
     for environment, says in ENVIRONMENTS.items() if experiment.environment else ():
         name = "--python" if environment == "ours" else f"--python-{environment}"
         add(name, dest=f"python_{environment}", metavar="PATH", help=says)
@@ -652,15 +925,25 @@ def command_line(
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Add the options that programs without turns have too."""
-    parser.add_argument("--out", type=Path, help="write the result here, as JSON, and a page beside it")
+    parser.add_argument(
+        "--out", type=Path, help="write the result here, as JSON, and a page beside it"
+    )
     parser.add_argument("--force", action="store_true", help="over another result too")
-    parser.add_argument("--small", action="store_true", help="one short round: it shows that it works, and no figures")
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="one short round: it shows that it works, and no figures",
+    )
 
 
-def parsed(experiment: Experiment, parser: argparse.ArgumentParser) -> argparse.Namespace:
+def parsed(
+    experiment: Experiment, parser: argparse.ArgumentParser
+) -> argparse.Namespace:
     options = parser.parse_args()
     if options.small:
-        asked = {action.dest for action in parser._actions if f"--{action.dest}" in sys.argv}
+        asked = {
+            action.dest for action in parser._actions if f"--{action.dest}" in sys.argv
+        }
         for name, value in {**SMALL, **experiment.small}.items():
             if name not in asked:
                 setattr(options, name, value)
@@ -668,6 +951,10 @@ def parsed(experiment: Experiment, parser: argparse.ArgumentParser) -> argparse.
     return options
 
 
-def refuse_to_overwrite(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def refuse_to_overwrite(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> None:
     if options.out and options.out.exists() and not options.force:
-        parser.error(f"{options.out} exists: name another file, or write over it with --force")
+        parser.error(
+            f"{options.out} exists: name another file, or write over it with --force"
+        )

@@ -1,14 +1,17 @@
-"""Data echoing: steps a second against the factor, and the fresh samples that a training needs; verdicts and JSON.
+"""Data echoing: steps a second against the factor, and the fresh samples that a
+training needs; verdicts and JSON.
 
     python bench/echo.py --out bench/results/echo.json
     python bench/echo.py --small                       # one short round: a smoke test, never a conclusion
 
-Speed: samples that wait, steps that wait; fetching a batch takes 1, 2 or 4 times as long as a step.  Echoing can make
-it faster by the factor or by that ratio, whichever is less.  Must: 0.9 of that.
-Training: small pictures at random places, classified by a small network (NumPy, plain SGD, the same learning rate),
-until nine of ten are right, in the median of three seeds.  Must: with each picture augmented twice, 0.7 of the fresh
-ones at the most.  The honest case is a learner that needs a sample once only (the mean of each class): no fewer.
-Exit status: 0, or 1 when a requirement fails or a turn raises.
+Speed: samples that wait, steps that wait; fetching a batch takes 1, 2 or 4 times as
+long as a step.  Echoing can make it faster by the factor or by that ratio, whichever is
+less.  Must: 0.9 of that. Training: small pictures at random places, classified by a
+small network (NumPy, plain SGD, the same learning rate), until nine of ten are right,
+in the median of three seeds.  Must: with each picture augmented twice, 0.7 of the fresh
+ones at the most.  The honest case is a learner that needs a sample once only (the mean
+of each class): no fewer. Exit status: 0, or 1 when a requirement fails or a turn
+raises.
 """
 
 from __future__ import annotations
@@ -21,19 +24,36 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from driver import Answer, Claim, Curves, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, ratio
+from driver import (
+    Answer,
+    Claim,
+    Curves,
+    Experiment,
+    Summary,
+    Turn,
+    at_least,
+    at_most,
+    command_line,
+    conduct,
+    ratio,
+)
 from measuring import flowing
 
 import mpiter
 from mpiter.echo import Bundles, Echo
 
 WITHOUT = "without"
-OF_IDEAL, FEWER, NO_FEWER = 0.9, 0.7, 0.9
+OF_IDEAL = 0.9
+FEWER = 0.7
+NO_FEWER = 0.9
 
-# -- speed -------------------------------------------------------------------------------------------------------------
+# -- speed -----------------------------------------------------------------------------
 
-BATCH_SIZE, STEP_S, BUFFER = 16, 20e-3, 64
-WARM = 24  # batches, until repeats come as often as they will
+BATCH_SIZE = 16
+STEP_S = 20e-3
+BUFFER = 64
+# Batches, until repeats come as often as they will.
+WARM = 24
 RATIOS = {"ratio 1": 1.0, "ratio 2": 2.0, "ratio 4": 4.0}
 
 
@@ -64,7 +84,8 @@ class Waiting:
     """Reading a sample takes its time, transforming it next to none."""
 
     def __init__(self, sample_s: float, length: int) -> None:
-        self.sample_s, self.length = sample_s, length
+        self.sample_s = sample_s
+        self.length = length
 
     def __len__(self) -> int:
         return self.length
@@ -84,7 +105,9 @@ def speed(turn: Turn) -> Answer:
     echo = ECHOES[turn.row]
     sample_s = RATIOS[turn.case] * STEP_S * turn.workers / BATCH_SIZE
     dataset = echo.of(Waiting(sample_s, 1 << 20))
-    with mpiter.batches(dataset, BATCH_SIZE, n_processes=turn.workers, epochs=None, seed=0) as stream:
+    with mpiter.batches(
+        dataset, BATCH_SIZE, n_processes=turn.workers, epochs=None, seed=0
+    ) as stream:
         echoed = echo.over(stream)
 
         def step() -> None:
@@ -101,11 +124,17 @@ def gain(case: str, row: str) -> float:
     return min(float(row.partition(",")[0]), RATIOS[case])
 
 
-# -- training ----------------------------------------------------------------------------------------------------------
+# -- training --------------------------------------------------------------------------
 
-SIDE, CLASSES, SHIFT, NOISE = 12, 10, 3, 0.6
-SEEDS, TRAIN_BATCH, MOST_STEPS = (0, 1, 2), 32, 6000
-FEW = 128  # samples in a buffer, for learners that need only some hundreds
+SIDE = 12
+CLASSES = 10
+SHIFT = 3
+NOISE = 0.6
+SEEDS = (0, 1, 2)
+TRAIN_BATCH = 32
+MOST_STEPS = 6000
+# Samples in a buffer, for learners that need only some hundreds.
+FEW = 128
 TRAINED = {
     WITHOUT: Repeats(),
     "example": Repeats(2, augments=True),
@@ -116,11 +145,16 @@ TRAINED = {
 
 
 class Pictures:
-    """A pattern for each class, with noise of its own in each picture; augmented by another place and more noise."""
+    """A pattern for each class, with noise of its own in each picture; augmented by
+    another place and more noise.
+    """
 
     def __init__(self, seed: int, length: int = 1 << 16) -> None:
-        self.seed, self.length = seed, length
-        rough = np.random.default_rng(0).standard_normal((CLASSES, SIDE // 3, SIDE // 3))
+        self.seed = seed
+        self.length = length
+        rough = np.random.default_rng(0).standard_normal(
+            (CLASSES, SIDE // 3, SIDE // 3)
+        )
         self.patterns = rough.repeat(3, axis=1).repeat(3, axis=2)
 
     def __len__(self) -> int:
@@ -134,7 +168,9 @@ class Pictures:
     def transform(self, sample: Any) -> Any:
         rng, (picture, label) = mpiter.get_rng(), sample
         shifted = np.roll(picture, rng.integers(-SHIFT, SHIFT + 1, 2), (0, 1))
-        return (shifted + NOISE * rng.standard_normal(picture.shape)).astype(np.float32).ravel(), label
+        return (shifted + NOISE * rng.standard_normal(picture.shape)).astype(
+            np.float32
+        ).ravel(), label
 
     def __getitem__(self, index: int) -> Any:
         return self.transform(self.read(index))
@@ -154,7 +190,9 @@ class Network:
         rng = np.random.default_rng(seed)
         self.rate = rate
         self.one = rng.standard_normal((SIDE * SIDE, hidden)).astype(np.float32) / SIDE
-        self.two = rng.standard_normal((hidden, CLASSES)).astype(np.float32) / hidden**0.5
+        self.two = (
+            rng.standard_normal((hidden, CLASSES)).astype(np.float32) / hidden**0.5
+        )
 
     def learn(self, pictures: Any, labels: Any) -> None:
         inside = np.maximum(pictures @ self.one, 0)
@@ -172,10 +210,15 @@ class Network:
 
 
 class Means:
-    """The mean picture of each class: all that a picture has to say is said the first time."""
+    """The mean picture of each class: all that a picture has to say is said the
+    first time.
+    """
 
     def __init__(self, seed: int) -> None:
-        self.sums, self.counts = np.zeros((CLASSES, SIDE * SIDE)), np.full(CLASSES, 1e-9)
+        self.sums, self.counts = (
+            np.zeros((CLASSES, SIDE * SIDE)),
+            np.full(CLASSES, 1e-9),
+        )
 
     def learn(self, pictures: Any, labels: Any) -> None:
         np.add.at(self.sums, labels, pictures)
@@ -198,15 +241,24 @@ class Lesson:
 
 LESSONS = {
     "network": Lesson(Network, 0.9, 10, TRAINED),
-    "means": Lesson(Means, 0.6, 1, {WITHOUT: Repeats(), "augmented": Repeats(2, FEW), "batch": Repeats(2, 0)}),
+    "means": Lesson(
+        Means,
+        0.6,
+        1,
+        {WITHOUT: Repeats(), "augmented": Repeats(2, FEW), "batch": Repeats(2, 0)},
+    ),
 }
 
 
 def train(turn: Turn) -> Answer:
     lesson = LESSONS[turn.case]
     found = [_trained(lesson, lesson.echoes[turn.row], seed) for seed in SEEDS]
-    fresh, steps, accuracy = (statistics.median(values) for values in zip(*found, strict=True))
-    problems = [] if accuracy >= lesson.target else [f"no more than {accuracy:.2f} are right"]
+    fresh, steps, accuracy = (
+        statistics.median(values) for values in zip(*found, strict=True)
+    )
+    problems = (
+        [] if accuracy >= lesson.target else [f"no more than {accuracy:.2f} are right"]
+    )
     return {"fresh": fresh, "steps": steps, "accuracy": accuracy, "problems": problems}
 
 
@@ -214,9 +266,14 @@ def _trained(lesson: Lesson, echo: Repeats, seed: int) -> tuple[int, int, float]
     """Fresh samples and steps until it is good enough, and how good."""
     learner: Learner = lesson.learner(seed)
     dataset = echo.of(Pictures(seed))
-    others, theirs = next(mpiter.batches(Pictures(1000 + seed), 2000, n_processes=0, seed=seed))
-    with mpiter.batches(dataset, TRAIN_BATCH, n_processes=0, epochs=None, seed=seed) as stream:
-        accuracy, step = 0.0, 0
+    others, theirs = next(
+        mpiter.batches(Pictures(1000 + seed), 2000, n_processes=0, seed=seed)
+    )
+    with mpiter.batches(
+        dataset, TRAIN_BATCH, n_processes=0, epochs=None, seed=seed
+    ) as stream:
+        accuracy = 0.0
+        step = 0
         for step, (pictures, labels) in enumerate(echo.over(stream), 1):
             learner.learn(pictures, labels)
             if step % lesson.look == 0:
@@ -227,7 +284,7 @@ def _trained(lesson: Lesson, echo: Repeats, seed: int) -> tuple[int, int, float]
     return stats.samples, step, accuracy
 
 
-# -- the answer --------------------------------------------------------------------------------------------------------
+# -- the answer ------------------------------------------------------------------------
 
 
 def take(turn: Turn) -> Answer:
@@ -239,11 +296,23 @@ def claims(summary: Summary) -> Iterator[Claim]:
         for row in ECHOES:
             if row != WITHOUT:
                 found = ratio(summary, case, row, WITHOUT, "steps_per_s")
-                yield at_least(case, f"steps/s with {row}", found, OF_IDEAL * gain(case, row), " x without")
+                yield at_least(
+                    case,
+                    f"steps/s with {row}",
+                    found,
+                    OF_IDEAL * gain(case, row),
+                    " x without",
+                )
     found = ratio(summary, "network", "example", WITHOUT, "fresh")
     yield at_most("network", "fresh samples with example", found, FEWER, " x without")
     found = ratio(summary, "means", "augmented", WITHOUT, "fresh")
-    yield at_least("means", "fresh samples with augmented", found, NO_FEWER, " x without: no use here")
+    yield at_least(
+        "means",
+        "fresh samples with augmented",
+        found,
+        NO_FEWER,
+        " x without: no use here",
+    )
 
 
 def curves(summary: Summary) -> Iterator[Curves]:
@@ -251,18 +320,32 @@ def curves(summary: Summary) -> Iterator[Curves]:
     factors = ("2", "3", "4")
     lines: dict[str, list[tuple[float, ...]]] = {}
     for case in RATIOS:
-        found = [(float(row), ratio(summary, case, row, WITHOUT, "steps_per_s")) for row in factors]
+        found = [
+            (float(row), ratio(summary, case, row, WITHOUT, "steps_per_s"))
+            for row in factors
+        ]
         lines[case] = [(factor, times) for factor, times in found if times is not None]
-        lines[f"{case}, by arithmetic"] = [(float(row), gain(case, row)) for row in factors]
+        lines[f"{case}, by arithmetic"] = [
+            (float(row), gain(case, row)) for row in factors
+        ]
     dashed = [name for name in lines if name not in RATIOS]
-    yield Curves("Steps a second, times those without an echo", "echo factor", "times", lines, dashed)
+    yield Curves(
+        "Steps a second, times those without an echo",
+        "echo factor",
+        "times",
+        lines,
+        dashed,
+    )
 
 
 EXPERIMENT = Experiment(
     script=__file__,
     doc=__doc__,
     cases={
-        **{name: f"fetching a batch takes {times:g} x a step of 20 ms" for name, times in RATIOS.items()},
+        **{
+            name: f"fetching a batch takes {times:g} x a step of 20 ms"
+            for name, times in RATIOS.items()
+        },
         "network": "a small network, until 0.9 are right",
         "means": "the mean of each class, until 0.6 are right",
     },
@@ -292,4 +375,8 @@ EXPERIMENT = Experiment(
 
 
 if __name__ == "__main__":
-    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=1.0, timeout=180.0, seconds=3.0)))
+    sys.exit(
+        conduct(
+            EXPERIMENT, command_line(EXPERIMENT, warmup=1.0, timeout=180.0, seconds=3.0)
+        )
+    )

@@ -1,10 +1,12 @@
-"""To the GPU: `DevicePrefetcher` against torch's pinned loader, alone and beside a training step.
+"""To the GPU: `DevicePrefetcher` against torch's pinned loader, alone and beside a
+training step.
 
     python bench/gpu.py --workers 8 --out bench/results/gpu.json
 
-Needs torch and a CUDA device. Images travel as bytes and are normalised on the device, in every row. "torch, ahead" is
-torch's loader with a prefetcher as people write it: the next batch is copied on a stream of its own. A batch counts as
-there when the device has finished with it; a step is a chain of matrix products whose loss is read.
+Needs torch and a CUDA device. Images travel as bytes and are normalised on the device,
+in every row. "torch, ahead" is torch's loader with a prefetcher as people write it: the
+next batch is copied on a stream of its own. A batch counts as there when the device has
+finished with it; a step is a chain of matrix products whose loss is read.
 """
 
 from __future__ import annotations
@@ -14,13 +16,28 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from driver import Absent, Answer, Claim, Experiment, Summary, Turn, at_least, command_line, conduct, ratio
+from driver import (
+    Absent,
+    Answer,
+    Claim,
+    Experiment,
+    Summary,
+    Turn,
+    at_least,
+    command_line,
+    conduct,
+    ratio,
+)
 from measuring import flowing
 
-BATCH_SIZE, ROWS_HELD = 128, 1024
-MEAN, STD = 127.5, 64.0
+BATCH_SIZE = 128
+ROWS_HELD = 1024
+MEAN = 127.5
+STD = 64.0
 SIZES = {"3x64x64": 64, "3x224x224": 224, "3x224x224, a step": 224}
-STEPS, WIDTH = 6, 8192  # products of a step, and their size: some 10 ms of an H200
+# Products of a step, and their size: some 10 ms of an H200.
+STEPS = 6
+WIDTH = 8192
 ROWS = {
     "torch": "DataLoader(pin_memory=True), copied when it is asked for",
     "torch, ahead": "DataLoader(pin_memory=True), copied a batch ahead on a stream of its own",
@@ -31,7 +48,9 @@ ROWS = {
 
 class Images:
     def __init__(self, side: int) -> None:
-        self._rows = np.random.default_rng(0).integers(0, 256, (ROWS_HELD, 3, side, side), np.uint8)
+        self._rows = np.random.default_rng(0).integers(
+            0, 256, (ROWS_HELD, 3, side, side), np.uint8
+        )
 
     def __len__(self) -> int:
         return 1 << 20
@@ -57,8 +76,14 @@ def take(turn: Turn) -> Answer:
         step()
 
     one_batch()
-    count, seconds, cpu = flowing(one_batch, turn.warmup_s, turn.seconds, warm=8, timed=8)
-    return {"batches_per_s": count / seconds, "batch_ms": 1e3 * seconds / count, **cpu.ms(count)}
+    count, seconds, cpu = flowing(
+        one_batch, turn.warmup_s, turn.seconds, warm=8, timed=8
+    )
+    return {
+        "batches_per_s": count / seconds,
+        "batch_ms": 1e3 * seconds / count,
+        **cpu.ms(count),
+    }
 
 
 def loader_of(turn: Turn) -> Any:
@@ -66,9 +91,19 @@ def loader_of(turn: Turn) -> Any:
 
     import mpiter.torch
 
-    loader: Any = mpiter.torch.DataLoader if turn.row.startswith("ours") else torch.utils.data.DataLoader
+    loader: Any = (
+        mpiter.torch.DataLoader
+        if turn.row.startswith("ours")
+        else torch.utils.data.DataLoader
+    )
     pinned = turn.row != "ours"
-    return loader(Images(SIZES[turn.case]), BATCH_SIZE, shuffle=True, num_workers=turn.workers, pin_memory=pinned)
+    return loader(
+        Images(SIZES[turn.case]),
+        BATCH_SIZE,
+        shuffle=True,
+        num_workers=turn.workers,
+        pin_memory=pinned,
+    )
 
 
 def arriving(turn: Turn, loader: Any) -> Iterator[Any]:
@@ -76,7 +111,11 @@ def arriving(turn: Turn, loader: Any) -> Iterator[Any]:
     import mpiter.torch
 
     if turn.row == "ours":
-        return iter(mpiter.torch.DevicePrefetcher(loader, "cuda", normalize=([MEAN] * 3, [STD] * 3)))
+        return iter(
+            mpiter.torch.DevicePrefetcher(
+                loader, "cuda", normalize=([MEAN] * 3, [STD] * 3)
+            )
+        )
     return ahead(loader) if turn.row.endswith("ahead") else map(moved, loader)
 
 
@@ -89,7 +128,8 @@ def ahead(loader: Any) -> Iterator[Any]:
     """The prefetcher of many a training program."""
     import torch
 
-    side, here = torch.cuda.Stream(), torch.cuda.current_stream()
+    side = torch.cuda.Stream()
+    here = torch.cuda.current_stream()
     coming = None
     for batch in loader:
         ready = coming
@@ -128,9 +168,16 @@ def claims(summary: Summary) -> Iterator[Claim]:
 EXPERIMENT = Experiment(
     script=__file__,
     doc=__doc__,
-    cases={name: f"images of {side} x {side} bytes, batches of {BATCH_SIZE}" for name, side in SIZES.items()},
+    cases={
+        name: f"images of {side} x {side} bytes, batches of {BATCH_SIZE}"
+        for name, side in SIZES.items()
+    },
     rows=ROWS,
-    figures={"batches_per_s": "batches/s", "batch_ms": "ms a batch", "parent_cpu_ms": "parent's CPU ms/batch"},
+    figures={
+        "batches_per_s": "batches/s",
+        "batch_ms": "ms a batch",
+        "parent_cpu_ms": "parent's CPU ms/batch",
+    },
     take=take,
     claims=claims,
     against="torch",
@@ -139,4 +186,9 @@ EXPERIMENT = Experiment(
 
 
 if __name__ == "__main__":
-    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=1.5, timeout=90.0, seconds=3.0, rounds=3)))
+    sys.exit(
+        conduct(
+            EXPERIMENT,
+            command_line(EXPERIMENT, warmup=1.5, timeout=90.0, seconds=3.0, rounds=3),
+        )
+    )

@@ -2,9 +2,11 @@
 
     python3 bench guard                    # a table; exit code 1 where a ratio is worse than half of its bound
 
-Each ratio divides what mpiter does by what a reference does on the same machine at the same time: both take turns, and
-the medians of the turns are compared.  Absolute times drift from machine to machine, these ratios little.  A ratio that
-misses its bound is reported; only one that misses it by a factor of two fails, since a busy machine costs as much.
+Each ratio divides what mpiter does by what a reference does on the same machine at the
+same time: both take turns, and the medians of the turns are compared.  Absolute times
+drift from machine to machine, these ratios little.  A ratio that misses its bound is
+reported; only one that misses it by a factor of two fails, since a busy machine costs
+as much.
 """
 
 from __future__ import annotations
@@ -34,9 +36,15 @@ from loaders import Indexing, InProcess, Setup
 
 import mpiter
 
-SMALL, WORKERS, N_PREFETCH = "28x28", 2, 2
-ROUNDS, TURN_S, STARTS, KILLS = 9, 0.4, 3, 5
-SHORT_S = 0.1  # a turn of the smallest batches, which are thousands then
+SMALL = "28x28"
+WORKERS = 2
+N_PREFETCH = 2
+ROUNDS = 9
+TURN_S = 0.4
+STARTS = 3
+KILLS = 5
+# A turn of the smallest batches, which are thousands then.
+SHORT_S = 0.1
 
 
 class Bound(NamedTuple):
@@ -47,31 +55,56 @@ class Bound(NamedTuple):
     is_most: bool = False
 
     def misses(self, ratio: float, times: float = 1.0) -> bool:
-        """Tell whether the ratio is worse than the bound by more than the factor ``times``."""
-        return ratio > self.value * times if self.is_most else ratio < self.value / times
+        """Tell whether the ratio is worse than the bound by more than the factor
+        ``times``.
+        """
+        return (
+            ratio > self.value * times if self.is_most else ratio < self.value / times
+        )
 
 
 BOUNDS = {
-    "plain": Bound("no workers: batches(n_processes=0) / a plain loop, batches a second", 0.9),
-    "torch": Bound("no workers: mpiter.torch.DataLoader / torch's, batches a second", 0.95),
+    "plain": Bound(
+        "no workers: batches(n_processes=0) / a plain loop, batches a second", 0.9
+    ),
+    "torch": Bound(
+        "no workers: mpiter.torch.DataLoader / torch's, batches a second", 0.95
+    ),
     "tensors": Bound("the same, small batches of samples of tensors", 0.95),
     "TensorDataset": Bound("the same, small batches of a TensorDataset", 0.95),
-    "columns": Bound("no workers: small batches of columns, shuffled / by fancy indexing, batches a second", 0.2),
+    "columns": Bound(
+        "no workers: small batches of columns, shuffled / by fancy indexing, batches "
+        "a second",
+        0.2,
+    ),
     "columns in order": Bound("the same, in order / slices of the arrays, copied", 0.2),
     "workers": Bound("two workers: batches() / the floor below, batches a second", 0.5),
-    "start": Bound("seconds to the first batch / to the first answer of multiprocessing's own processes", 1.5, True),
-    "death": Bound("longest wait after a worker was killed / starting a process of multiprocessing's", 0.1, True),
-    "flight": Bound("bytes in flight / those of n_prefetch + 2 x workers + 1 batches", 1.05, True),
+    "start": Bound(
+        "seconds to the first batch / to the first answer of multiprocessing's own "
+        "processes",
+        1.5,
+        True,
+    ),
+    "death": Bound(
+        "longest wait after a worker was killed / starting a process of "
+        "multiprocessing's",
+        0.1,
+        True,
+    ),
+    "flight": Bound(
+        "bytes in flight / those of n_prefetch + 2 x workers + 1 batches", 1.05, True
+    ),
 }
 
 
-# -- what is measured ------------------------------------------------------------------------------------------------
+# -- what is measured ------------------------------------------------------------------
 
 
 def ratios() -> Iterator[tuple[str, float | None]]:
     """Yield the ratios by name; None stands for one whose library isn't installed."""
     case = CASES[SMALL]
-    dataset, size = case.dataset(), case.batch_size
+    dataset = case.dataset()
+    size = case.batch_size
     with mpiter.batches(dataset, size, n_processes=0, epochs=None, seed=0) as alone:
         loop = InProcess(dataset, Setup(size, 0, 1, shuffle=True, repeat=True)).batches
         yield "plain", in_turns(alone, loop, TURN_S)
@@ -82,12 +115,24 @@ def ratios() -> Iterator[tuple[str, float | None]]:
         yield name, of_columns(CASES[f"16x8 {name}"])
     floor = Floor(case)
     try:
-        with mpiter.batches(dataset, size, n_processes=WORKERS, n_prefetch=N_PREFETCH, epochs=None, seed=0) as stream:
+        with mpiter.batches(
+            dataset,
+            size,
+            n_processes=WORKERS,
+            n_prefetch=N_PREFETCH,
+            epochs=None,
+            seed=0,
+        ) as stream:
             yield "workers", in_turns(stream, floor, TURN_S)
-            most = max(stream.stats().in_flight_bytes for _ in itertools.islice(stream, 500))
+            most = max(
+                stream.stats().in_flight_bytes for _ in itertools.islice(stream, 500)
+            )
     finally:
         floor.close()
-    starts = [(scripted(FIRST_BATCH, case.name), scripted(FIRST_ANSWER)) for _ in range(STARTS)]
+    starts = [
+        (scripted(FIRST_BATCH, case.name), scripted(FIRST_ANSWER))
+        for _ in range(STARTS)
+    ]
     ours, server = map(statistics.median, zip(*starts, strict=True))
     yield "start", ours / server
     yield "death", statistics.median(waits_after_kills(case)) / server
@@ -103,7 +148,8 @@ def in_turns(ours: Any, theirs: Any, turn_s: float) -> float:
 
 
 def rate(stream: Any, turn_s: float) -> float:
-    count, began = 0, time.perf_counter()
+    count = 0
+    began = time.perf_counter()
     while (seconds := time.perf_counter() - began) < turn_s:
         next(stream)
         count += 1
@@ -117,33 +163,47 @@ def of_torch(case: Case, turn_s: float) -> float | None:
 
     from mpiter.torch import DataLoader as Ours
 
-    made = [kind(case.dataset(), case.batch_size, shuffle=True) for kind in (Ours, DataLoader)]
-    ours, theirs = (itertools.chain.from_iterable(itertools.repeat(loader)) for loader in made)
+    made = [
+        kind(case.dataset(), case.batch_size, shuffle=True)
+        for kind in (Ours, DataLoader)
+    ]
+    ours, theirs = (
+        itertools.chain.from_iterable(itertools.repeat(loader)) for loader in made
+    )
     return in_turns(ours, theirs, turn_s)
 
 
 def of_columns(case: Case) -> float:
-    dataset, size, shuffle = case.dataset(), case.batch_size, not case.is_in_order
+    dataset = case.dataset()
+    size = case.batch_size
+    shuffle = not case.is_in_order
     theirs = Indexing(dataset, Setup(size, 0, 1, shuffle, repeat=True)).batches
-    with mpiter.batches(dataset, size, shuffle=shuffle, n_processes=0, epochs=None, seed=0) as ours:
+    with mpiter.batches(
+        dataset, size, shuffle=shuffle, n_processes=0, epochs=None, seed=0
+    ) as ours:
         return in_turns(ours, theirs, SHORT_S)
 
 
 class Floor:
     """The least that two workers can do for a consumer: the floor of any loader.
 
-    Forked processes write samples into shared slots, one message each way for a batch, two batches out for each worker.
-    There is no order, no seed, no check of what a sample is, no lease, no death, no timeout.
+    Forked processes write samples into shared slots, one message each way for a batch,
+    two batches out for each worker. There is no order, no seed, no check of what a
+    sample is, no lease, no death, no timeout.
     """
 
     def __init__(self, case: Case) -> None:
         self._case, context = case, multiprocessing.get_context("fork")
         count = N_PREFETCH + 2 * WORKERS + 1
         self._slots = slots_of(count, case.batch_size, case.shape)
-        self._free, self._at = list(range(count)), 0
+        self._free = list(range(count))
+        self._at = 0
         pipes = [context.Pipe() for _ in range(WORKERS)]
         self._ends = [mine for mine, _ in pipes]
-        self._processes = [context.Process(target=self._work, args=(theirs,), daemon=True) for _, theirs in pipes]
+        self._processes = [
+            context.Process(target=self._work, args=(theirs,), daemon=True)
+            for _, theirs in pipes
+        ]
         for process in self._processes:
             process.start()
         for end in self._ends * 2:
@@ -173,7 +233,7 @@ class Floor:
             process.join()
 
 
-# -- starts and deaths -----------------------------------------------------------------------------------------------
+# -- starts and deaths -----------------------------------------------------------------
 
 FIRST_ANSWER = """
 import multiprocessing, time
@@ -206,19 +266,30 @@ if __name__ == "__main__":
 
 
 def scripted(text: str, *arguments: str) -> float:
-    """The seconds that a script prints, run in a process of its own, where nothing is warm."""
+    """The seconds that a script prints, run in a process of its own, where nothing
+    is warm.
+    """
     path = Path(__file__).parent
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(text)
         script.flush()
-        known = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), str(path.parent)])}
+        known = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(path), str(path.parent)]),
+        }
         command = [sys.executable, script.name, *arguments]
-        return float(subprocess.run(command, env=known, capture_output=True, text=True, check=True).stdout)
+        return float(
+            subprocess.run(
+                command, env=known, capture_output=True, text=True, check=True
+            ).stdout
+        )
 
 
 def waits_after_kills(case: Case) -> Iterator[float]:
     """The longest wait for one of the 200 batches after each kill."""
-    with mpiter.batches(case.dataset(), case.batch_size, n_processes=WORKERS, epochs=None, seed=0) as stream:
+    with mpiter.batches(
+        case.dataset(), case.batch_size, n_processes=WORKERS, epochs=None, seed=0
+    ) as stream:
         for _ in itertools.islice(stream, 200):
             pass
         for kill in range(KILLS):
@@ -232,32 +303,52 @@ def waits_after_kills(case: Case) -> Iterator[float]:
             yield longest
 
 
-# -- the answer ------------------------------------------------------------------------------------------------------
+# -- the answer ------------------------------------------------------------------------
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_common(parser)
     asked = parser.parse_args()
     refuse_to_overwrite(parser, asked)
     if asked.small:
         global ROUNDS, TURN_S, STARTS, KILLS
-        ROUNDS, TURN_S, STARTS, KILLS = 1, SHORT_S, 1, 1
+        ROUNDS = 1
+        TURN_S = SHORT_S
+        STARTS = 1
+        KILLS = 1
     logging.getLogger("mpiter").setLevel(logging.ERROR)  # the deaths are meant
-    began, load, found, failed = time.time(), os.getloadavg(), dict[str, float](), list[str]()
+    began = time.time()
+    load = os.getloadavg()
+    found = dict[str, float]()
+    failed = list[str]()
     print(f"{'ratio':>7} {'bound':>7}  ")
     for name, ratio in ratios():
         bound = BOUNDS[name]
         limit = f"{'<' if bound.is_most else '>'}={bound.value:g}"
         if ratio is None:
-            print(f"{'-':>7} {limit:>7}  {bound.says}: {name} isn't installed here", flush=True)
+            print(
+                f"{'-':>7} {limit:>7}  {bound.says}: {name} isn't installed here",
+                flush=True,
+            )
             continue
         found[name] = round(ratio, 3)
-        verdict = "" if not bound.misses(ratio) else "  MISSED" if not bound.misses(ratio, 2) else "  MISSED BY HALF"
+        verdict = (
+            ""
+            if not bound.misses(ratio)
+            else "  MISSED"
+            if not bound.misses(ratio, 2)
+            else "  MISSED BY HALF"
+        )
         failed += [name] * bound.misses(ratio, 2)
         print(f"{ratio:7.2f} {limit:>7}  {bound.says}{verdict}", flush=True)
     print(f"{time.time() - began:.0f} s")
-    keep_result(asked.out, heading("guard", began, load) | {"versions": versions(), "ratios": found})
+    keep_result(
+        asked.out,
+        heading("guard", began, load) | {"versions": versions(), "ratios": found},
+    )
     return int(bool(failed) and not asked.small)
 
 

@@ -1,9 +1,12 @@
-"""Ranks of a training that are interrupted on purpose: a launcher that forks them, and the strikes that they carry out.
+"""Ranks of a training that are interrupted on purpose: a launcher that forks them, and
+the strikes that they carry out.
 
-The launcher does as torch's does: it passes SIGTERM and Ctrl-C on to its ranks, and once one has ended with an error
-it ends the others, by SIGTERM and, after some seconds, by SIGKILL.  Its ranks find torch and mpiter imported, so that a
-start takes a tenth of a second.  Guarantees that a strike hits at the planned place: the rank that comes there carries
-it out, and waits until it has heard it, if it will; and that nothing is left running.
+The launcher does as torch's does: it passes SIGTERM and Ctrl-C on to its ranks, and
+once one has ended with an error it ends the others, by SIGTERM and, after some seconds,
+by SIGKILL.  Its ranks find torch and mpiter imported, so that a start takes a tenth of
+a second.  Guarantees that a strike hits at the planned place: the rank that comes there
+carries it out, and waits until it has heard it, if it will; and that nothing is left
+running.
 """
 
 from __future__ import annotations
@@ -53,20 +56,24 @@ _LAST_WORDS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One interruption: in this epoch, the time ``at`` that the place comes, counted from 0."""
+    """One interruption: in this epoch, the time ``at`` that the place comes, counted
+    from 0.
+    """
 
     signal: str
     place: str
     epoch: int
     at: int
-    rank: int  # that is hit, where one is, and comes to the place; rank 0 writes files
+    # That is hit, where one is, and comes to the place; rank 0 writes files.
+    rank: int
 
 
 @dataclass(frozen=True)
 class Seat:
     """One rank's place in a run of a training."""
 
-    folder: Path  # of the whole training, which has several runs
+    # Of the whole training, which has several runs.
+    folder: Path
     run: int
     rank: int
     size: int
@@ -79,12 +86,16 @@ class Seat:
     def tell(self, kind: str, **facts: Any) -> None:
         """Write down what has happened, for those who count."""
         line = json.dumps({"run": self.run, "rank": self.rank, "kind": kind, **facts})
-        descriptor = os.open(self.folder / "told", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        descriptor = os.open(
+            self.folder / "told", os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        )
         os.write(descriptor, line.encode() + b"\n")
         os.close(descriptor)
 
     def take(self) -> None:
-        """Be findable by the other ranks, and notice signals though their handlers may wait."""
+        """Be findable by the other ranks, and notice signals though their handlers
+        may wait.
+        """
         pid_file(self.folder, self.run, self.rank).write_text(str(os.getpid()))
         ears, mouth = os.pipe2(os.O_NONBLOCK)
         signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
@@ -93,7 +104,11 @@ class Seat:
     def at(self, place: str, epoch: int) -> None:
         """Carry the strike out, if it is planned here."""
         strike = self.strike
-        if strike is None or (place, epoch) != (strike.place, strike.epoch) or "struck" in self._came:
+        if (
+            strike is None
+            or (place, epoch) != (strike.place, strike.epoch)
+            or "struck" in self._came
+        ):
             return
         if self.rank != (0 if place == SAVING else strike.rank):
             return
@@ -133,8 +148,12 @@ def pid_file(folder: Path, run: int, rank: int) -> Path:
 
 
 @contextmanager
-def striking_at_calls(module: Any, name: str, strike: Callable[[], None]) -> Iterator[None]:
-    """Have a function of a module call ``strike`` after its work; not in a ``with`` block of tests: it stays so."""
+def striking_at_calls(
+    module: Any, name: str, strike: Callable[[], None]
+) -> Iterator[None]:
+    """Have a function of a module call ``strike`` after its work; not in a ``with``
+    block of tests: it stays so.
+    """
     original = getattr(module, name)
 
     def struck(*arguments: Any, **options: Any) -> Any:
@@ -149,22 +168,27 @@ def striking_at_calls(module: Any, name: str, strike: Callable[[], None]) -> Ite
         setattr(module, name, original)
 
 
-# -- the launcher ----------------------------------------------------------------------------------------------------
+# -- the launcher ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: its ranks' exit codes, negative by a signal; and whether it had to be ended by us."""
+    """How a run ended: its ranks' exit codes, negative by a signal; and whether it
+    had to be ended by us.
+    """
 
     codes: list[int | None]
-    forced: bool  # some rank didn't end within its grace
+    # Some rank didn't end within its grace.
+    forced: bool
     hung: bool
-    words: str  # what was written to standard error
+    # What was written to standard error.
+    words: str
 
 
 def launched(train: Callable[[Seat], None], seats: list[Seat], limit_s: float) -> Ended:
     """Run the ranks to their end, each in a process that is forked."""
-    folder, run = seats[0].folder, seats[0].run
+    folder = seats[0].folder
+    run = seats[0].run
     sys.stdout.flush()
     sys.stderr.flush()
     launcher = os.fork()
@@ -181,8 +205,17 @@ def launched(train: Callable[[Seat], None], seats: list[Seat], limit_s: float) -
     if hung:
         os.waitpid(launcher, 0)
     told = folder / f"ended-{run}"
-    found = json.loads(told.read_text()) if told.exists() else {"codes": [None] * len(seats), "forced": False}
-    return Ended(found["codes"], found["forced"], hung, words.read_text()[-_LAST_WORDS:] if words.exists() else "")
+    found = (
+        json.loads(told.read_text())
+        if told.exists()
+        else {"codes": [None] * len(seats), "forced": False}
+    )
+    return Ended(
+        found["codes"],
+        found["forced"],
+        hung,
+        words.read_text()[-_LAST_WORDS:] if words.exists() else "",
+    )
 
 
 def _ends(pid: int, limit_s: float) -> bool:
@@ -199,7 +232,8 @@ def _ends(pid: int, limit_s: float) -> bool:
 def _be_launcher(train: Callable[[Seat], None], seats: list[Seat]) -> NoReturn:
     try:
         os.setsid()
-        folder, run = seats[0].folder, seats[0].run
+        folder = seats[0].folder
+        run = seats[0].run
         words = os.open(folder / f"words-{run}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         for descriptor in (1, 2):
             os.dup2(words, descriptor)
@@ -232,18 +266,27 @@ class _Launcher:
 
     def conduct(self) -> dict[str, Any]:
         while self._ends:
-            patience = None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+            patience = (
+                None
+                if self._kill_at is None
+                else max(0.0, self._kill_at - time.monotonic())
+            )
             ready, _, _ = select.select([self._ears, *self._ends], [], [], patience)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._ears, 64)
             while self._heard:
                 number = self._heard.pop()
-                # One rank has heard the Ctrl-C too, and takes a second one to mean: at once.
+                # One rank has heard the Ctrl-C too, and takes a second one to mean: at
+                # once.
                 if number != signal.SIGINT or len(self._pids) > 1:
                     self._pass_on(number)
             for end in self._ends.keys() & set(ready):
                 self._note(end)
-            if self._kill_at is not None and time.monotonic() >= self._kill_at and self._ends:
+            if (
+                self._kill_at is not None
+                and time.monotonic() >= self._kill_at
+                and self._ends
+            ):
                 self._forced = True
                 self._kill_at = None
                 self._send(signal.SIGUSR1)
@@ -283,7 +326,9 @@ def _forked(train: Callable[[Seat], None], seat: Seat, port: int) -> int:
 
 
 def _be_rank(train: Callable[[Seat], None], seat: Seat, port: int) -> int:
-    """Train, and return what Python's exit code would be, after what Python does at its end."""
+    """Train, and return what Python's exit code would be, after what Python does at
+    its end.
+    """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -308,9 +353,15 @@ def _be_rank(train: Callable[[Seat], None], seat: Seat, port: int) -> int:
 def environment(seat: Seat, port: int) -> dict[str, str]:
     """Return what torch's launcher sets."""
     told = {"RANK": seat.rank, "LOCAL_RANK": seat.rank, "GROUP_RANK": 0, "NODE_RANK": 0}
-    told |= {"WORLD_SIZE": seat.size, "LOCAL_WORLD_SIZE": seat.size, "GROUP_WORLD_SIZE": 1}
+    told |= {
+        "WORLD_SIZE": seat.size,
+        "LOCAL_WORLD_SIZE": seat.size,
+        "GROUP_WORLD_SIZE": 1,
+    }
     told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return {name: str(value) for name, value in told.items()} | {"TORCHELASTIC_RUN_ID": "none"}
+    return {name: str(value) for name, value in told.items()} | {
+        "TORCHELASTIC_RUN_ID": "none"
+    }
 
 
 def _free_port() -> int:

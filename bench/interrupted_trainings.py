@@ -1,8 +1,11 @@
-"""The trainings that are interrupted, in each rank's process: ours, Lightning's and Accelerate's, as documented.
+"""The trainings that are interrupted, in each rank's process: ours, Lightning's and
+Accelerate's, as documented.
 
-All train the same: a small model of torch with Dropout, by DistributedDataParallel, Adam, a schedule and a validation
-after each epoch.  Each rank draws from all three global generators.  Each learns which samples it has learnt: a list
-that is saved and loaded with the model, so that it tells what this model has seen, and not what was thrown away.
+All train the same: a small model of torch with Dropout, by DistributedDataParallel,
+Adam, a schedule and a validation after each epoch.  Each rank draws from all three
+global generators.  Each learns which samples it has learnt: a list that is saved and
+loaded with the model, so that it tells what this model has seen, and not what was
+thrown away.
 """
 
 from __future__ import annotations
@@ -18,17 +21,33 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._dynamo  # which optimizers import at their first step: a second for each rank
+
+# Which optimizers import at their first step: a second for each rank.
+import torch._dynamo
 import torch.distributed as dist
 from checkout import ROOT  # before mpiter
-from interrupted_ranks import BETWEEN, BORDER, LAST, NEXT, SAVING, STEP, VALIDATION, Seat, Strike, striking_at_calls
+from interrupted_ranks import (
+    BETWEEN,
+    BORDER,
+    LAST,
+    NEXT,
+    SAVING,
+    STEP,
+    VALIDATION,
+    Seat,
+    Strike,
+    striking_at_calls,
+)
 from torch.utils.data import DataLoader as TorchLoader
 
 import mpiter.torch
 
 assert ROOT
 
-LENGTH, VALIDATED, BATCH, EPOCHS = 48, 12, 4, 4
+LENGTH = 48
+VALIDATED = 12
+BATCH = 4
+EPOCHS = 4
 EVERY_STEPS = 2
 _WIDTH = 6
 
@@ -54,7 +73,10 @@ class Samples:
 
 def new_model() -> torch.nn.Module:
     return torch.nn.Sequential(
-        torch.nn.Linear(_WIDTH, 16), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)
+        torch.nn.Linear(_WIDTH, 16),
+        torch.nn.ReLU(),
+        torch.nn.Dropout(0.3),
+        torch.nn.Linear(16, 1),
     )
 
 
@@ -114,14 +136,16 @@ def note_validation(best: dict[str, Any], loss: float, epoch: int) -> None:
 
 
 def at_border(seat: Seat, epoch: int, side: int) -> None:
-    """A border has two sides: the end of what follows an epoch's steps, and the beginning of the next epoch."""
+    """A border has two sides: the end of what follows an epoch's steps, and the
+    beginning of the next epoch.
+    """
     if seat.strike is not None and seat.strike.at == side:
         # It comes once.
         for _ in range(side + 1):
             seat.at(BORDER, epoch)
 
 
-# -- ours ------------------------------------------------------------------------------------------------------------
+# -- ours ------------------------------------------------------------------------------
 
 
 class Ours:
@@ -133,18 +157,27 @@ class Ours:
         workers = seat.options.get("workers", 0)
         strike = None if workers else (lambda: seat.at(NEXT, self.epoch))
         self.loader = mpiter.torch.DataLoader(
-            Samples(LENGTH, strike), BATCH, shuffle=True, seed=5, shard="auto", num_workers=workers
+            Samples(LENGTH, strike),
+            BATCH,
+            shuffle=True,
+            seed=5,
+            shard="auto",
+            num_workers=workers,
         )
         self.model = new_model()
-        # Buckets that are laid out anew after the first step would add up in another order from there on.
-        self.ddp = torch.nn.parallel.DistributedDataParallel(self.model, find_unused_parameters=True)
+        # Buckets that are laid out anew after the first step would add up in another
+        # order from there on.
+        self.ddp = torch.nn.parallel.DistributedDataParallel(
+            self.model, find_unused_parameters=True
+        )
         self.optimizer = torch.optim.Adam(self.model.parameters(), 0.01)
         self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.7)
         self.best: dict[str, Any] = {"loss": 1e9, "epoch": -1, "validations": 0}
         self.learnt: dict[str, list[int]] = {}
 
     def train(self) -> None:
-        seat, options = self.seat, self.seat.options
+        seat = self.seat
+        options = self.seat.options
         checkpoint = mpiter.Checkpoint(
             seat.folder / "run.npz",
             self.loader,
@@ -169,8 +202,14 @@ class Ours:
                 self._tail(epoch)
                 at_border(seat, epoch, side=0)
             at_border(seat, EPOCHS - 1, side=1)
-        finished = {"step": c.finished, "validations": self.best["validations"], "decays": self.schedule.last_epoch}
-        seat.tell("end", same=self._same(), own=generators(), learnt=self.learnt, **finished)
+        finished = {
+            "step": c.finished,
+            "validations": self.best["validations"],
+            "decays": self.schedule.last_epoch,
+        }
+        seat.tell(
+            "end", same=self._same(), own=generators(), learnt=self.learnt, **finished
+        )
 
     def _learn(self, c: mpiter.Checkpoint, epoch: int) -> None:
         by_hand = self.seat.options.get("by_hand", False)
@@ -218,7 +257,11 @@ class Ours:
     def _same(self) -> str:
         """Tell what all ranks must have alike."""
         return digest(
-            self.model.state_dict(), self.optimizer.state_dict(), self.schedule.state_dict(), self.best, self.learnt
+            self.model.state_dict(),
+            self.optimizer.state_dict(),
+            self.schedule.state_dict(),
+            self.best,
+            self.learnt,
         )
 
 
@@ -227,7 +270,9 @@ def by_ours(seat: Seat) -> None:
     seed_as(seat.rank)
     torch.set_num_threads(1)
     store = seat.folder / f"store-{seat.run}"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=seat.rank, world_size=seat.size)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=seat.rank, world_size=seat.size
+    )
     training = Ours(seat)
     saves = "replace" if seat.options.get("background", True) else "fsync"
     with striking_at_calls(os, saves, lambda: seat.at(SAVING, training.epoch)):
@@ -235,11 +280,13 @@ def by_ours(seat: Seat) -> None:
     dist.destroy_process_group()
 
 
-# -- Lightning -------------------------------------------------------------------------------------------------------
+# -- Lightning -------------------------------------------------------------------------
 
 
 def by_lightning(seat: Seat) -> None:
-    """As its docs say: ModelCheckpoint within epochs and at exceptions, ckpt_path="last", a loader with a state."""
+    """As its docs say: ModelCheckpoint within epochs and at exceptions,
+    ckpt_path="last", a loader with a state.
+    """
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
     from torchdata.stateful_dataloader import StatefulDataLoader
@@ -264,11 +311,16 @@ def by_lightning(seat: Seat) -> None:
             self.learnt, self.best = json.loads(checkpoint["ours"])
 
         def same(self) -> str:
-            optimizer, schedule = self.optimizers().state_dict(), self.lr_schedulers().state_dict()
-            return digest(self.model.state_dict(), optimizer, schedule, self.best, self.learnt)
+            optimizer = self.optimizers().state_dict()
+            schedule = self.lr_schedulers().state_dict()
+            return digest(
+                self.model.state_dict(), optimizer, schedule, self.best, self.learnt
+            )
 
         def on_train_start(self) -> None:
-            seat.tell("start", step=self.global_step, same=self.same(), own=generators())
+            seat.tell(
+                "start", step=self.global_step, same=self.same(), own=generators()
+            )
 
         def on_train_epoch_start(self) -> None:
             if self.current_epoch:
@@ -277,13 +329,18 @@ def by_lightning(seat: Seat) -> None:
         def training_step(self, batch: Any, number: int) -> torch.Tensor:
             vectors, self.indices = batch
             seat.at(STEP, self.current_epoch)
-            if self.current_epoch == EPOCHS - 1 and number == self.trainer.num_training_batches - 1:
+            if (
+                self.current_epoch == EPOCHS - 1
+                and number == self.trainer.num_training_batches - 1
+            ):
                 seat.at(LAST, self.current_epoch)
             return loss_of(self.model, vectors)
 
         def optimizer_step(self, *arguments: Any, **options: Any) -> None:
             super().optimizer_step(*arguments, **options)
-            self.learnt.setdefault(str(self.current_epoch), []).extend(of_all_ranks(self.indices))
+            self.learnt.setdefault(str(self.current_epoch), []).extend(
+                of_all_ranks(self.indices)
+            )
             seat.tell("step", step=self.global_step)
 
         def on_train_batch_end(self, *arguments: Any) -> None:
@@ -292,7 +349,9 @@ def by_lightning(seat: Seat) -> None:
         def validation_step(self, batch: Any, number: int) -> None:
             seat.at(VALIDATION, self.current_epoch)
             vectors, _ = batch
-            self.found += (self.model(vectors) - vectors.sum(1, keepdim=True)).square().sum()
+            self.found += (
+                (self.model(vectors) - vectors.sum(1, keepdim=True)).square().sum()
+            )
 
         def on_validation_epoch_end(self) -> None:
             found, self.found = self.found, torch.zeros(())
@@ -309,13 +368,30 @@ def by_lightning(seat: Seat) -> None:
     pl.seed_everything(5, verbose=False)
     module = Module()
     samples = Samples(LENGTH, lambda: seat.at(NEXT, module.current_epoch))
-    saving = ModelCheckpoint(seat.folder, every_n_train_steps=EVERY_STEPS, save_last=True, save_on_exception=True)
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+    saving = ModelCheckpoint(
+        seat.folder,
+        every_n_train_steps=EVERY_STEPS,
+        save_last=True,
+        save_on_exception=True,
+    )
+    quiet = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+    }
     several = {"strategy": "ddp"} if seat.size > 1 else {}
     trainer = pl.Trainer(
-        accelerator="cpu", devices=seat.size, max_epochs=EPOCHS, callbacks=[saving], **several, **quiet
+        accelerator="cpu",
+        devices=seat.size,
+        max_epochs=EPOCHS,
+        callbacks=[saving],
+        **several,
+        **quiet,
     )
-    with striking_at_calls(torch, "save", lambda: seat.at(SAVING, module.current_epoch)):
+    with striking_at_calls(
+        torch, "save", lambda: seat.at(SAVING, module.current_epoch)
+    ):
         trainer.fit(
             module,
             StatefulDataLoader(samples, BATCH, shuffle=True),
@@ -323,12 +399,21 @@ def by_lightning(seat: Seat) -> None:
             ckpt_path="last",
         )
     schedule = trainer.lr_scheduler_configs[0].scheduler
-    finished = {"step": trainer.global_step, "validations": module.best["validations"], "decays": schedule.last_epoch}
-    same = digest(module.model.state_dict(), trainer.optimizers[0].state_dict(), module.best, module.learnt)
+    finished = {
+        "step": trainer.global_step,
+        "validations": module.best["validations"],
+        "decays": schedule.last_epoch,
+    }
+    same = digest(
+        module.model.state_dict(),
+        trainer.optimizers[0].state_dict(),
+        module.best,
+        module.learnt,
+    )
     seat.tell("end", same=same, own=generators(), learnt=module.learnt, **finished)
 
 
-# -- Accelerate ------------------------------------------------------------------------------------------------------
+# -- Accelerate ------------------------------------------------------------------------
 
 
 class _Kept:
@@ -346,18 +431,25 @@ class _Kept:
 
 
 def by_accelerate(seat: Seat) -> None:
-    """As its docs and their example say: save_state() every few steps, load_state(), skip_first_batches()."""
+    """As its docs and their example say: save_state() every few steps, load_state(),
+    skip_first_batches().
+    """
     from accelerate import Accelerator, DataLoaderConfiguration
     from accelerate.utils import set_seed
 
     now = [0]
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))
+    accelerator = Accelerator(
+        cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True)
+    )
     set_seed(5)
     samples = Samples(LENGTH, lambda: seat.at(NEXT, now[0]))
-    plain, kept = new_model(), _Kept()
+    plain = new_model()
+    kept = _Kept()
     adam = torch.optim.Adam(plain.parameters(), 0.01)
     schedule = torch.optim.lr_scheduler.StepLR(adam, 1, 0.7)
-    model, optimizer, loader = accelerator.prepare(plain, adam, TorchLoader(samples, BATCH, shuffle=True))
+    model, optimizer, loader = accelerator.prepare(
+        plain, adam, TorchLoader(samples, BATCH, shuffle=True)
+    )
     accelerator.register_for_checkpointing(schedule, kept)
     saved = sorted(seat.folder.glob("step_*"), key=os.path.getctime)
     overall = 0
@@ -366,7 +458,13 @@ def by_accelerate(seat: Seat) -> None:
         overall = int(saved[-1].name.removeprefix("step_"))
 
     def same() -> str:
-        return digest(plain.state_dict(), adam.state_dict(), schedule.state_dict(), kept.best, kept.learnt)
+        return digest(
+            plain.state_dict(),
+            adam.state_dict(),
+            schedule.state_dict(),
+            kept.best,
+            kept.learnt,
+        )
 
     seat.tell("start", step=overall, same=same(), own=generators())
     first_epoch, skipped = divmod(overall, len(loader))
@@ -377,7 +475,9 @@ def by_accelerate(seat: Seat) -> None:
                 at_border(seat, epoch - 1, side=1)
             loader.set_epoch(epoch)
             begun = epoch == first_epoch and skipped
-            batches = accelerator.skip_first_batches(loader, skipped) if begun else loader
+            batches = (
+                accelerator.skip_first_batches(loader, skipped) if begun else loader
+            )
             for vectors, indices in batches:
                 seat.at(STEP, epoch)
                 optimizer.zero_grad()
@@ -396,11 +496,17 @@ def by_accelerate(seat: Seat) -> None:
             for vectors, _ in TorchLoader(Samples(VALIDATED), BATCH):
                 seat.at(VALIDATION, epoch)
                 with torch.no_grad():
-                    found += (plain(vectors) - vectors.sum(1, keepdim=True)).square().sum()
+                    found += (
+                        (plain(vectors) - vectors.sum(1, keepdim=True)).square().sum()
+                    )
             note_validation(kept.best, float(accelerator.reduce(found)), epoch)
             at_border(seat, epoch, side=0)
         at_border(seat, EPOCHS - 1, side=1)
-    finished = {"step": overall, "validations": kept.best["validations"], "decays": schedule.last_epoch}
+    finished = {
+        "step": overall,
+        "validations": kept.best["validations"],
+        "decays": schedule.last_epoch,
+    }
     seat.tell("end", same=same(), own=generators(), learnt=kept.learnt, **finished)
     accelerator.end_training()
 
@@ -416,8 +522,17 @@ def seat_as_told(text: str) -> Seat:
     """Return the seat that torch's launcher has started this process for."""
     told = json.loads(text)
     strike = Strike(**told["strike"]) if told["strike"] else None
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return Seat(Path(told["folder"]), told["run"], rank, size, strike, told["options"], os.getppid())
+    rank = int(os.environ["RANK"])
+    size = int(os.environ["WORLD_SIZE"])
+    return Seat(
+        Path(told["folder"]),
+        told["run"],
+        rank,
+        size,
+        strike,
+        told["options"],
+        os.getppid(),
+    )
 
 
 if __name__ == "__main__":

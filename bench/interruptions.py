@@ -1,15 +1,18 @@
-"""Trainings of several ranks, interrupted again and again: what diverges, is lost, repeated or differs in a bit.
+"""Trainings of several ranks, interrupted again and again: what diverges, is lost,
+repeated or differs in a bit.
 
     python bench/interruptions.py --out bench/results/interruptions.json     # needs torch; lightning, accelerate
     python bench/interruptions.py --small                   # some interruptions: a smoke test, never a conclusion
 
-Each training of four epochs is interrupted once in each, by a signal at a planned place, and resumed by as many ranks,
-fewer or more; then it is compared with one that nobody interrupted.  Ranks are forked by a launcher that does as
-torch's does; some interruptions are done under torch's own.  Each model learns which samples it has learnt, so what was
-thrown away with a model isn't counted.  Lightning and Accelerate go through the same with one rank and two, as their
-docs resume within an epoch.  Must, of ours: ranks begin and end equal; each sample is learnt once an epoch; each
-epoch's tail counts once; with as many ranks all is equal to the last bit; a signal that can be heard loses no step.
-tests/checkpoints/test_ranks_interrupted.py runs a short part of it.
+Each training of four epochs is interrupted once in each, by a signal at a planned
+place, and resumed by as many ranks, fewer or more; then it is compared with one that
+nobody interrupted.  Ranks are forked by a launcher that does as torch's does; some
+interruptions are done under torch's own.  Each model learns which samples it has
+learnt, so what was thrown away with a model isn't counted.  Lightning and Accelerate go
+through the same with one rank and two, as their docs resume within an epoch.  Must, of
+ours: ranks begin and end equal; each sample is learnt once an epoch; each epoch's tail
+counts once; with as many ranks all is equal to the last bit; a signal that can be heard
+loses no step. tests/checkpoints/test_ranks_interrupted.py runs a short part of it.
 """
 
 from __future__ import annotations
@@ -45,17 +48,34 @@ from driver import (
     refuse_to_overwrite,
     versions,
 )
-from interrupted_ranks import BORDER, KILLS, LAST, PLACES, SAVING, SIGNALS, Ended, Seat, Strike, launched
+from interrupted_ranks import (
+    BORDER,
+    KILLS,
+    LAST,
+    PLACES,
+    SAVING,
+    SIGNALS,
+    Ended,
+    Seat,
+    Strike,
+    launched,
+)
 from interrupted_trainings import EPOCHS, EVERY_STEPS, LENGTH, TRAININGS
 
-AS_MANY, FEWER, MORE = "as many", "fewer", "more"
+AS_MANY = "as many"
+FEWER = "fewer"
+MORE = "more"
 OURS = "mpiter"
-COUNTED, COUNTED_OF_OTHERS = (2, 3), (1, 2)  # numbers of ranks
+COUNTED = (2, 3)  # numbers of ranks
+COUNTED_OF_OTHERS = (1, 2)
 LIMIT_S = 120.0  # of a run
-MOST_WORDS = 20  # trainings of which it is told what was wrong
+# Trainings of which it is told what was wrong.
+MOST_WORDS = 20
 ENOUGH = 500  # interruptions to conclude from
-MOST_REDONE = 2 * EVERY_STEPS  # a save may have been under way when the next one was due
-_KINDLY = (0, 1, 130, 143, -15)  # exit codes of ranks that may have been out of the block when SIGTERM came
+# A save may have been under way when the next one was due.
+MOST_REDONE = 2 * EVERY_STEPS
+# Exit codes of ranks that may have been out of the block when SIGTERM came.
+_KINDLY = (0, 1, 130, 143, -15)
 _PROBLEMS = {
     "unequal_starts": "ranks began with other weights, or after other steps",
     "unequal_ends": "ranks ended with other weights",
@@ -71,12 +91,14 @@ _PROBLEMS = {
 }
 
 
-# -- what is played --------------------------------------------------------------------------------------------------
+# -- what is played --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Chain:
-    """One training: the ranks of each of its runs, and the strikes that end all of them but the last."""
+    """One training: the ranks of each of its runs, and the strikes that end all of
+    them but the last.
+    """
 
     row: str
     sizes: tuple[int, ...]
@@ -95,8 +117,11 @@ def resumed_by(before: int, after: int) -> str:
     return AS_MANY if after == before else FEWER if after < before else MORE
 
 
-def chains_of(row: str, patterns: Iterable[tuple[int, ...]], rounds: int, draw: random.Random) -> Iterator[Chain]:
-    """Deal all signals at all places out to the runs that these patterns of ranks have, so many times.
+def chains_of(
+    row: str, patterns: Iterable[tuple[int, ...]], rounds: int, draw: random.Random
+) -> Iterator[Chain]:
+    """Deal all signals at all places out to the runs that these patterns of ranks have,
+    so many times.
 
     Only a training's last epoch has the last step, so that those strikes come last.
     """
@@ -104,11 +129,20 @@ def chains_of(row: str, patterns: Iterable[tuple[int, ...]], rounds: int, draw: 
     for sizes in dict.fromkeys(patterns):
         for key in _keys(sizes):
             if not left[key]:
-                left[key] = [(signal, place) for _ in range(rounds) for signal in SIGNALS for place in PLACES]
+                left[key] = [
+                    (signal, place)
+                    for _ in range(rounds)
+                    for signal in SIGNALS
+                    for place in PLACES
+                ]
                 draw.shuffle(left[key])
     counted = COUNTED if row == OURS else COUNTED_OF_OTHERS
     for sizes in patterns:
-        while any(_fitting(left[key], epoch) for epoch, key in enumerate(_keys(sizes)) if key[0] in counted):
+        while any(
+            _fitting(left[key], epoch)
+            for epoch, key in enumerate(_keys(sizes))
+            if key[0] in counted
+        ):
             strikes = []
             for epoch, key in enumerate(_keys(sizes)):
                 signal, place = _dealt(left[key], epoch, draw)
@@ -127,23 +161,32 @@ def _fitting(left: list[tuple[str, str]], epoch: int) -> list[tuple[str, str]]:
     return sorted(some, key=lambda cell: cell[1] != LAST)
 
 
-def _dealt(left: list[tuple[str, str]], epoch: int, draw: random.Random) -> tuple[str, str]:
+def _dealt(
+    left: list[tuple[str, str]], epoch: int, draw: random.Random
+) -> tuple[str, str]:
     some = _fitting(left, epoch)
     if not some:
-        return draw.choice(SIGNALS), draw.choice([place for place in PLACES if place != LAST])
+        return draw.choice(SIGNALS), draw.choice(
+            [place for place in PLACES if place != LAST]
+        )
     left.remove(some[0])
     return some[0]
 
 
-def _strike(signal: str, place: str, epoch: int, size: int, draw: random.Random) -> Strike:
+def _strike(
+    signal: str, place: str, epoch: int, size: int, draw: random.Random
+) -> Strike:
     once = place in (SAVING, LAST)
-    # A validation has three batches, a border two sides, and an epoch of four ranks three steps.
+    # A validation has three batches, a border two sides, and an epoch of four ranks
+    # three steps.
     at = 0 if once else draw.randrange(2 if place == BORDER else 3)
     return Strike(signal, place, epoch, at, draw.randrange(size))
 
 
 def with_options(chains: Iterable[Chain]) -> Iterator[Chain]:
-    """Vary what must make no difference: who fetches, how steps are told, when and how is saved."""
+    """Vary what must make no difference: who fetches, how steps are told, when and
+    how is saved.
+    """
     for number, chain in enumerate(chains):
         options: dict[str, Any] = {
             "workers": int(number % 20 == 3),
@@ -156,12 +199,14 @@ def with_options(chains: Iterable[Chain]) -> Iterator[Chain]:
         yield replace(chain, options=options)
 
 
-# -- playing ---------------------------------------------------------------------------------------------------------
+# -- playing ---------------------------------------------------------------------------
 
 
 @dataclass
 class Interruption:
-    """One that was carried out, in the run of so many ranks; ``redone`` steps were done again after it."""
+    """One that was carried out, in the run of so many ranks; ``redone`` steps were
+    done again after it.
+    """
 
     run: int
     ranks: int
@@ -182,10 +227,13 @@ class Played:
     chain: Chain
     interruptions: list[Interruption] = field(default_factory=list)
     missed: int = 0  # strikes whose place never came
-    stuck: int = 0  # runs of which a rank was killed, and others hadn't ended when their grace was over
+    # Runs of which a rank was killed, and others hadn't ended when their grace was
+    # over.
+    stuck: int = 0
     problems: Counter[str] = field(default_factory=Counter)
     words: list[str] = field(default_factory=list)
-    ends: dict[int, dict[str, Any]] = field(default_factory=dict)  # what each rank told at the end
+    # What each rank told at the end.
+    ends: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def note(self, problem: str, count: int, words: str = "") -> None:
         if count:
@@ -193,14 +241,23 @@ class Played:
             self.words.append(f"{problem}: {words}" if words else problem)
 
 
-def played(chain: Chain, reference: dict[int, dict[str, Any]] | None = None, limit_s: float = LIMIT_S) -> Played:
-    """Train, with interruptions, to the end, and compare with an uninterrupted training of as many ranks."""
+def played(
+    chain: Chain,
+    reference: dict[int, dict[str, Any]] | None = None,
+    limit_s: float = LIMIT_S,
+) -> Played:
+    """Train, with interruptions, to the end, and compare with an uninterrupted
+    training of as many ranks.
+    """
     found = Played(chain)
     with tempfile.TemporaryDirectory(prefix="mpiter-bench-") as name:
         folder = Path(name)
         for run, size in enumerate(chain.sizes):
             strike = chain.strikes[run] if run < len(chain.strikes) else None
-            seats = [Seat(folder, run, rank, size, strike, chain.options) for rank in range(size)]
+            seats = [
+                Seat(folder, run, rank, size, strike, chain.options)
+                for rank in range(size)
+            ]
             ended = launched(TRAININGS[chain.row], seats, limit_s)
             told = _told(folder)
             _judge_run(found, run, ended, told)
@@ -213,26 +270,41 @@ def played(chain: Chain, reference: dict[int, dict[str, Any]] | None = None, lim
 
 def _told(folder: Path) -> list[dict[str, Any]]:
     file = folder / "told"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return (
+        [json.loads(line) for line in file.read_text().splitlines()]
+        if file.exists()
+        else []
+    )
 
 
 def _of(told: list[dict[str, Any]], run: int, kind: str) -> list[dict[str, Any]]:
     return [line for line in told if (line["run"], line["kind"]) == (run, kind)]
 
 
-def _judge_run(found: Played, run: int, ended: Ended, told: list[dict[str, Any]]) -> None:
+def _judge_run(
+    found: Played, run: int, ended: Ended, told: list[dict[str, Any]]
+) -> None:
     chain = found.chain
     size = chain.sizes[run]
     strike = chain.strikes[run] if run < len(chain.strikes) else None
-    about = f"run {run}, {size} ranks, {strike}, exit codes {ended.codes}\n{ended.words}"
+    about = (
+        f"run {run}, {size} ranks, {strike}, exit codes {ended.codes}\n{ended.words}"
+    )
     starts = _of(told, run, "start")
-    found.note("unequal_starts", len({(one["step"], one["same"]) for one in starts}) > 1, f"{about}\n{starts}")
+    found.note(
+        "unequal_starts",
+        len({(one["step"], one["same"]) for one in starts}) > 1,
+        f"{about}\n{starts}",
+    )
     found.note("hung", ended.hung, about)
     rightly = list(_KINDLY)
     if strike is not None and _of(told, run, "struck"):
-        found.interruptions.append(Interruption(run, size, strike.signal, strike.place, chain.resumed_by(run)))
+        found.interruptions.append(
+            Interruption(run, size, strike.signal, strike.place, chain.resumed_by(run))
+        )
         if strike.signal in KILLS:
-            # Others may wait for the killed one in the code of gloo, where nothing is saved any more.
+            # Others may wait for the killed one in the code of gloo, where nothing is
+            # saved any more.
             rightly.append(-9)
             found.stuck += ended.forced
         else:
@@ -247,7 +319,8 @@ def _judge_run(found: Played, run: int, ended: Ended, told: list[dict[str, Any]]
 def _note_redone(found: Played, run: int, told: list[dict[str, Any]]) -> None:
     """Count the steps that were done before this run and aren't in what it began with.
 
-    One is lost if all ranks had finished it.  A loop that calls c.step() itself may be ended just before it does.
+    One is lost if all ranks had finished it.  A loop that calls c.step() itself may be
+    ended just before it does.
     """
     begun = [line["step"] for line in _of(told, run, "start")]
     for interruption in found.interruptions:
@@ -257,69 +330,109 @@ def _note_redone(found: Played, run: int, told: list[dict[str, Any]]) -> None:
                 done[line["rank"]] = line["step"]
             interruption.redone = max(0, max(done.values()) - begun[0])
             if interruption.can_be_heard:
-                about = f"run {run - 1}, {found.chain.strikes[run - 1]}: {done} done, {begun[0]} saved"
+                about = (
+                    f"run {run - 1}, {found.chain.strikes[run - 1]}: {done} done, "
+                    f"{begun[0]} saved"
+                )
                 found.note("lost_steps", max(0, min(done.values()) - begun[0]), about)
 
 
-def _judge_end(found: Played, told: list[dict[str, Any]], reference: dict[int, dict[str, Any]] | None) -> None:
+def _judge_end(
+    found: Played,
+    told: list[dict[str, Any]],
+    reference: dict[int, dict[str, Any]] | None,
+) -> None:
     last = len(found.chain.sizes) - 1
     ends = _of(told, last, "end")
     found.ends = {end["rank"]: end for end in ends}
-    found.note("raised", len(ends) < found.chain.sizes[-1] and not found.problems["raised"])
+    found.note(
+        "raised", len(ends) < found.chain.sizes[-1] and not found.problems["raised"]
+    )
     if not ends:
         return
-    found.note("unequal_ends", len({(end["step"], end["same"]) for end in ends}) > 1, str(ends))
+    found.note(
+        "unequal_ends", len({(end["step"], end["same"]) for end in ends}) > 1, str(ends)
+    )
     for epoch in range(EPOCHS):
         learnt = Counter(ends[0]["learnt"].get(str(epoch), []))
-        found.note("lost", LENGTH - len(learnt), f"of epoch {epoch}: {sorted(set(range(LENGTH)) - set(learnt))}")
+        found.note(
+            "lost",
+            LENGTH - len(learnt),
+            f"of epoch {epoch}: {sorted(set(range(LENGTH)) - set(learnt))}",
+        )
         # The last step is filled up to as many samples in each rank.
         fill_ups = 0 if found.chain.is_of_as_many else max(found.chain.sizes) - 1
         again = learnt.total() - len(learnt)
-        found.note("twice", max(0, again - fill_ups), f"in epoch {epoch}: {learnt.most_common(9)}")
+        found.note(
+            "twice",
+            max(0, again - fill_ups),
+            f"in epoch {epoch}: {learnt.most_common(9)}",
+        )
     for what in ("validations", "decays"):
         found.note("tails", abs(ends[0][what] - EPOCHS), f"{what}: {ends[0][what]}")
     if reference and found.chain.is_of_as_many:
-        differ = [rank for rank, end in found.ends.items() if _bits(end) != _bits(reference[rank])]
-        found.note("bits", bool(differ), f"ranks {differ}: {found.ends} instead of {reference}")
+        differ = [
+            rank
+            for rank, end in found.ends.items()
+            if _bits(end) != _bits(reference[rank])
+        ]
+        found.note(
+            "bits", bool(differ), f"ranks {differ}: {found.ends} instead of {reference}"
+        )
 
 
 def _bits(end: dict[str, Any]) -> tuple[Any, ...]:
     return end["same"], end["own"], end["step"], end["learnt"]
 
 
-def references(rows_and_sizes: Iterable[tuple[str, int]]) -> dict[tuple[str, int], dict[int, dict[str, Any]]]:
+def references(
+    rows_and_sizes: Iterable[tuple[str, int]],
+) -> dict[tuple[str, int], dict[int, dict[str, Any]]]:
     """Return what the ranks of uninterrupted trainings tell at their end."""
     found = {}
     for row, size in rows_and_sizes:
         quiet = played(Chain(row, (size,), ()))
         if quiet.problems:
-            raise RuntimeError(f"{row} with {size} ranks can't even train: {quiet.words}")
+            raise RuntimeError(
+                f"{row} with {size} ranks can't even train: {quiet.words}"
+            )
         found[row, size] = quiet.ends
     return found
 
 
 def play_all(chains: list[Chain], lanes: int, tells: bool = True) -> list[Played]:
     """Play some at once; the order is that of their ends."""
-    quiet = references(sorted({(chain.row, chain.sizes[0]) for chain in chains if chain.is_of_as_many}))
+    quiet = references(
+        sorted({(chain.row, chain.sizes[0]) for chain in chains if chain.is_of_as_many})
+    )
     asked = [(chain, quiet.get((chain.row, chain.sizes[0]))) for chain in chains]
     found = []
-    # What they fork mustn't find threads half copied: the processes are there before any training.
+    # What they fork mustn't find threads half copied: the processes are there before
+    # any training.
     with ProcessPoolExecutor(lanes, multiprocessing.get_context("fork")) as pool:
         for future in as_completed([pool.submit(played, *one) for one in asked]):
             one = future.result()
             found.append(one)
             if tells and one.problems:
-                print(f"{one.chain}\n" + "\n".join(one.words), file=sys.stderr, flush=True)
+                print(
+                    f"{one.chain}\n" + "\n".join(one.words), file=sys.stderr, flush=True
+                )
             if tells and len(found) % 20 == 0:
                 count = sum(len(other.interruptions) for other in found)
-                print(f"{len(found)} of {len(chains)} trainings, {count} interruptions", file=sys.stderr, flush=True)
+                print(
+                    f"{len(found)} of {len(chains)} trainings, {count} interruptions",
+                    file=sys.stderr,
+                    flush=True,
+                )
     return found
 
 
-# -- under torch's launcher ------------------------------------------------------------------------------------------
+# -- under torch's launcher ------------------------------------------------------------
 
 
-def under_torchrun(strike: Strike, size: int, reference: dict[int, dict[str, Any]]) -> Played:
+def under_torchrun(
+    strike: Strike, size: int, reference: dict[int, dict[str, Any]]
+) -> Played:
     """Interrupt a training once under torch's own launcher, and resume it there."""
     found = Played(Chain(OURS, (size, size), (strike,)))
     with tempfile.TemporaryDirectory(prefix="mpiter-bench-") as name:
@@ -336,9 +449,21 @@ def under_torchrun(strike: Strike, size: int, reference: dict[int, dict[str, Any
 
 
 def torchrun(folder: Path, run: int, size: int, strike: Strike | None) -> Ended:
-    asked = {"folder": str(folder), "run": run, "strike": asdict(strike) if strike else None, "options": {}}
+    asked = {
+        "folder": str(folder),
+        "run": run,
+        "strike": asdict(strike) if strike else None,
+        "options": {},
+    }
     program = str(Path(__file__).with_name("interrupted_trainings.py"))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(size),
+    ]
     words = folder / f"words-{run}"
     with open(words, "wb") as file:
         process = subprocess.Popen(
@@ -357,18 +482,25 @@ def torchrun(folder: Path, run: int, size: int, strike: Strike | None) -> Ended:
             process.terminate()
             process.wait(LIMIT_S)
     text = words.read_text(errors="replace")
-    # The launcher tells its ranks' ends in words; its own code is 0 only if all of theirs are.
-    codes: list[int | None] = [-6] if "SIGABRT" in text or "terminate called" in text else []
+    # The launcher tells its ranks' ends in words; its own code is 0 only if all of
+    # theirs are.
+    codes: list[int | None] = (
+        [-6] if "SIGABRT" in text or "terminate called" in text else []
+    )
     if strike is None:
         codes.append(process.returncode)
     return Ended(codes, False, hung, text[-3000:])
 
 
-# -- what came of it -------------------------------------------------------------------------------------------------
+# -- what came of it -------------------------------------------------------------------
 
 
-def summary(all_played: list[Played], sizes: tuple[int, ...] = (1, 2, 3, 4)) -> dict[str, Any]:
-    """All that is told of the trainings of one row; interruptions of so many ranks are counted."""
+def summary(
+    all_played: list[Played], sizes: tuple[int, ...] = (1, 2, 3, 4)
+) -> dict[str, Any]:
+    """All that is told of the trainings of one row; interruptions of so many ranks
+    are counted.
+    """
     matrix: Counter[tuple[int, str, str, str]] = Counter()
     redone: dict[str, list[int]] = defaultdict(list)
     problems: Counter[str] = Counter(dict.fromkeys(_PROBLEMS, 0))
@@ -381,28 +513,42 @@ def summary(all_played: list[Played], sizes: tuple[int, ...] = (1, 2, 3, 4)) -> 
                 redone[each.signal].append(each.redone)
     told: dict[str, dict[str, Any]] = {f"{size} ranks": {} for size in sizes}
     for (size, signal, place, resumed), count in sorted(matrix.items()):
-        told[f"{size} ranks"].setdefault(signal, {}).setdefault(place, {})[resumed] = count
+        told[f"{size} ranks"].setdefault(signal, {}).setdefault(place, {})[resumed] = (
+            count
+        )
     return {
         "trainings": len(all_played),
         "sound": sum(not one.problems for one in all_played),
         "interruptions": matrix.total(),
-        "of_ranks": {size: sum(n for cell, n in matrix.items() if cell[0] == size) for size in sizes},
+        "of_ranks": {
+            size: sum(n for cell, n in matrix.items() if cell[0] == size)
+            for size in sizes
+        },
         "missed": sum(one.missed for one in all_played),
         "stuck": sum(one.stuck for one in all_played),
         "problems": dict(problems),
-        "redone": {s: {"most": max(n), "mean": sum(n) / len(n)} for s, n in redone.items()},
+        "redone": {
+            s: {"most": max(n), "mean": sum(n) / len(n)} for s, n in redone.items()
+        },
         "matrix": told,
         "words": [first_words(one) for one in all_played if one.problems][:MOST_WORDS],
     }
 
 
 def first_words(one: Played) -> dict[str, Any]:
-    """Return what was wrong with a training, without the tracebacks, which name this machine's folders."""
-    return {"chain": asdict(one.chain), "words": [words.partition("\n")[0][:200] for words in one.words]}
+    """Return what was wrong with a training, without the tracebacks, which name this
+    machine's folders.
+    """
+    return {
+        "chain": asdict(one.chain),
+        "words": [words.partition("\n")[0][:200] for words in one.words],
+    }
 
 
 def empty_cells(found: dict[str, Any]) -> int:
-    """Return how many of the matrix's cells of two and three ranks have no interruption."""
+    """Return how many of the matrix's cells of two and three ranks have no
+    interruption.
+    """
     empty = 0
     for size in (2, 3):
         for signal in SIGNALS:
@@ -413,7 +559,12 @@ def empty_cells(found: dict[str, Any]) -> int:
 
 
 def claims(ours: dict[str, Any], torchs: dict[str, Any]) -> Iterator[Claim]:
-    yield at_least(OURS, "interruptions of 2 and 3 ranks", ours["of_ranks"][2] + ours["of_ranks"][3], ENOUGH)
+    yield at_least(
+        OURS,
+        "interruptions of 2 and 3 ranks",
+        ours["of_ranks"][2] + ours["of_ranks"][3],
+        ENOUGH,
+    )
     yield at_most(OURS, "cells of the matrix without any", empty_cells(ours), 0)
     for name in _PROBLEMS:
         yield at_most(OURS, name, ours["problems"][name], 0)
@@ -426,7 +577,9 @@ def claims(ours: dict[str, Any], torchs: dict[str, Any]) -> Iterator[Claim]:
 
 def table(rows: dict[str, dict[str, Any]]) -> list[list[str]]:
     lines = [["", *rows]]
-    lines.append(["interruptions", *(str(row["interruptions"]) for row in rows.values())])
+    lines.append(
+        ["interruptions", *(str(row["interruptions"]) for row in rows.values())]
+    )
     lines.append(["trainings", *(str(row["trainings"]) for row in rows.values())])
     lines.append(["of them sound", *(str(row["sound"]) for row in rows.values())])
     for name, says in _PROBLEMS.items():
@@ -434,42 +587,78 @@ def table(rows: dict[str, dict[str, Any]]) -> list[list[str]]:
     for signal in SIGNALS:
         most = [row["redone"].get(signal, {}).get("most", "") for row in rows.values()]
         lines.append([f"most steps done again, {signal}", *map(str, most)])
-    lines.append(["killed after the grace, beside one that was", *(str(row["stuck"]) for row in rows.values())])
-    lines.append(["strikes whose place never came", *(str(row["missed"]) for row in rows.values())])
+    lines.append(
+        [
+            "killed after the grace, beside one that was",
+            *(str(row["stuck"]) for row in rows.values()),
+        ]
+    )
+    lines.append(
+        [
+            "strikes whose place never came",
+            *(str(row["missed"]) for row in rows.values()),
+        ]
+    )
     return lines
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", nargs="+", default=list(TRAININGS), choices=list(TRAININGS))
-    parser.add_argument("--rounds", type=int, default=4, help="times that each cell is played with as many ranks")
+    parser.add_argument(
+        "--rows", nargs="+", default=list(TRAININGS), choices=list(TRAININGS)
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=4,
+        help="times that each cell is played with as many ranks",
+    )
     parser.add_argument("--lanes", type=int, default=2, help="trainings at once")
     parser.add_argument("--seed", type=int, default=1, help="of what is dealt out")
-    parser.add_argument("--trainings", type=int, help="of each row, the first ones (default: all)")
-    parser.add_argument("--under-torchrun", type=int, default=10, help="further interruptions, under torch's launcher")
+    parser.add_argument(
+        "--trainings", type=int, help="of each row, the first ones (default: all)"
+    )
+    parser.add_argument(
+        "--under-torchrun",
+        type=int,
+        default=10,
+        help="further interruptions, under torch's launcher",
+    )
     add_common(parser)
     asked = parser.parse_args()
     refuse_to_overwrite(parser, asked)
     if asked.small:
-        asked.trainings, asked.under_torchrun = 3, 1
+        asked.trainings = 3
+        asked.under_torchrun = 1
     return asked
 
 
-def chains_asked(row: str, asked: argparse.Namespace, draw: random.Random) -> list[Chain]:
+def chains_asked(
+    row: str, asked: argparse.Namespace, draw: random.Random
+) -> list[Chain]:
     if row != OURS:
         found = list(chains_of(row, [(1,) * 5, (2,) * 5], 1, draw))
         draw.shuffle(found)
         return found[: asked.trainings]
     same = chains_of(row, [(2,) * 5, (3,) * 5], asked.rounds, draw)
-    between = chains_of(row, [(3, 2, 3, 2, 3), (2, 3, 2, 3, 2)], max(1, asked.rounds // 2), draw)
-    beyond = chains_of(row, [(1, 2, 1, 2, 1), (4, 3, 4, 3, 4)], max(1, asked.rounds // 4), draw)
+    between = chains_of(
+        row, [(3, 2, 3, 2, 3), (2, 3, 2, 3, 2)], max(1, asked.rounds // 2), draw
+    )
+    beyond = chains_of(
+        row, [(1, 2, 1, 2, 1), (4, 3, 4, 3, 4)], max(1, asked.rounds // 4), draw
+    )
     found = [*with_options(same), *with_options(between), *with_options(beyond)]
     draw.shuffle(found)
     return found[: asked.trainings]
 
 
 def torchrun_played(asked: argparse.Namespace, draw: random.Random) -> list[Played]:
-    cells = [(size, signal) for _ in range(asked.under_torchrun) for signal in SIGNALS for size in COUNTED]
+    cells = [
+        (size, signal)
+        for _ in range(asked.under_torchrun)
+        for signal in SIGNALS
+        for size in COUNTED
+    ]
     quiet = references((OURS, size) for size in COUNTED)
     found = []
     for size, signal in cells[: asked.under_torchrun]:
@@ -492,10 +681,16 @@ def versions_here() -> dict[str, str]:
 
 
 def main() -> int:
-    asked, began, load = parse(), time.time(), os.getloadavg()
+    asked = parse()
+    began = time.time()
+    load = os.getloadavg()
     here = versions_here()
     settings = {"epochs": EPOCHS, "samples": LENGTH, "every_steps": EVERY_STEPS}
-    settings |= {name: value for name, value in vars(asked).items() if name not in ("out", "force")}
+    settings |= {
+        name: value
+        for name, value in vars(asked).items()
+        if name not in ("out", "force")
+    }
     rows: dict[str, dict[str, Any]] = {}
     torchs: dict[str, Any] = {}
     judged: list[Verdict] = []
@@ -503,13 +698,27 @@ def main() -> int:
         if here.get(row) == "absent":
             print(f"{row}: absent, `pip install {row}`")
             continue
-        rows[row] = summary(play_all(chains_asked(row, asked, random.Random(asked.seed)), asked.lanes))
+        rows[row] = summary(
+            play_all(chains_asked(row, asked, random.Random(asked.seed)), asked.lanes)
+        )
         if row == OURS:
             if asked.under_torchrun:
                 torchs = summary(torchrun_played(asked, random.Random(asked.seed)))
-            judged = [judge(claim, rows[OURS]["interruptions"], ENOUGH) for claim in claims(rows[OURS], torchs)]
-        found = {"versions": here, "settings": settings, "rows": rows, "torchrun": torchs}
-        told = heading("interruptions", began, load) | found | {"verdicts": [asdict(one) for one in judged]}
+            judged = [
+                judge(claim, rows[OURS]["interruptions"], ENOUGH)
+                for claim in claims(rows[OURS], torchs)
+            ]
+        found = {
+            "versions": here,
+            "settings": settings,
+            "rows": rows,
+            "torchrun": torchs,
+        }
+        told = (
+            heading("interruptions", began, load)
+            | found
+            | {"verdicts": [asdict(one) for one in judged]}
+        )
         keep_result(asked.out, told)
     print(*drawn(table(rows | ({"torchrun": torchs} if torchs else {}))), sep="\n")
     print("", *[verdict.line() for verdict in judged], sep="\n")

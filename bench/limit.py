@@ -1,6 +1,7 @@
 """What the machine allows: the line that every loader is measured against.
 
-Processes fill preallocated shared memory, as fast as they can; nothing is handed over or consumed.
+Processes fill preallocated shared memory, as fast as they can; nothing is handed over
+or consumed.
 """
 
 from __future__ import annotations
@@ -18,25 +19,37 @@ _PATIENCE_S = 30.0  # with processes that begin
 
 
 class Limit:
-    """What the machine allows: processes that fill preallocated shared slots, with no coordination and no consumer.
+    """What the machine allows: processes that fill preallocated shared slots, with no
+    coordination and no consumer.
 
-    Each process owns its slots (as many in all as there are workers and prefetched batches), fetches the samples one by
-    one through `dataset[i]` and assigns each to its row. The parent only sleeps, and reads the counts.
+    Each process owns its slots (as many in all as there are workers and prefetched
+    batches), fetches the samples one by one through `dataset[i]` and assigns each to
+    its row. The parent only sleeps, and reads the counts.
     """
 
     def __init__(self, case: Case, setup: Setup) -> None:
-        self._dataset, self._setup = case.dataset(), setup
+        self._dataset = case.dataset()
+        self._setup = setup
         slots = -(-(setup.workers + setup.n_prefetch) // setup.workers)
-        self._slots = [slots_of(slots, setup.batch_size, case.shape) for _ in range(setup.workers)]
-        self._counts: Array = np.frombuffer(mmap(-1, 64 * setup.workers), np.int64)[::8]  # a cache line each
+        self._slots = [
+            slots_of(slots, setup.batch_size, case.shape) for _ in range(setup.workers)
+        ]
+        # A cache line each.
+        self._counts: Array = np.frombuffer(mmap(-1, 64 * setup.workers), np.int64)[::8]
         context = multiprocessing.get_context("fork")
-        self._processes = [context.Process(target=self._fill, args=(k,), daemon=True) for k in range(setup.workers)]
+        self._processes = [
+            context.Process(target=self._fill, args=(k,), daemon=True)
+            for k in range(setup.workers)
+        ]
         for process in self._processes:
             process.start()
 
     def _fill(self, worker: int) -> None:
-        dataset, slots, batch_size = self._dataset, self._slots[worker], self._setup.batch_size
-        start, stride = worker * batch_size, self._setup.workers * batch_size
+        dataset = self._dataset
+        slots = self._slots[worker]
+        batch_size = self._setup.batch_size
+        start = worker * batch_size
+        stride = self._setup.workers * batch_size
         while True:
             for images, labels in slots:
                 fill(dataset, start, images, labels)
@@ -54,16 +67,23 @@ class Limit:
     @staticmethod
     def digest(case: Case) -> str:
         """Read one epoch's slots, filled by the same function, to the last byte."""
-        dataset, digest = case.dataset(case.checked_length), Digest()
+        dataset = case.dataset(case.checked_length)
+        digest = Digest()
         for start in range(0, len(dataset), case.batch_size):
-            ((images, labels),) = slots_of(1, min(case.batch_size, len(dataset) - start), case.shape)
+            ((images, labels),) = slots_of(
+                1, min(case.batch_size, len(dataset) - start), case.shape
+            )
             fill(dataset, start, images, labels)
             digest.add_columns((images, labels))
         return digest.hex()
 
 
-def filling(case: Case, setup: Setup, warm: int, warmup_s: float, seconds: float) -> tuple[int, float, Cpu]:
-    """Measure batches, seconds and processor time in full flow, after so many batches and seconds."""
+def filling(
+    case: Case, setup: Setup, warm: int, warmup_s: float, seconds: float
+) -> tuple[int, float, Cpu]:
+    """Measure batches, seconds and processor time in full flow, after so many
+    batches and seconds.
+    """
     limit = Limit(case, setup)
     try:
         deadline = time.perf_counter() + _PATIENCE_S
@@ -74,9 +94,11 @@ def filling(case: Case, setup: Setup, warm: int, warmup_s: float, seconds: float
         window = CpuWindow()
         time.sleep(warmup_s)
         window.start()
-        filled, begin = limit.filled(), time.perf_counter()
+        filled = limit.filled()
+        begin = time.perf_counter()
         time.sleep(seconds)
-        batches, elapsed = limit.filled() - filled, time.perf_counter() - begin
+        batches = limit.filled() - filled
+        elapsed = time.perf_counter() - begin
         return batches, elapsed, window.stop()
     finally:
         limit.close()
@@ -87,12 +109,16 @@ def fill(dataset: Images, start: int, images: Array, labels: Array) -> None:
         images[row], labels[row] = dataset[start + row]
 
 
-def slots_of(count: int, rows: int, shape: tuple[int, ...]) -> list[tuple[Array, Array]]:
+def slots_of(
+    count: int, rows: int, shape: tuple[int, ...]
+) -> list[tuple[Array, Array]]:
     pixels = rows * int(np.prod(shape))
     made = []
     for _ in range(count):
         memory = mmap(-1, 8 * rows + 4 * pixels)
         labels = np.frombuffer(memory, np.int64, rows)
-        images = np.frombuffer(memory, np.float32, pixels, offset=8 * rows).reshape(rows, *shape)
+        images = np.frombuffer(memory, np.float32, pixels, offset=8 * rows).reshape(
+            rows, *shape
+        )
         made.append((images, labels))
     return made

@@ -1,10 +1,11 @@
 """The loaders that are compared, one class each.
 
-Runs in the measured process of one turn. A loader's package is imported by its class only, so each may live in an
-environment of its own.
-Guarantees: every peer gets the same number of workers and the same prefetch (`n_prefetch`, torch's `prefetch_factor`),
-the rest of its configuration being its default unless its class says otherwise; `touch` obtains every sample of a list
-(every column of a columns batch) inside the timed part, so that a lazily made list is paid for; it reads no bytes.
+Runs in the measured process of one turn. A loader's package is imported by its class
+only, so each may live in an environment of its own. Guarantees: every peer gets the
+same number of workers and the same prefetch (`n_prefetch`, torch's `prefetch_factor`),
+the rest of its configuration being its default unless its class says otherwise; `touch`
+obtains every sample of a list (every column of a columns batch) inside the timed part,
+so that a lazily made list is paid for; it reads no bytes.
 """
 
 from __future__ import annotations
@@ -46,10 +47,14 @@ class Setup:
 
 
 class Peer(ABC):
-    """A running loader: `batches` yields what it hands out; `touch` and `readings` know whether those are lists."""
+    """A running loader: `batches` yields what it hands out; `touch` and `readings`
+    know whether those are lists.
+    """
 
     batches: Iterator[Any]
-    module, remedy = "numpy", "pip install mpiter"  # what is imported of its package, and how to get that
+    # What is imported of its package, and how to get that.
+    module = "numpy"
+    remedy = "pip install mpiter"
 
     @abstractmethod
     def __init__(self, dataset: Any, setup: Setup) -> None: ...
@@ -70,7 +75,8 @@ class Peer(ABC):
     def stats(self) -> Any:
         return None
 
-    def close(self) -> None:  # noqa: B027 - the in-process loop has nothing to stop
+    # - the in-process loop has nothing to stop.
+    def close(self) -> None:  # noqa: B027
         """Stops the workers."""
 
 
@@ -88,16 +94,28 @@ class InProcess(Peer):
     @staticmethod
     def _loop(dataset: Images, setup: Setup) -> Iterator[tuple[Array, Array]]:
         while True:
-            order = np.random.permutation(len(dataset)) if setup.shuffle else np.arange(len(dataset))
+            order = (
+                np.random.permutation(len(dataset))
+                if setup.shuffle
+                else np.arange(len(dataset))
+            )
             for start in range(0, len(dataset), setup.batch_size):
-                samples = [dataset[index] for index in order[start : start + setup.batch_size].tolist()]
-                yield np.stack([image for image, _ in samples]), np.array([label for _, label in samples])
+                samples = [
+                    dataset[index]
+                    for index in order[start : start + setup.batch_size].tolist()
+                ]
+                yield (
+                    np.stack([image for image, _ in samples]),
+                    np.array([label for _, label in samples]),
+                )
             if not setup.repeat:
                 return
 
 
 class Indexing(Peer):
-    """No loader: rows of the columns by a shuffled index, or in order by slices, which are copied."""
+    """No loader: rows of the columns by a shuffled index, or in order by slices,
+    which are copied.
+    """
 
     def __init__(self, dataset: Columns, setup: Setup) -> None:
         self.batches = self._loop(dataset, setup)
@@ -131,12 +149,17 @@ class Chainer(Peer):
 
     touch = staticmethod(_touch_samples)
     module = "chainer"
-    remedy = "pip install 'mpiter[chainer]', with setuptools<81 as a build constraint (docs/chainer.md)"
+    remedy = (
+        "pip install 'mpiter[chainer]', with setuptools<81 as a build constraint "
+        "(docs/chainer.md)"
+    )
 
     def __init__(self, dataset: Images, setup: Setup) -> None:
         from chainer.iterators import MultiprocessIterator
 
-        self._iterator = self.batches = MultiprocessIterator(dataset, **setup.as_chainer_says_it)
+        self._iterator = self.batches = MultiprocessIterator(
+            dataset, **setup.as_chainer_says_it
+        )
 
     @classmethod
     def find(cls) -> None:
@@ -169,18 +192,29 @@ class ChainerThreads(Chainer):
         from chainer.iterators import MultithreadIterator
 
         self._iterator = self.batches = MultithreadIterator(
-            dataset, setup.batch_size, repeat=setup.repeat, shuffle=setup.shuffle, n_threads=setup.workers
+            dataset,
+            setup.batch_size,
+            repeat=setup.repeat,
+            shuffle=setup.shuffle,
+            n_threads=setup.workers,
         )
 
 
 class Torch(Peer):
     """torch's DataLoader with its default collate: columns, as tensors."""
 
-    module, remedy = "torch", "pip install torch"
+    module = "torch"
+    remedy = "pip install torch"
 
     def __init__(self, dataset: Any, setup: Setup) -> None:
-        workers = {"prefetch_factor": setup.n_prefetch, "persistent_workers": setup.repeat}
-        self.batches = self._loop(self._opened(dataset, setup, num_workers=setup.workers, **workers), setup.repeat)
+        workers = {
+            "prefetch_factor": setup.n_prefetch,
+            "persistent_workers": setup.repeat,
+        }
+        self.batches = self._loop(
+            self._opened(dataset, setup, num_workers=setup.workers, **workers),
+            setup.repeat,
+        )
 
     @staticmethod
     def _kind() -> Any:
@@ -228,25 +262,34 @@ class OursTorchAlone(OursTorch, TorchAlone):
 class Grain(Peer):
     """grain's MapDataset, batched in its worker processes: columns.
 
-    One thread in each of them and a short queue: with grain's own defaults (16 threads, 500 batches ahead) threads
-    contend for the GIL over samples as cheap as these, and it is ten times slower.
+    One thread in each of them and a short queue: with grain's own defaults (16 threads,
+    500 batches ahead) threads contend for the GIL over samples as cheap as these, and
+    it is ten times slower.
     """
 
-    module, remedy = "grain", "pip install grain"
+    module = "grain"
+    remedy = "pip install grain"
 
     def __init__(self, dataset: Images, setup: Setup) -> None:
         import grain
         from absl import flags
 
-        flags.FLAGS.mark_as_parsed()  # or it complains that they weren't
+        # Or it complains that they weren't.
+        flags.FLAGS.mark_as_parsed()
         source: Any = grain.MapDataset.source(dataset)
         if setup.shuffle:
             source = source.shuffle(seed=setup.seed)
         if setup.repeat:
             source = source.repeat(None)
-        options = grain.MultiprocessingOptions(num_workers=setup.workers, per_worker_buffer_size=setup.n_prefetch)
-        reading = grain.ReadOptions(num_threads=1, prefetch_buffer_size=setup.n_prefetch)
-        batched = source.batch(setup.batch_size).to_iter_dataset(reading).mp_prefetch(options)
+        options = grain.MultiprocessingOptions(
+            num_workers=setup.workers, per_worker_buffer_size=setup.n_prefetch
+        )
+        reading = grain.ReadOptions(
+            num_threads=1, prefetch_buffer_size=setup.n_prefetch
+        )
+        batched = (
+            source.batch(setup.batch_size).to_iter_dataset(reading).mp_prefetch(options)
+        )
         self.batches = iter(batched)
 
     def close(self) -> None:
@@ -258,14 +301,17 @@ class Grain(Peer):
 class Spdl(Peer):
     """SPDL's pipeline, in threads: a batch of indices, its samples, columns."""
 
-    module, remedy = "spdl.pipeline", "pip install spdl_core"
+    module = "spdl.pipeline"
+    remedy = "pip install spdl_core"
 
     def __init__(self, dataset: Images, setup: Setup) -> None:
         import spdl.pipeline
 
         def batch(indices: list[int]) -> tuple[Array, Array]:
             samples = [dataset[index] for index in indices]
-            return np.stack([image for image, _ in samples]), np.array([label for _, label in samples])
+            return np.stack([image for image, _ in samples]), np.array(
+                [label for _, label in samples]
+            )
 
         builder: Any = spdl.pipeline.PipelineBuilder()
         self._pipeline = (
@@ -281,7 +327,9 @@ class Spdl(Peer):
     def _indices(length: int, setup: Setup) -> Iterator[list[int]]:
         for epoch in itertools.count():
             order = (
-                np.random.default_rng((setup.seed, epoch)).permutation(length) if setup.shuffle else np.arange(length)
+                np.random.default_rng((setup.seed, epoch)).permutation(length)
+                if setup.shuffle
+                else np.arange(length)
             )
             for start in range(0, length, setup.batch_size):
                 yield order[start : start + setup.batch_size].tolist()
@@ -306,16 +354,26 @@ class _OfMpiter(Peer):
 
 
 class Ours(_OfMpiter):
-    """mpiter's MultiprocessIterator: lists of samples that are also columns; no `start_method` is the default one."""
+    """mpiter's MultiprocessIterator: lists of samples that are also columns; no
+    `start_method` is the default one.
+    """
 
     touch = staticmethod(_touch_samples)
 
-    def __init__(self, dataset: Images, setup: Setup, start_method: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        dataset: Images,
+        setup: Setup,
+        start_method: str | None = None,
+        **options: Any,
+    ) -> None:
         import mpiter
 
         if start_method is not None:
             options["backend"] = mpiter.Process(start_method=start_method)
-        self._iterator = self.batches = mpiter.MultiprocessIterator(dataset, **setup.as_chainer_says_it, **options)
+        self._iterator = self.batches = mpiter.MultiprocessIterator(
+            dataset, **setup.as_chainer_says_it, **options
+        )
 
     def readings(self) -> dict[str, Callable[[Digest, Any], None]]:
         return {
@@ -365,5 +423,9 @@ class OursThreads(Ours):
         import mpiter
 
         self._iterator = self.batches = mpiter.MultithreadIterator(
-            dataset, setup.batch_size, repeat=setup.repeat, shuffle=setup.shuffle, n_threads=setup.workers
+            dataset,
+            setup.batch_size,
+            repeat=setup.repeat,
+            shuffle=setup.shuffle,
+            n_threads=setup.workers,
         )

@@ -1,10 +1,11 @@
 """Batches, seconds, processor time, memory and pipes of a loader in full flow.
 
-Runs in the process that is measured.
-Guarantees: processor time comes from the kernel's process clocks, all threads included, parent and workers apart; it
-is read while the workers live, because a reaped worker's time can no longer be told from its start-up. Memory counts
-each page once, however many processes share it. Bytes through pipes are what the workers have passed to `write`.
-Assumes Linux: `/proc`, and `clock_gettime` on another process's CPU clock.
+Runs in the process that is measured. Guarantees: processor time comes from the kernel's
+process clocks, all threads included, parent and workers apart; it is read while the
+workers live, because a reaped worker's time can no longer be told from its start-up.
+Memory counts each page once, however many processes share it. Bytes through pipes are
+what the workers have passed to `write`. Assumes Linux: `/proc`, and `clock_gettime` on
+another process's CPU clock.
 """
 
 from __future__ import annotations
@@ -23,27 +24,40 @@ from typing import Any
 
 from mpiter import machine
 
-_LOOK_S = 0.002  # between two looks at the memory, which take some milliseconds themselves
+# Between two looks at the memory, which take some milliseconds themselves.
+_LOOK_S = 0.002
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """What was spent in a window; `changed` says that a worker came or went, so that the figures are lower bounds."""
+    """What was spent in a window; `changed` says that a worker came or went, so that
+    the figures are lower bounds.
+    """
 
     parent_s: float
     workers_s: float
     changed: bool
-    piped: int = 0  # bytes that the workers have written to pipes (and files)
+    # Bytes that the workers have written to pipes (and files)
+    piped: int = 0
 
     def ms(self, count: float) -> dict[str, Any]:
-        """Return the milliseconds for one of ``count``: of both sides, of each, and whether workers changed."""
-        parent, workers = 1e3 * self.parent_s / count, 1e3 * self.workers_s / count
-        times = {"cpu_ms": parent + workers, "parent_cpu_ms": parent, "workers_cpu_ms": workers}
+        """Return the milliseconds for one of ``count``: of both sides, of each, and
+        whether workers changed.
+        """
+        parent = 1e3 * self.parent_s / count
+        workers = 1e3 * self.workers_s / count
+        times = {
+            "cpu_ms": parent + workers,
+            "parent_cpu_ms": parent,
+            "workers_cpu_ms": workers,
+        }
         return times | {"workers_changed": self.changed}
 
 
 class CpuWindow:
-    """Finds the workers when made, reads their clocks at `start()` and `stop()`, which also notices changed workers."""
+    """Finds the workers when made, reads their clocks at `start()` and `stop()`,
+    which also notices changed workers.
+    """
 
     def __init__(self) -> None:
         self._workers = descendants(os.getpid())
@@ -57,43 +71,66 @@ class CpuWindow:
         parent_s = time.process_time() - self._parent
         after = {pid: cpu_s(pid) for pid in self._workers}
         both = zip(self._before.values(), after.values(), strict=True)
-        spent = [now - then for then, now in both if now is not None and then is not None]
-        piped = sum(max(0, written_bytes(pid) - before) for pid, before in self._written.items())
-        return Cpu(parent_s, sum(spent), descendants(os.getpid()) != self._workers, piped)
+        spent = [
+            now - then for then, now in both if now is not None and then is not None
+        ]
+        piped = sum(
+            max(0, written_bytes(pid) - before) for pid, before in self._written.items()
+        )
+        return Cpu(
+            parent_s, sum(spent), descendants(os.getpid()) != self._workers, piped
+        )
 
 
 def cpu_s(pid: int) -> float | None:
     """Processor seconds of all threads of a process; None when it is gone."""
     try:
-        return time.clock_gettime((~pid << 3) | 2)  # the clock that clock_getcpuclockid(3) names
+        # The clock that clock_getcpuclockid(3) names.
+        return time.clock_gettime((~pid << 3) | 2)
     except (OSError, AttributeError):
         return None
 
 
 def descendants(root: int) -> set[int]:
-    """Return every live process below ``root``: workers may be children of a fork server."""
-    stats = {int(name): machine.stat_of(name) for name in os.listdir("/proc") if name.isdigit()}
+    """Return every live process below ``root``: workers may be children of a fork
+    server.
+    """
+    stats = {
+        int(name): machine.stat_of(name)
+        for name in os.listdir("/proc")
+        if name.isdigit()
+    }
     parents = {pid: int(stat[1]) for pid, stat in stats.items() if stat}
-    found, below = set[int](), {root}
+    found = set[int]()
+    below = {root}
     while below := {pid for pid, parent in parents.items() if parent in below} - found:
         found |= below
     return found
 
 
 def tree_memory() -> int | None:
-    """Bytes held by this process and all below it: private ones, files mapped, shared memory; None: uncounted here."""
+    """Bytes held by this process and all below it: private ones, files mapped,
+    shared memory; None: uncounted here.
+    """
     pids = {os.getpid(), *descendants(os.getpid())}
     sums = Counter[str]()
     for pid in pids:
         text = machine.text_of(Path(f"/proc/{pid}/smaps_rollup"))
         for name, kilobytes in re.findall(r"^Pss_(\w+): +(\d+)", text, re.M):
             sums[name] += 1024 * int(kilobytes)
-    # An open page that isn't mapped is in no process's sum; one mapped without a descriptor is in no open file.
-    return sums["Anon"] + sums["File"] + max(sums["Shmem"], _open_shared_memory(pids)) if sums else None
+    # An open page that isn't mapped is in no process's sum; one mapped without a
+    # descriptor is in no open file.
+    return (
+        sums["Anon"] + sums["File"] + max(sums["Shmem"], _open_shared_memory(pids))
+        if sums
+        else None
+    )
 
 
 def _open_shared_memory(pids: Iterable[int]) -> int:
-    """Bytes of the memfds and the files in /dev/shm that these processes have open, each once."""
+    """Bytes of the memfds and the files in /dev/shm that these processes have open,
+    each once.
+    """
     sizes = {}
     for pid in pids:
         with suppress(OSError):
@@ -106,7 +143,9 @@ def _open_shared_memory(pids: Iterable[int]) -> int:
 
 
 def written_bytes(pid: int) -> int:
-    """Return the bytes that a process has passed to `write`; 0 where it is gone or the kernel doesn't count."""
+    """Return the bytes that a process has passed to `write`; 0 where it is gone or
+    the kernel doesn't count.
+    """
     for line in machine.text_of(Path(f"/proc/{pid}/io")).splitlines():
         if line.startswith("wchar:"):
             return int(line.split()[1])
@@ -114,7 +153,9 @@ def written_bytes(pid: int) -> int:
 
 
 class MemoryWatch(threading.Thread):
-    """Looks at the memory again and again, and remembers the most; `with MemoryWatch() as watch: …`, `watch.most`."""
+    """Looks at the memory again and again, and remembers the most; `with
+    MemoryWatch() as watch: …`, `watch.most`.
+    """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -134,8 +175,12 @@ class MemoryWatch(threading.Thread):
         self.join()
 
 
-def consume(take_one: Callable[[], Any], seconds: float, least: int = 1) -> tuple[int, float]:
-    """Batches and seconds, from the arrival of one to that of another, for so long and at least so many."""
+def consume(
+    take_one: Callable[[], Any], seconds: float, least: int = 1
+) -> tuple[int, float]:
+    """Batches and seconds, from the arrival of one to that of another, for so long
+    and at least so many.
+    """
     clock = time.perf_counter
     begin = now = clock()
     count = 0
@@ -147,7 +192,8 @@ def consume(take_one: Callable[[], Any], seconds: float, least: int = 1) -> tupl
 
 
 def warm_up(take_one: Callable[[], Any], seconds: float, least: int = 4) -> None:
-    """Use up the batches fetched while workers started, and touch memory; no figure includes that.
+    """Use up the batches fetched while workers started, and touch memory; no figure
+    includes that.
 
     Start the clock right afterwards: in a pause the workers would get ahead.
     """
@@ -156,9 +202,16 @@ def warm_up(take_one: Callable[[], Any], seconds: float, least: int = 4) -> None
 
 
 def flowing(
-    take_one: Callable[[], Any], warmup_s: float, seconds: float, *, warm: int = 4, timed: int = 1
+    take_one: Callable[[], Any],
+    warmup_s: float,
+    seconds: float,
+    *,
+    warm: int = 4,
+    timed: int = 1,
 ) -> tuple[int, float, Cpu]:
-    """Measure batches, seconds and processor time in full flow, after a warm-up; each has at least so many batches."""
+    """Measure batches, seconds and processor time in full flow, after a warm-up;
+    each has at least so many batches.
+    """
     window = CpuWindow()
     warm_up(take_one, warmup_s, warm)
     window.start()

@@ -1,13 +1,16 @@
-"""What an order costs by the length of the dataset: planning, going on from a state, the state itself; tables and JSON.
+"""What an order costs by the length of the dataset: planning, going on from a state,
+the state itself; tables and JSON.
 
     python bench/order.py --out bench/results/order.json
     python bench/order.py --small                           # one short round: a smoke test, never a conclusion
 
-A rank of 4,096 plans batches of 128 of one shuffled epoch, without loading anything; then a new iterator goes on from a
-state in the middle, up to its first batch (of numbers, by no workers). Lengths from 10^3 to 10^12: nothing may grow
-with them but the digits of the state. Must: planning and going on at 10^12 take at most twice what they take at 10^6,
-and for a rank at most twice what they take alone; the state has at most 400 bytes, and no order is held in memory.
-Exit status: 0, or 1 when a requirement fails or a turn raises.
+A rank of 4,096 plans batches of 128 of one shuffled epoch, without loading anything;
+then a new iterator goes on from a state in the middle, up to its first batch (of
+numbers, by no workers). Lengths from 10^3 to 10^12: nothing may grow with them but the
+digits of the state. Must: planning and going on at 10^12 take at most twice what they
+take at 10^6, and for a rank at most twice what they take alone; the state has at most
+400 bytes, and no order is held in memory. Exit status: 0, or 1 when a requirement fails
+or a turn raises.
 """
 
 from __future__ import annotations
@@ -18,19 +21,44 @@ import sys
 import time
 from collections.abc import Iterator
 
-from driver import Answer, Claim, Experiment, Summary, Turn, at_most, command_line, conduct, median
+from driver import (
+    Answer,
+    Claim,
+    Experiment,
+    Summary,
+    Turn,
+    at_most,
+    command_line,
+    conduct,
+    median,
+)
 
 import mpiter
 from mpiter.order.cursor import Cursor, Pace, Share
 from mpiter.order.order import Shuffled
 
-BATCH, PLANNED = 128, 200  # batches a look at the clock
-PLAN, RESUME, STATE, MEMORY = "plan_us", "resume_ms", "state_bytes", "grown_mb"
+BATCH = 128  # batches a look at the clock
+PLANNED = 200
+PLAN = "plan_us"
+RESUME = "resume_ms"
+STATE = "state_bytes"
+MEMORY = "grown_mb"
 CASES = {f"10^{digits}": f"{10**digits:,} samples" for digits in (3, 6, 9, 12)}
-FEW, MANY = "10^6", "10^12"
-ROWS = {"alone": "one process", "shared": "the last of 4,096 ranks; of 10^3 samples, of 4"}
-FIGURES = {PLAN: "us to plan a batch", RESUME: "ms to go on", STATE: "bytes of state", MEMORY: "MB more"}
-TIMES, MOST_BYTES, MOST_MB = 2.0, 400, 16
+FEW = "10^6"
+MANY = "10^12"
+ROWS = {
+    "alone": "one process",
+    "shared": "the last of 4,096 ranks; of 10^3 samples, of 4",
+}
+FIGURES = {
+    PLAN: "us to plan a batch",
+    RESUME: "ms to go on",
+    STATE: "bytes of state",
+    MEMORY: "MB more",
+}
+TIMES = 2.0
+MOST_BYTES = 400
+MOST_MB = 16
 
 
 def take(turn: Turn) -> Answer:
@@ -46,8 +74,10 @@ def take(turn: Turn) -> Answer:
 
 def planned_us(length: int, share: Share, seconds: float) -> float:
     """Return the microseconds that planning a batch takes, without loading it."""
-    pace, cursor = Pace(BATCH, share=share), Cursor(0, 0, False, Shuffled(length, 0))
-    batches, began = 0, time.perf_counter()
+    pace = Pace(BATCH, share=share)
+    cursor = Cursor(0, 0, False, Shuffled(length, 0))
+    batches = 0
+    began = time.perf_counter()
     while (now := time.perf_counter()) < began + seconds:
         for _ in range(PLANNED):
             plan = pace.step(cursor)
@@ -59,12 +89,18 @@ def planned_us(length: int, share: Share, seconds: float) -> float:
 
 
 def resumed(length: int, shard: mpiter.Shard) -> tuple[str, float]:
-    """Return a state in the middle of an epoch, and how long it takes from there to the next batch."""
-    with mpiter.batches(range(length), BATCH, n_processes=0, seed=0, shard=shard) as stream:
+    """Return a state in the middle of an epoch, and how long it takes from there to
+    the next batch.
+    """
+    with mpiter.batches(
+        range(length), BATCH, n_processes=0, seed=0, shard=shard
+    ) as stream:
         next(stream)
         state = json.dumps(stream.state_dict() | {"position": length // 2})
     began = time.perf_counter()
-    with mpiter.batches(range(length), BATCH, n_processes=0, seed=0, shard=shard) as stream:
+    with mpiter.batches(
+        range(length), BATCH, n_processes=0, seed=0, shard=shard
+    ) as stream:
         stream.load_state_dict(json.loads(state))
         next(stream)
         return state, 1e3 * (time.perf_counter() - began)
@@ -73,11 +109,25 @@ def resumed(length: int, shard: mpiter.Shard) -> tuple[str, float]:
 def claims(summary: Summary) -> Iterator[Claim]:
     for row in ROWS:
         for figure, what in ((PLAN, "planning"), (RESUME, "going on")):
-            other, words = ((FEW, row), f" x that of {FEW}") if row == "alone" else ((MANY, "alone"), " x alone")
-            these, those = median(summary, MANY, row, figure), median(summary, *other, figure)
-            yield at_most(MANY, f"{what}, {row}", these and those and these / those, TIMES, words)
-        yield at_most(MANY, f"bytes of state, {row}", median(summary, MANY, row, STATE), MOST_BYTES)
-        yield at_most(MANY, f"MB more, {row}", median(summary, MANY, row, MEMORY), MOST_MB)
+            other, words = (
+                ((FEW, row), f" x that of {FEW}")
+                if row == "alone"
+                else ((MANY, "alone"), " x alone")
+            )
+            these = median(summary, MANY, row, figure)
+            those = median(summary, *other, figure)
+            yield at_most(
+                MANY, f"{what}, {row}", these and those and these / those, TIMES, words
+            )
+        yield at_most(
+            MANY,
+            f"bytes of state, {row}",
+            median(summary, MANY, row, STATE),
+            MOST_BYTES,
+        )
+        yield at_most(
+            MANY, f"MB more, {row}", median(summary, MANY, row, MEMORY), MOST_MB
+        )
 
 
 EXPERIMENT = Experiment(

@@ -1,8 +1,10 @@
-"""One result as a page: plots, tables, where it was measured; warnings and what was claimed are folded at the end.
+"""One result as a page: plots, tables, where it was measured; warnings and what was
+claimed are folded at the end.
 
-Guarantees a file that holds all that it shows: plots are drawn by matplotlib and embedded as SVG, nothing is loaded
-from elsewhere, and every text of a result is escaped. Without matplotlib (`pip install 'mpiter[bench]'`) the page has
-its tables and says why it has no plots.
+Guarantees a file that holds all that it shows: plots are drawn by matplotlib and
+embedded as SVG, nothing is loaded from elsewhere, and every text of a result is
+escaped. Without matplotlib (`pip install 'mpiter[bench]'`) the page has its tables and
+says why it has no plots.
 """
 
 from __future__ import annotations
@@ -14,9 +16,26 @@ from typing import Any
 
 from driver import Curves, Summary, Tables, number
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")  # Okabe and Ito's
-BAR, WIDE = 0.32, 8.5  # inches: the height of a bar, the width of a plot
-SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "mpiter", "font.size": 9, "font.family": "sans-serif"}
+# Okabe and Ito's
+COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#e69f00",
+    "#000000",
+    "#999999",
+)
+# Inches: the height of a bar, the width of a plot.
+BAR = 0.32
+WIDE = 8.5
+SETTINGS = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "mpiter",
+    "font.size": 9,
+    "font.family": "sans-serif",
+}
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1c2127; background: #fff; max-width: 62rem; margin: 2rem auto;
   padding: 0 1rem; }
@@ -32,12 +51,25 @@ dt { font-weight: 600; float: left; clear: left; margin-right: .6rem; } dd { mar
 """
 
 
-def page(title: str, result: Mapping[str, Any], tables: Tables, short: Tables, pictures: Sequence[str]) -> str:
+def page(
+    title: str,
+    result: Mapping[str, Any],
+    tables: Tables,
+    short: Tables,
+    pictures: Sequence[str],
+) -> str:
     """The whole page."""
     body = [
         f"<h1>{escape(title)}</h1>",
         *(f"<figure>{picture}</figure>" for picture in pictures),
-        *([] if pictures else ["<p class=faint>No plots: pip install 'mpiter[bench]' brings matplotlib.</p>"]),
+        *(
+            []
+            if pictures
+            else [
+                "<p class=faint>No plots: pip install 'mpiter[bench]' brings "
+                "matplotlib.</p>"
+            ]
+        ),
         *(part for name, lines in short for part in _table(name, lines, "short")),
         *_says(result),
         *_remarks(result),
@@ -48,15 +80,22 @@ def page(title: str, result: Mapping[str, Any], tables: Tables, short: Tables, p
         *_verdicts(result),
     ]
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
-    return "\n".join([f'<!doctype html><html lang="en"><head>{head}</head><body>', *body, "</body></html>", ""])
+    return "\n".join(
+        [
+            f'<!doctype html><html lang="en"><head>{head}</head><body>',
+            *body,
+            "</body></html>",
+            "",
+        ]
+    )
 
 
 def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
     settings = result["settings"]
     yield (
-        f"<p>{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s a turn, each in its own process, "
-        f"after a warm-up of {settings['warmup']:g} s. Figures are medians; <b>~</b> marks those whose rounds disagree."
-        "</p>"
+        f"<p>{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s a "
+        f"turn, each in its own process, after a warm-up of {settings['warmup']:g} s. "
+        "Figures are medians; <b>~</b> marks those whose rounds disagree.</p>"
     )
     for row, why in result["absent"].items():
         yield f"<p class=faint>Not measured: {escape(row)}: {escape(why)}</p>"
@@ -75,21 +114,32 @@ def _rows(result: Mapping[str, Any]) -> Iterator[str]:
 
 def _warnings(result: Mapping[str, Any]) -> Iterator[str]:
     if result["warnings"]:
-        yield f"<details><summary>Warnings: {len(result['warnings'])}</summary><ul class=faint>"
+        yield (
+            f"<details><summary>Warnings: {len(result['warnings'])}</summary><ul "
+            "class=faint>"
+        )
         yield from (f"<li>{escape(warning)}" for warning in result["warnings"])
         yield "</ul></details>"
 
 
 def _says(result: Mapping[str, Any]) -> Iterator[str]:
     if result["says"]:
-        yield "<ul>" + "".join(f"<li>{escape(sentence)}" for sentence in result["says"]) + "</ul>"
+        yield (
+            "<ul>"
+            + "".join(f"<li>{escape(sentence)}" for sentence in result["says"])
+            + "</ul>"
+        )
 
 
 def _table(name: str, lines: Sequence[Sequence[str]], kind: str = "") -> Iterator[str]:
     yield f"<h2>{escape(name)}</h2><div class=wide><table class='{kind}'>"
     for at, cells in enumerate(lines):
         tag = "td" if at else "th"
-        yield "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+        yield (
+            "<tr>"
+            + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
+            + "</tr>"
+        )
     yield "</table></div>"
 
 
@@ -106,28 +156,48 @@ def _verdicts(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _facts(result: Mapping[str, Any]) -> Iterator[str]:
-    host, commit = result["machine"], result["commit"]
+    host = result["machine"]
+    commit = result["commit"]
     facts = {
         "measured": f"{result['started']}, in {result['took_s'] / 60:.1f} min",
-        "machine": f"{host['cpu']}, {host['cores_usable']} cores usable, {host['memory_bytes'] / 1e9:.0f} GB",
+        "machine": (
+            f"{host['cpu']}, {host['cores_usable']} cores usable, "
+            f"{host['memory_bytes'] / 1e9:.0f} GB"
+        ),
         "system": host["system"],
         "commit": f"{commit['id']}{' and changes' if commit['dirty'] else ''}",
-        "versions": ", ".join(sorted({f"{n} {v}" for some in result["versions"].values() for n, v in some.items()})),
+        "versions": ", ".join(
+            sorted(
+                {
+                    f"{n} {v}"
+                    for some in result["versions"].values()
+                    for n, v in some.items()
+                }
+            )
+        ),
         "command": result["command"],
         **{name: str(value) for name, value in result["settings"].items()},
     }
     yield "<h2>Where and how</h2><table class='faint facts'>"
-    yield from (f"<tr><td>{escape(name)}<td>{escape(fact)}</tr>" for name, fact in facts.items())
+    yield from (
+        f"<tr><td>{escape(name)}<td>{escape(fact)}</tr>" for name, fact in facts.items()
+    )
     yield "</table>"
 
 
-# -- plots -----------------------------------------------------------------------------------------------------------
+# -- plots -----------------------------------------------------------------------------
 
 
 def plots(
-    summary: Summary, stacked: Mapping[str, str], unit: str, cases: Mapping[str, str], curves: Iterable[Curves]
+    summary: Summary,
+    stacked: Mapping[str, str],
+    unit: str,
+    cases: Mapping[str, str],
+    curves: Iterable[Curves],
 ) -> list[str]:
-    """SVG: bars of every case, in ``unit``, then the curves; none without matplotlib."""
+    """SVG: bars of every case, in ``unit``, then the curves; none without
+    matplotlib.
+    """
     try:
         import matplotlib.figure
     except ImportError:
@@ -138,7 +208,8 @@ def plots(
 
 
 def _figure(height: float) -> Any:
-    from matplotlib.figure import Figure  # not pyplot: no display, no state
+    # Not pyplot: no display, no state.
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDE, height), layout="constrained")
     figure.get_layout_engine().set(h_pad=0.12)
@@ -152,8 +223,12 @@ def _svg(figure: Any) -> str:
     return text[text.index("<svg") :]
 
 
-def _bars(summary: Summary, stacked: Mapping[str, str], unit: str, cases: Mapping[str, str]) -> Any:
-    """A case below the other, each with a scale of its own: they differ by orders of magnitude."""
+def _bars(
+    summary: Summary, stacked: Mapping[str, str], unit: str, cases: Mapping[str, str]
+) -> Any:
+    """A case below the other, each with a scale of its own: they differ by orders of
+    magnitude.
+    """
     found: dict[str, list[str]] = {}
     for (case, row), figures in summary.items():
         if all(name in figures for name in stacked):
@@ -168,23 +243,48 @@ def _bars(summary: Summary, stacked: Mapping[str, str], unit: str, cases: Mappin
         axis.set_title(f"{case}: {cases[case]}", loc="left", wrap=True)
         axis.set_xlabel(unit, loc="left")
     if len(stacked) > 1:
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(stacked), frameon=False)
+        figure.legend(
+            *axes[0].get_legend_handles_labels(),
+            loc="outside upper left",
+            ncols=len(stacked),
+            frameon=False,
+        )
     return figure
 
 
-def _bars_of(axis: Any, found: Sequence[Mapping[str, Any]], rows: Sequence[str], stacked: Mapping[str, str]) -> None:
-    """Parts lie one upon the other; a whole bar shows the least and the most of its rounds."""
+def _bars_of(
+    axis: Any,
+    found: Sequence[Mapping[str, Any]],
+    rows: Sequence[str],
+    stacked: Mapping[str, str],
+) -> None:
+    """Parts lie one upon the other; a whole bar shows the least and the most of its
+    rounds.
+    """
     left = [0.0] * len(rows)
     for colour, (name, head) in zip(COLOURS, stacked.items(), strict=False):
         widths = [figures[name].median for figures in found]
         error = None
         if len(stacked) == 1:
             ends = [figures[name].point for figures in found]
-            error = [[middle - low for middle, low, _ in ends], [high - middle for middle, _, high in ends]]
-        axis.barh(range(len(rows)), widths, left=left, color=colour, label=head, xerr=error, ecolor="#59626d")
+            error = [
+                [middle - low for middle, low, _ in ends],
+                [high - middle for middle, _, high in ends],
+            ]
+        axis.barh(
+            range(len(rows)),
+            widths,
+            left=left,
+            color=colour,
+            label=head,
+            xerr=error,
+            ecolor="#59626d",
+        )
         left = [start + width for start, width in zip(left, widths, strict=True)]
     for at, whole in enumerate(left):
-        axis.annotate(number(whole), (whole, at), (4, 0), textcoords="offset points", va="center")
+        axis.annotate(
+            number(whole), (whole, at), (4, 0), textcoords="offset points", va="center"
+        )
     axis.set_yticks(range(len(rows)), rows)
     axis.invert_yaxis()
     axis.margins(x=0.12)
@@ -198,10 +298,21 @@ def _curves(curves: Curves) -> Any:
         if not points:
             continue
         xs, ys = zip(*(point[:2] for point in points), strict=True)
-        style = {"ls": "--", "marker": "o", "mfc": "none"} if name in curves.dashed else {"ls": "-", "marker": "o"}
+        style = (
+            {"ls": "--", "marker": "o", "mfc": "none"}
+            if name in curves.dashed
+            else {"ls": "-", "marker": "o"}
+        )
         axis.plot(xs, ys, color=colour, label=name, ms=4, **style)
         if all(len(point) == 4 for point in points):
-            axis.fill_between(xs, [p[2] for p in points], [p[3] for p in points], color=colour, alpha=0.15, lw=0)
+            axis.fill_between(
+                xs,
+                [p[2] for p in points],
+                [p[3] for p in points],
+                color=colour,
+                alpha=0.15,
+                lw=0,
+            )
     axis.set(title=curves.title, xlabel=curves.x, ylabel=curves.y)
     axis.set_ylim(bottom=0)
     axis.spines[["top", "right"]].set_visible(False)

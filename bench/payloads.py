@@ -1,8 +1,9 @@
-"""What is moved in the overhead experiment: samples of six kinds, from memory, behind a long virtual length.
+"""What is moved in the overhead experiment: samples of six kinds, from memory, behind a
+long virtual length.
 
-Runs in the process that is measured and in its workers.  Guarantees that `dataset[i]` costs little (it is measured
-beside) and depends on the seed and on `i` alone, so that storage is not measured and whatever arrives can be compared
-with what was sent.
+Runs in the process that is measured and in its workers.  Guarantees that `dataset[i]`
+costs little (it is measured beside) and depends on the seed and on `i` alone, so that
+storage is not measured and whatever arrives can be compared with what was sent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ LENGTH = 1 << 20  # so long that its end is not met
 
 
 class Endless(ABC):
-    """`dataset[i]` is one of a few samples, made anew each time: pickle would notice an object that comes twice."""
+    """`dataset[i]` is one of a few samples, made anew each time: pickle would notice
+    an object that comes twice.
+    """
 
     def __len__(self) -> int:
         return LENGTH
@@ -54,7 +57,9 @@ class Leaves(Endless):
         self._names = [f"leaf{number:03}" for number in range(values.shape[1])]
 
     def __getitem__(self, index: int) -> Any:
-        return dict(zip(self._names, self._values[index % len(self._values)], strict=True))
+        return dict(
+            zip(self._names, self._values[index % len(self._values)], strict=True)
+        )
 
 
 class Records(Endless):
@@ -62,11 +67,26 @@ class Records(Endless):
 
     def __init__(self, rng: np.random.Generator) -> None:
         def words(count: int) -> list[str]:
-            return ["".join(map(chr, rng.integers(97, 123, rng.integers(3, 12)))) for _ in range(count)]
+            return [
+                "".join(map(chr, rng.integers(97, 123, rng.integers(3, 12))))
+                for _ in range(count)
+            ]
 
         def record(number: int) -> dict[str, Any]:
-            boxes = [{"label": word, "at": {"x": float(rng.random()), "y": float(rng.random())}} for word in words(4)]
-            return {"id": number, "caption": " ".join(words(20)), "tags": words(5), "boxes": boxes, "source": None}
+            boxes = [
+                {
+                    "label": word,
+                    "at": {"x": float(rng.random()), "y": float(rng.random())},
+                }
+                for word in words(4)
+            ]
+            return {
+                "id": number,
+                "caption": " ".join(words(20)),
+                "tags": words(5),
+                "boxes": boxes,
+                "source": None,
+            }
 
         self._stored = [pickle.dumps(record(number)) for number in range(DISTINCT)]
 
@@ -78,7 +98,8 @@ class Rows:
     """Rows of one array, each of them as often as it takes to be so many samples."""
 
     def __init__(self, rows: np.ndarray[Any, Any], length: int) -> None:
-        self._rows, self._length = rows, length
+        self._rows = rows
+        self._length = length
 
     def __len__(self) -> int:
         return self._length
@@ -126,14 +147,25 @@ PAYLOADS = {
             32,
             lambda rng: Labelled(_floats(rng, DISTINCT, 3, 224, 224)),
         ),
-        Payload("32 MiB", "one float32 array of 32 MiB", 1, lambda rng: Bare(_floats(rng, 3, 8 << 20))),
+        Payload(
+            "32 MiB",
+            "one float32 array of 32 MiB",
+            1,
+            lambda rng: Bare(_floats(rng, 3, 8 << 20)),
+        ),
         Payload(
             "100 arrays",
             "a dict of 100 float32 arrays of 8 numbers",
             32,
             lambda rng: Leaves(_floats(rng, DISTINCT, 100, 8)),
         ),
-        Payload("nested", "strings, numbers, lists and dicts within dicts", 64, Records, False),
+        Payload(
+            "nested",
+            "strings, numbers, lists and dicts within dicts",
+            64,
+            Records,
+            False,
+        ),
     )
 }
 
@@ -152,11 +184,17 @@ def array_bytes(value: Any) -> int:
 def same(one: Any, other: Any) -> bool:
     """Tell whether what arrived equals what was sent, to the last bit."""
     if isinstance(one, np.ndarray):
-        return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
+        return (
+            isinstance(other, np.ndarray)
+            and one.dtype == other.dtype
+            and np.array_equal(one, other)
+        )
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(
+            same(one[key], other[key]) for key in one
+        )
     if isinstance(one, tuple | list):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)

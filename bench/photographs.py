@@ -1,7 +1,8 @@
-"""Photographs, made up: JPEG files that cost what a photograph's do, to decode and to keep.
+"""Photographs, made up: JPEG files that cost what a photograph's do, to decode and to
+keep.
 
-Guarantees that a file depends on size, seed and number alone, and is written whole or not at all.
-Assumes Pillow; without it what needs photographs is absent.
+Guarantees that a file depends on size, seed and number alone, and is written whole or
+not at all. Assumes Pillow; without it what needs photographs is absent.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from typing import Any
 import numpy as np
 from driver import Absent
 
-QUALITY, SHAPES, OCTAVES = 88, 24, 12
+QUALITY = 88
+SHAPES = 24
+OCTAVES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a photograph, and the grain of its sensor, which makes a file as large as a photograph's."""
+    """The size of a photograph, and the grain of its sensor, which makes a file as
+    large as a photograph's.
+    """
 
     width: int
     height: int
@@ -53,29 +58,49 @@ def write_files(folder: Path, size: Size, count: int, seed: int = 0) -> list[str
 
 
 def photograph(rng: np.random.Generator, size: Size) -> bytes:
-    """Return a JPEG of noise of all sizes, as in nature, of things with edges, and of grain."""
+    """Return a JPEG of noise of all sizes, as in nature, of things with edges, and
+    of grain.
+    """
     try:
         from PIL import Image, ImageDraw
     except ImportError as error:
         raise Absent("photographs are made by Pillow: pip install Pillow") from error
-    width, height = size.width, size.height
+    width = size.width
+    height = size.height
 
     def noise(cells: int, bands: int) -> Any:
-        coarse = rng.standard_normal((bands, max(2, cells * height // width), cells), np.float32)
-        bands_of = [Image.fromarray(band).resize((width, height), Image.Resampling.BICUBIC) for band in coarse]
+        coarse = rng.standard_normal(
+            (bands, max(2, cells * height // width), cells), np.float32
+        )
+        bands_of = [
+            Image.fromarray(band).resize((width, height), Image.Resampling.BICUBIC)
+            for band in coarse
+        ]
         return np.stack([np.asarray(band) for band in bands_of], axis=-1)
 
     sheet = Image.new("L", (width, height), 128)
     for _ in range(SHAPES):
-        x, y, radius = rng.integers(width), rng.integers(height), rng.uniform(width / 40, width / 5)
+        x = rng.integers(width)
+        y = rng.integers(height)
+        radius = rng.uniform(width / 40, width / 5)
         corners = np.sort(rng.uniform(0, 2 * math.pi, rng.integers(3, 8)))
-        points = [(x + radius * math.cos(angle), y + radius * math.sin(angle)) for angle in corners]
+        points = [
+            (x + radius * math.cos(angle), y + radius * math.sin(angle))
+            for angle in corners
+        ]
         ImageDraw.Draw(sheet).polygon(points, fill=int(rng.integers(60, 200)))
-    pixels = np.asarray(sheet, np.float32)[:, :, None] * 0.7 + 40 + 18 * noise(4, 3) + 6 * noise(32, 3)
+    pixels = (
+        np.asarray(sheet, np.float32)[:, :, None] * 0.7
+        + 40
+        + 18 * noise(4, 3)
+        + 6 * noise(32, 3)
+    )
     for octave in range(OCTAVES):
         if (cells := 3 << octave) < width / 2:
             pixels += 25 / math.sqrt(cells) * noise(cells, 1)
     pixels += size.grain * rng.standard_normal((height, width, 1), np.float32)
     file = io.BytesIO()
-    Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(file, "JPEG", quality=QUALITY)
+    Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(
+        file, "JPEG", quality=QUALITY
+    )
     return file.getvalue()

@@ -1,12 +1,14 @@
-"""Three other ways for samples to travel, as serializers of one's own, to be measured with ours.
+"""Three other ways for samples to travel, as serializers of one's own, to be measured
+with ours.
 
-`pickle`: the samples of a block, pickled.  `pickle5`: all samples of a block pickled at once by protocol 5, their
-arrays out of band, side by side in one string of bytes.  `rawarray`: as Chainer does it, a block of shared memory,
-sized by the arrays that stand in a sample's tuple or list, into which workers pack them one after another; the consumer
-copies them out.  What isn't such an array is pickled; of a dict, or of an array that is the whole sample, Chainer
-measures nothing, so that these are pickled altogether.
-`pack` runs in a worker, `unpack` in the consumer process as soon as the answer is there.  The engine has several
-batches on their way (in Chainer it is one).
+`pickle`: the samples of a block, pickled.  `pickle5`: all samples of a block pickled at
+once by protocol 5, their arrays out of band, side by side in one string of bytes.
+`rawarray`: as Chainer does it, a block of shared memory, sized by the arrays that stand
+in a sample's tuple or list, into which workers pack them one after another; the
+consumer copies them out.  What isn't such an array is pickled; of a dict, or of an
+array that is the whole sample, Chainer measures nothing, so that these are pickled
+altogether. `pack` runs in a worker, `unpack` in the consumer process as soon as the
+answer is there.  The engine has several batches on their way (in Chainer it is one).
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Pickle:
 
 
 class Pickle5:
-    """Protocol 5, buffers out of band; arrays are views of what arrived, copied once, for batches are the user's."""
+    """Protocol 5, buffers out of band; arrays are views of what arrived, copied
+    once, for batches are the user's.
+    """
 
     def pack(self, samples: list[Any]) -> tuple[bytes, list[int], bytes]:
         found: list[pickle.PickleBuffer] = []
@@ -45,7 +49,9 @@ class Pickle5:
 
     def unpack(self, packed: tuple[bytes, list[int], bytes]) -> list[Any]:
         pickled, sizes, raw = packed
-        memory, buffers, start = memoryview(bytearray(raw)), [], 0
+        memory = memoryview(bytearray(raw))
+        buffers = []
+        start = 0
         for size in sizes:
             buffers.append(memory[start : start + size])
             start += size
@@ -74,16 +80,25 @@ def swap(sample: Any, how: Any) -> Any:
 
 
 def measured(sample: Any) -> int:
-    """Bytes of a sample's arrays in a block: as in Chainer, of what stands in a tuple or a list and of nothing else."""
+    """Bytes of a sample's arrays in a block: as in Chainer, of what stands in a
+    tuple or a list and of nothing else.
+    """
     if type(sample) not in (tuple, list):
         return 0
-    return sum(aligned(value.nbytes, ALIGN) for value in sample if isinstance(value, np.ndarray))
+    return sum(
+        aligned(value.nbytes, ALIGN)
+        for value in sample
+        if isinstance(value, np.ndarray)
+    )
 
 
 class RawArray:
-    """Chainer's packing: one block for what a worker has fetched, copied on both sides."""
+    """Chainer's packing: one block for what a worker has fetched, copied on both
+    sides.
+    """
 
-    WORKERS, BLOCKS = 16, 4  # at the most; of each: two on their way, and one that is being copied out
+    # At the most; of each: two on their way, and one that is being copied out.
+    WORKERS, BLOCKS = 16, 4
 
     def __init__(self, size: int = 1 << 32) -> None:
         self._arena = Arena(size)
@@ -105,7 +120,11 @@ class RawArray:
         return [swap(sample, self._pack) for sample in samples]
 
     def _pack(self, value: Any) -> Any:
-        if type(value) is not np.ndarray or value.dtype.hasobject or self._at + value.nbytes > self._end:
+        if (
+            type(value) is not np.ndarray
+            or value.dtype.hasobject
+            or self._at + value.nbytes > self._end
+        ):
             return value
         packed = Packed(self._at, value.dtype, value.shape)
         np.ndarray(value.shape, value.dtype, self._arena.map, self._at)[...] = value
@@ -114,11 +133,16 @@ class RawArray:
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         memory = memoryview(self._arena.map)
-        return [swap(sample, lambda v: v.copied_from(memory) if type(v) is Packed else v) for sample in packed]
+        return [
+            swap(sample, lambda v: v.copied_from(memory) if type(v) is Packed else v)
+            for sample in packed
+        ]
 
 
 def _attached(arena: Arena, share: int) -> RawArray:
     """The same in a worker."""
     one = RawArray.__new__(RawArray)
-    one._arena, one._share, one._next = arena, share, 0
+    one._arena = arena
+    one._share = share
+    one._next = 0
     return one

@@ -1,9 +1,11 @@
-"""The course project's dataset: image files, read by a fast decoder, and augmented at a cost that can be chosen.
+"""The course project's dataset: image files, read by a fast decoder, and augmented at a
+cost that can be chosen.
 
-Runs in the driver (making files), in the process that is measured and in its workers. Guarantees that the files are
-always the same ones and every loader reads them by the same decoder: OpenCV where it is installed, as in the original,
-else Pillow; and that an augmentation of cost `n` is the one of cost 1, done `n` times, by Albumentations where it is
-installed.
+Runs in the driver (making files), in the process that is measured and in its workers.
+Guarantees that the files are always the same ones and every loader reads them by the
+same decoder: OpenCV where it is installed, as in the original, else Pillow; and that an
+augmentation of cost `n` is the one of cost 1, done `n` times, by Albumentations where
+it is installed.
 """
 
 from __future__ import annotations
@@ -22,8 +24,12 @@ except ImportError:
     cv2 = None
 
 Array = np.ndarray[Any, Any]
-FILES, SIZE = 256, (192, 256)  # how many, and their height and width
-RESIZED, CROPPED, QUALITY = 256, 200, 90
+# How many, and their height and width.
+FILES = 256
+SIZE = (192, 256)
+RESIZED = 256
+CROPPED = 200
+QUALITY = 90
 
 
 def read(path: str) -> Array:
@@ -37,14 +43,20 @@ def read(path: str) -> Array:
 
 def resize(image: Array) -> Array:
     if cv2 is not None:
-        return np.asarray(cv2.resize(image, (RESIZED, RESIZED), interpolation=cv2.INTER_LINEAR))
+        return np.asarray(
+            cv2.resize(image, (RESIZED, RESIZED), interpolation=cv2.INTER_LINEAR)
+        )
     from PIL import Image
 
-    return np.asarray(Image.fromarray(image).resize((RESIZED, RESIZED), Image.Resampling.BILINEAR))
+    return np.asarray(
+        Image.fromarray(image).resize((RESIZED, RESIZED), Image.Resampling.BILINEAR)
+    )
 
 
 def make_files(folder: Path, count: int = FILES) -> None:
-    """JPEG files of smooth shapes with a little noise, which compress like photographs; those there are left."""
+    """JPEG files of smooth shapes with a little noise, which compress like
+    photographs; those there are left.
+    """
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +103,10 @@ def augmentation(cost: int) -> Callable[[Array], Array]:
         import albumentations
     except ImportError:
         return _own_augmentation(cost)
-    steps = [albumentations.Resize(RESIZED, RESIZED), albumentations.RandomCrop(CROPPED, CROPPED)]
+    steps = [
+        albumentations.Resize(RESIZED, RESIZED),
+        albumentations.RandomCrop(CROPPED, CROPPED),
+    ]
     composed = albumentations.Compose(steps * cost, seed=0)
     return lambda image: np.asarray(composed(image=image)["image"])
 
@@ -101,7 +116,8 @@ def _own_augmentation(cost: int) -> Callable[[Array], Array]:
 
     def augment(image: Array) -> Array:
         for _ in range(cost):
-            top, left = rng.randrange(RESIZED - CROPPED + 1), rng.randrange(RESIZED - CROPPED + 1)
+            top = rng.randrange(RESIZED - CROPPED + 1)
+            left = rng.randrange(RESIZED - CROPPED + 1)
             image = resize(image)[top : top + CROPPED, left : left + CROPPED]
         return image
 

@@ -1,11 +1,13 @@
-"""The two loaders of the course project, written again as the small systems they were, to be compared with.
+"""The two loaders of the course project, written again as the small systems they were,
+to be compared with.
 
-`DataLoader` fetches a batch when it is asked for.  `DataLoaderPar` has worker processes with an index queue each and
-one output queue for all; the consumer keeps items that come too early in a cache and stays `prefetch_batches` ahead.
-Both run in the consumer process and hand out lists of samples, in order, once through the dataset.
-Their weak points are theirs and are kept: both sides wait by asking again and again, every sample is a message of its
-own, pickled, and the number of cores plays no part.  Only a worker's death is noticed here, which the original
-was not made for.
+`DataLoader` fetches a batch when it is asked for.  `DataLoaderPar` has worker processes
+with an index queue each and one output queue for all; the consumer keeps items that
+come too early in a cache and stays `prefetch_batches` ahead. Both run in the consumer
+process and hand out lists of samples, in order, once through the dataset. Their weak
+points are theirs and are kept: both sides wait by asking again and again, every sample
+is a message of its own, pickled, and the number of cores plays no part.  Only a
+worker's death is noticed here, which the original was not made for.
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ from collections.abc import Iterator
 from queue import Empty
 from typing import Any
 
-_PATIENCE = 10_000  # questions in vain, between two looks at the workers
+# Questions in vain, between two looks at the workers.
+_PATIENCE = 10_000
 
 
 class DataLoader:
     """One after the other."""
 
     def __init__(self, dataset: Any, batch_size: int) -> None:
-        self._dataset, self._batch_size = dataset, batch_size
+        self._dataset = dataset
+        self._batch_size = batch_size
 
     def __iter__(self) -> Iterator[list[Any]]:
         for start in range(0, len(self._dataset), self._batch_size):
@@ -34,14 +38,19 @@ class DataLoader:
 class DataLoaderPar:
     """Workers fetch, the consumer puts in order."""
 
-    def __init__(self, dataset: Any, batch_size: int, num_workers: int, prefetch_batches: int = 2) -> None:
-        self._length, self._batch_size = len(dataset), batch_size
+    def __init__(
+        self, dataset: Any, batch_size: int, num_workers: int, prefetch_batches: int = 2
+    ) -> None:
+        self._length = len(dataset)
+        self._batch_size = batch_size
         self._ahead = prefetch_batches * batch_size
         context = multiprocessing.get_context("fork")
         self._index_queues: list[Any] = [context.Queue() for _ in range(num_workers)]
         self._output: Any = context.Queue()
         self._workers = [
-            context.Process(target=_work, args=(dataset, queue, self._output), daemon=True)
+            context.Process(
+                target=_work, args=(dataset, queue, self._output), daemon=True
+            )
             for queue in self._index_queues
         ]
         for worker in self._workers:
@@ -63,9 +72,15 @@ class DataLoaderPar:
             try:
                 index, item = self._output.get(timeout=0)
             except Empty:
-                self._asked_in_vain += 1  # ask again: this is how it waited
-                if self._asked_in_vain % _PATIENCE == 0 and not all(worker.is_alive() for worker in self._workers):
-                    raise RuntimeError("a worker of DataLoaderPar has died (the original waits for ever)") from None
+                # Ask again: this is how it waited.
+                self._asked_in_vain += 1
+                if self._asked_in_vain % _PATIENCE == 0 and not all(
+                    worker.is_alive() for worker in self._workers
+                ):
+                    raise RuntimeError(
+                        "a worker of DataLoaderPar has died (the original waits for "
+                        "ever)"
+                    ) from None
                 continue
             self._cache[index] = item
         self._next += 1

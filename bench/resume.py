@@ -1,14 +1,17 @@
-"""Resuming in the middle of an epoch: what is lost or given twice, by ours and by others.
+"""Resuming in the middle of an epoch: what is lost or given twice, by ours and by
+others.
 
     python bench/resume.py --python-torch PATH --out bench/results/resume.json
     python bench/resume.py --rows ours --cases trainer      # one of them
 
-Each loader shuffles, has two workers and is resumed by its own documented way; what each rank is handed is written down
-and counted here, alike for all. 288 samples, batches of 12 over all ranks, a state every 3 steps; samples, workers and
-ranks divide evenly, so nothing that a documentation says of remainders is at issue. A trainer is ended by SIGKILL; what
-it was handed after its last state is void, as the model is. A scene is a series of sittings: ranks that start together
-and are killed after some steps, or go to the epoch's end. Must: ours loses nothing, gives nothing twice and raises
-nothing, in each scene.
+Each loader shuffles, has two workers and is resumed by its own documented way; what
+each rank is handed is written down and counted here, alike for all. 288 samples,
+batches of 12 over all ranks, a state every 3 steps; samples, workers and ranks divide
+evenly, so nothing that a documentation says of remainders is at issue. A trainer is
+ended by SIGKILL; what it was handed after its last state is void, as the model is. A
+scene is a series of sittings: ranks that start together and are killed after some
+steps, or go to the epoch's end. Must: ours loses nothing, gives nothing twice and
+raises nothing, in each scene.
 """
 
 from __future__ import annotations
@@ -30,17 +33,36 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from driver import Absent, Answer, Claim, Experiment, Summary, Turn, at_most, command_line, conduct
+from driver import (
+    Absent,
+    Answer,
+    Claim,
+    Experiment,
+    Summary,
+    Turn,
+    at_most,
+    command_line,
+    conduct,
+)
 from resume_loaders import LOADERS, Loader, Seat, keys_of
 
-LENGTH, SAVE_EVERY, STEPS_TO_WORKER, SITTING_S = 288, 3, 6, 60.0
-LOST, TWICE, FAULTS, BAD = "lost", "twice", "faults", "bad"
-RANK = "--rank"  # how this program is told to be one
+LENGTH = 288
+SAVE_EVERY = 3
+STEPS_TO_WORKER = 6
+SITTING_S = 60.0
+LOST = "lost"
+TWICE = "twice"
+FAULTS = "faults"
+BAD = "bad"
+# How this program is told to be one.
+RANK = "--rank"
 
 
 @dataclass(frozen=True)
 class Sitting:
-    """Ranks that start together, and after how many steps they are killed; 0: they go to the epoch's end."""
+    """Ranks that start together, and after how many steps they are killed; 0: they
+    go to the epoch's end.
+    """
 
     ranks: int = 1
     batch: int = 12  # of each rank
@@ -52,13 +74,20 @@ class Sitting:
 FIRST = Sitting(steps=7)
 SCENES: dict[str, tuple[str, tuple[Sitting, ...]]] = {
     "worker": (
-        "a worker is killed in mid-epoch; where that is an error, on from the last state",
+        "a worker is killed in mid-epoch; where that is an error, on from the last "
+        "state",
         (Sitting(strike=True),),
     ),
-    "trainer": ("the trainer is killed, and resumed in a new process", (FIRST, Sitting())),
+    "trainer": (
+        "the trainer is killed, and resumed in a new process",
+        (FIRST, Sitting()),
+    ),
     "again": ("killed, resumed, killed, resumed", (FIRST, FIRST, Sitting())),
     "workers": ("2 workers, resumed with 3", (FIRST, Sitting(workers=3))),
-    "ranks": ("1 rank, then 3, then 2, 12 samples a step", (FIRST, Sitting(3, 4, steps=7), Sitting(2, 6))),
+    "ranks": (
+        "1 rank, then 3, then 2, 12 samples a step",
+        (FIRST, Sitting(3, 4, steps=7), Sitting(2, 6)),
+    ),
     "batches": (
         "1 rank, then 3, then 2, 12, 9 and 18 samples a step",
         (FIRST, Sitting(3, 3, steps=13), Sitting(2, 9)),
@@ -66,7 +95,7 @@ SCENES: dict[str, tuple[str, tuple[Sitting, ...]]] = {
 }
 
 
-# -- a scene, in the turn's process ----------------------------------------------------------------------------------
+# -- a scene, in the turn's process ----------------------------------------------------
 
 
 def take(turn: Turn) -> Answer:
@@ -80,13 +109,19 @@ def take(turn: Turn) -> Answer:
         faults, is_over = played(turn, Path(folder))
         lost, twice = counted(Path(folder))
     is_refused = bool(faults) and not is_over
-    found = {LOST: lost, TWICE: twice, FAULTS: len(faults), BAD: lost + twice + len(faults) + (not is_over)}
+    found = {
+        LOST: lost,
+        TWICE: twice,
+        FAULTS: len(faults),
+        BAD: lost + twice + len(faults) + (not is_over),
+    }
     return found | {"says": said(faults, is_refused, lost, twice)}
 
 
 def played(turn: Turn, folder: Path) -> tuple[list[str], bool]:
     """Return what was raised or hung, and whether the epoch came to its end."""
-    todo, faults = list(SCENES[turn.case][1]), list[str]()
+    todo = list(SCENES[turn.case][1])
+    faults = list[str]()
     for number, sitting in enumerate(todo):
         raised = sat(turn, sitting, number, folder)
         faults += raised
@@ -99,22 +134,36 @@ def played(turn: Turn, folder: Path) -> tuple[list[str], bool]:
 
 def sat(turn: Turn, sitting: Sitting, number: int, folder: Path) -> list[str]:
     """All ranks at once; what went wrong, each once."""
-    about = asdict(sitting) | {"row": turn.row, "number": number, "folder": str(folder), "seed": turn.round}
+    about = asdict(sitting) | {
+        "row": turn.row,
+        "number": number,
+        "folder": str(folder),
+        "seed": turn.round,
+    }
     port = free_port()
     processes = []
     for rank in range(sitting.ranks):
         told = json.dumps(about | {"rank": rank})
         command = [sys.executable, "-W", "ignore", __file__, RANK, told]
         environment = os.environ | as_launched(rank, sitting.ranks, port)
-        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
-    end, found = time.monotonic() + SITTING_S, list[str]()
+        processes.append(
+            subprocess.Popen(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        )
+    end = time.monotonic() + SITTING_S
+    found = list[str]()
     for rank, process in enumerate(processes):
         try:
             out, _ = process.communicate(timeout=max(0.1, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             out = process.communicate()[0] or b'{"raised": "hung"}'
-        has_met = (folder / f"met-{number}-{rank}").exists()  # and was killed there, as it should be
+        # And was killed there, as it should be.
+        has_met = (folder / f"met-{number}-{rank}").exists()
         answer = json.loads(out.splitlines()[-1]) if out.strip() else {}
         if "raised" in answer:
             found.append(answer["raised"])
@@ -124,13 +173,20 @@ def sat(turn: Turn, sitting: Sitting, number: int, folder: Path) -> list[str]:
 
 
 def counted(folder: Path) -> tuple[int, int]:
-    """Samples that were never handed out, and those that came again, by what all ranks noted.
+    """Samples that were never handed out, and those that came again, by what all ranks
+    noted.
 
-    What a rank was handed after the state that the next sitting began with is void: its place is beyond that state's.
+    What a rank was handed after the state that the next sitting began with is void: its
+    place is beyond that state's.
     """
-    notes = [json.loads(line) for file in folder.glob("handed-*") for line in file.read_text().splitlines()]
+    notes = [
+        json.loads(line)
+        for file in folder.glob("handed-*")
+        for line in file.read_text().splitlines()
+    ]
     begins = {
-        number: min(one["began"] for one in notes if one["number"] == number) for number in {n["number"] for n in notes}
+        number: min(one["began"] for one in notes if one["number"] == number)
+        for number in {n["number"] for n in notes}
     }
     counts: Counter[int] = Counter()
     for one in notes:
@@ -144,7 +200,12 @@ def said(faults: list[str], is_refused: bool, lost: int, twice: int) -> str:
     """Return the result in words."""
     if is_refused:
         return "; ".join([*faults[:-1], f"does not resume: {faults[-1]}"])
-    counts = ", ".join(f"{count} {what}" for count, what in ((lost, LOST), (twice, TWICE)) if count) or "exact"
+    counts = (
+        ", ".join(
+            f"{count} {what}" for count, what in ((lost, LOST), (twice, TWICE)) if count
+        )
+        or "exact"
+    )
     return "; ".join([*faults, f"then {counts}" if faults else counts])
 
 
@@ -156,17 +217,37 @@ def free_port() -> int:
 
 def as_launched(rank: int, size: int, port: int) -> dict[str, str]:
     """Return the variables that torch's launcher sets."""
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-    return {name: str(value) for name, value in ranks.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+    }
+    return {name: str(value) for name, value in ranks.items()} | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
 
 
-# -- a rank, in its process ------------------------------------------------------------------------------------------
+# -- a rank, in its process ------------------------------------------------------------
 
 
 def sit(told: dict[str, Any]) -> Answer:
-    """Train as programs do: from the newest state through the batches, saving a state every few steps."""
-    folder, number, kind = Path(told["folder"]), told["number"], LOADERS[told["row"]]
-    seat = Seat(folder, LENGTH, told["rank"], told["ranks"], told["workers"], told["batch"], told["seed"])
+    """Train as programs do: from the newest state through the batches, saving a
+    state every few steps.
+    """
+    folder = Path(told["folder"])
+    number = told["number"]
+    kind = LOADERS[told["row"]]
+    seat = Seat(
+        folder,
+        LENGTH,
+        told["rank"],
+        told["ranks"],
+        told["workers"],
+        told["batch"],
+        told["seed"],
+    )
     saved = newest(seat, number)
     place = began = saved["place"] if saved else 0
     steps = 0
@@ -176,9 +257,15 @@ def sit(told: dict[str, Any]) -> Answer:
             if saved:
                 loader.load(saved["state"])
             for batch in loader.batches():
-                note = {"number": number, "began": began, "place": place, "keys": keys_of(batch)}
+                note = {
+                    "number": number,
+                    "began": began,
+                    "place": place,
+                    "keys": keys_of(batch),
+                }
                 print(json.dumps(note), file=notes, flush=True)
-                place, steps = place + seat.batch_size * seat.size, steps + 1
+                place = place + seat.batch_size * seat.size
+                steps = steps + 1
                 if steps % SAVE_EVERY == 0:
                     save(seat, number, {"state": loader.state(), "place": place})
                 if steps == STEPS_TO_WORKER and told["strike"]:
@@ -192,21 +279,32 @@ def sit(told: dict[str, Any]) -> Answer:
 
 
 def words_of(error: Exception) -> str:
-    """Its type and what it says first, or last where it is a worker's; without what differs from run to run."""
+    """Its type and what it says first, or last where it is a worker's; without what
+    differs from run to run.
+    """
     lines = str(error).strip().splitlines() or [""]
-    name, words = type(error).__name__, lines[-1 if lines[0].startswith("Caught ") else 0]
-    return re.sub(r" \(pid\(s\) [\d, ]+\)", "", f"{name}: {words.removeprefix(f'{name}: ')}" if words else name)
+    name = type(error).__name__
+    words = lines[-1 if lines[0].startswith("Caught ") else 0]
+    return re.sub(
+        r" \(pid\(s\) [\d, ]+\)",
+        "",
+        f"{name}: {words.removeprefix(f'{name}: ')}" if words else name,
+    )
 
 
 def save(seat: Seat, number: int, what: dict[str, Any]) -> None:
-    """Write the state to a file by a rename, so that a kill leaves the old file or the new one."""
+    """Write the state to a file by a rename, so that a kill leaves the old file or
+    the new one.
+    """
     file = seat.folder / f"state-{number}-{seat.rank}"
     file.with_suffix(".new").write_bytes(pickle.dumps(what | {"size": seat.size}))
     file.with_suffix(".new").replace(file)
 
 
 def newest(seat: Seat, number: int) -> dict[str, Any] | None:
-    """Return the newest state: this rank's own, if there were as many ranks before, or else rank 0's."""
+    """Return the newest state: this rank's own, if there were as many ranks before,
+    or else rank 0's.
+    """
     for before in reversed(range(number)):
         own, first = (seat.folder / f"state-{before}-{rank}" for rank in (seat.rank, 0))
         for file in (own, first):
@@ -218,20 +316,23 @@ def newest(seat: Seat, number: int) -> dict[str, Any] | None:
 
 
 def meet(seat: Seat, number: int) -> None:
-    """Wait for all ranks to be here, as in a training that averages gradients after each step."""
+    """Wait for all ranks to be here, as in a training that averages gradients after
+    each step.
+    """
     (seat.folder / f"met-{number}-{seat.rank}").touch()
     while len(list(seat.folder.glob(f"met-{number}-*"))) < seat.size:
         time.sleep(0.01)
 
 
-# -- the answer ------------------------------------------------------------------------------------------------------
+# -- the answer ------------------------------------------------------------------------
 
 
 def claims(summary: Summary) -> Iterator[Claim]:
     for case in SCENES:
         for row in (row for row in LOADERS if row.startswith("ours")):
             found = summary.get((case, row), {}).get(BAD)
-            worst = max(found.values) if found else None  # of all rounds: once is too often
+            # Of all rounds: once is too often.
+            worst = max(found.values) if found else None
             yield at_most(case, f"{row}: lost, given twice, raised", worst, 0)
 
 
@@ -255,4 +356,8 @@ if __name__ == "__main__":
         answer = sit(json.loads(sys.argv[2]))
         os.write(answers, json.dumps(answer).encode() + b"\n")
         os._exit(0)
-    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=0.0, timeout=300.0, rounds=3)))
+    sys.exit(
+        conduct(
+            EXPERIMENT, command_line(EXPERIMENT, warmup=0.0, timeout=300.0, rounds=3)
+        )
+    )

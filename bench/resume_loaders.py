@@ -1,7 +1,8 @@
-"""The loaders of the resuming benchmark, ours and others, each loaded from, saved and resumed as it documents it.
+"""The loaders of the resuming benchmark, ours and others, each loaded from, saved and
+resumed as it documents it.
 
-Each runs in its rank's process. A sample is its own index, and takes 5 ms, so that workers have something in hand when
-one is killed.
+Each runs in its rank's process. A sample is its own index, and takes 5 ms, so that
+workers have something in hand when one is killed.
 """
 
 from __future__ import annotations
@@ -47,12 +48,15 @@ class Samples:
 
 
 class Loader:
-    """An epoch's batches on one rank; a state is asked for between two of them, and loaded before the first."""
+    """An epoch's batches on one rank; a state is asked for between two of them, and
+    loaded before the first.
+    """
 
     environment: ClassVar[str] = "torch"  # whose Python has what it needs…
     module: ClassVar[str]  # …which is this
     way: ClassVar[str]  # of resuming
-    left_out: ClassVar[dict[str, str]] = {}  # scenes that it isn't put to, and why
+    # Scenes that it isn't put to, and why.
+    left_out: ClassVar[dict[str, str]] = {}
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
@@ -68,22 +72,31 @@ class Loader:
 
     def workers(self) -> list[int]:
         """Processes that fetch."""
-        return [process.pid for process in multiprocessing.active_children() if process.pid]
+        return [
+            process.pid for process in multiprocessing.active_children() if process.pid
+        ]
 
 
-# -- ours ------------------------------------------------------------------------------------------------------------
+# -- ours ------------------------------------------------------------------------------
 
 
 class Ours(Loader):
     environment = "ours"
     module = "mpiter"
-    way = "batches(shard=(rank, size)): state_dict() of any rank, load_state_dict() on all of any number"
+    way = (
+        "batches(shard=(rank, size)): state_dict() of any rank, load_state_dict() on "
+        "all of any number"
+    )
 
     def __init__(self, seat: Seat) -> None:
         import mpiter
 
         super().__init__(seat)
-        options = {"n_processes": seat.workers, "seed": seat.seed, "shard": (seat.rank, seat.size)}
+        options = {
+            "n_processes": seat.workers,
+            "seed": seat.seed,
+            "shard": (seat.rank, seat.size),
+        }
         self.stream = mpiter.batches(Samples(seat.length), seat.batch_size, **options)
 
     def batches(self) -> Iterator[Any]:
@@ -104,8 +117,14 @@ class OursEpochs(Ours):
 
     def __init__(self, seat: Seat) -> None:
         Loader.__init__(self, seat)
-        options: dict[str, Any] = {"num_workers": seat.workers, "seed": seat.seed, "shard": (seat.rank, seat.size)}
-        self.stream: Any = self.kind()(Samples(seat.length), seat.batch_size, shuffle=True, **options)
+        options: dict[str, Any] = {
+            "num_workers": seat.workers,
+            "seed": seat.seed,
+            "shard": (seat.rank, seat.size),
+        }
+        self.stream: Any = self.kind()(
+            Samples(seat.length), seat.batch_size, shuffle=True, **options
+        )
 
     def kind(self) -> Any:
         import mpiter
@@ -129,7 +148,7 @@ def keys_of(batch: Any) -> list[int]:
     return [int(key) for key in (batch.tolist() if hasattr(batch, "tolist") else batch)]
 
 
-# -- torchdata, and what goes through its loader ---------------------------------------------------------------------
+# -- torchdata, and what goes through its loader ---------------------------------------
 
 OTHER_RANKS = ("ranks", "batches")  # scenes
 ACROSS_RANKS = 'not documented: its README has state handled "across multiprocess workers (but not across ranks)"'
@@ -137,7 +156,10 @@ ACROSS_RANKS = 'not documented: its README has state handled "across multiproces
 
 class Torchdata(Loader):
     module = "torchdata"
-    way = "StatefulDataLoader: state_dict(), load_state_dict(); ranks by StatefulDistributedSampler, each its own state"
+    way = (
+        "StatefulDataLoader: state_dict(), load_state_dict(); ranks by "
+        "StatefulDistributedSampler, each its own state"
+    )
     left_out = dict.fromkeys(OTHER_RANKS, ACROSS_RANKS)
 
     def __init__(self, seat: Seat) -> None:
@@ -145,11 +167,15 @@ class Torchdata(Loader):
         from torchdata.stateful_dataloader import StatefulDataLoader
 
         super().__init__(seat)
-        options: dict[str, Any] = {"num_workers": seat.workers, "batch_size": seat.batch_size}
+        options: dict[str, Any] = {
+            "num_workers": seat.workers,
+            "batch_size": seat.batch_size,
+        }
         dataset = self.dataset()
         if dataset is None:
             generator = torch.Generator().manual_seed(seat.seed)
-            dataset, options = Samples(seat.length), options | {"shuffle": True, "generator": generator}
+            dataset = Samples(seat.length)
+            options = options | {"shuffle": True, "generator": generator}
         self.loader = StatefulDataLoader(dataset, **options)
 
     def dataset(self) -> Any:
@@ -172,27 +198,37 @@ def slowly(sample: dict[str, Any]) -> dict[str, Any]:
 
 class Datasets(Torchdata):
     module = "datasets"
-    way = "IterableDataset.shuffle(buffer_size=32) in a StatefulDataLoader: state_dict(), load_state_dict()"
+    way = (
+        "IterableDataset.shuffle(buffer_size=32) in a StatefulDataLoader: "
+        "state_dict(), load_state_dict()"
+    )
     left_out = dict.fromkeys(
-        OTHER_RANKS, "not documented: split_dataset_by_node, and no word of a state that other ranks saved"
+        OTHER_RANKS,
+        "not documented: split_dataset_by_node, and no word of a state that other "
+        "ranks saved",
     )
 
     def dataset(self) -> Any:
         import datasets
 
-        made = datasets.Dataset.from_dict({"key": list(range(self.seat.length))}).to_iterable_dataset(num_shards=24)
+        made = datasets.Dataset.from_dict(
+            {"key": list(range(self.seat.length))}
+        ).to_iterable_dataset(num_shards=24)
         return made.shuffle(seed=self.seat.seed, buffer_size=32).map(slowly)
 
     def batches(self) -> Iterator[Any]:
         return (batch["key"] for batch in self.loader)
 
 
-# -- grain -----------------------------------------------------------------------------------------------------------
+# -- grain -----------------------------------------------------------------------------
 
 
 class Grain(Loader):
     module = "grain"
-    way = "DataLoader: get_state(), set_state() of its iterator; ranks by ShardOptions, each its own state"
+    way = (
+        "DataLoader: get_state(), set_state() of its iterator; ranks by ShardOptions, "
+        "each its own state"
+    )
 
     def __init__(self, seat: Seat) -> None:
         super().__init__(seat)
@@ -208,7 +244,10 @@ class Grain(Loader):
         )
         batch = grain.transforms.Batch(seat.batch_size, drop_remainder=False)
         return grain.DataLoader(
-            data_source=Samples(seat.length), sampler=sampler, operations=[batch], worker_count=seat.workers
+            data_source=Samples(seat.length),
+            sampler=sampler,
+            operations=[batch],
+            worker_count=seat.workers,
         )
 
     def batches(self) -> Iterator[Any]:
@@ -222,7 +261,10 @@ class Grain(Loader):
 
 
 class GrainElastic(Grain):
-    way = "experimental.ElasticIterator: get_state() of any rank, set_state() on all of any number; no remainder"
+    way = (
+        "experimental.ElasticIterator: get_state() of any rank, set_state() on all of "
+        "any number; no remainder"
+    )
 
     def loader(self) -> Any:
         import grain

@@ -1,13 +1,16 @@
-"""What saving a training costs: the pause of the training, and the time until the file is there; tables and JSON.
+"""What saving a training costs: the pause of the training, and the time until the file
+is there; tables and JSON.
 
     python bench/saving.py --python-torch PATH --out bench/results/saving.json
     python bench/saving.py --small                          # one short round: a smoke test, never a conclusion
 
-A model of torch and its Adam are saved again and again, each time after one step: by `Checkpoint`, beside the training
-and in the foreground, by `torch.save` and by `np.savez`.  The first save of a turn isn't counted: the memory of the
-copy, and what torch needs, are new then.  Neither `torch.save` nor `np.savez` waits until the file is on the disk, or
-leaves the old one there until it is; `synced` is `torch.save` that does both.
-Must: the pause is at most half of what `torch.save` takes, and a save in the foreground 1.2 times as long as `synced`.
+A model of torch and its Adam are saved again and again, each time after one step: by
+`Checkpoint`, beside the training and in the foreground, by `torch.save` and by
+`np.savez`.  The first save of a turn isn't counted: the memory of the copy, and what
+torch needs, are new then.  Neither `torch.save` nor `np.savez` waits until the file is
+on the disk, or leaves the old one there until it is; `synced` is `torch.save` that does
+both. Must: the pause is at most half of what `torch.save` takes, and a save in the
+foreground 1.2 times as long as `synced`.
 """
 
 from __future__ import annotations
@@ -22,12 +25,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from driver import Answer, Claim, Experiment, Summary, Turn, at_most, command_line, conduct, ratio
+from driver import (
+    Answer,
+    Claim,
+    Experiment,
+    Summary,
+    Turn,
+    at_most,
+    command_line,
+    conduct,
+    ratio,
+)
 
 import mpiter
 
-PAUSE, WHOLE = "pause_s", "until_saved_s"
-SIZES = {"12 MB": 1, "96 MB": 8, "768 MB": 64, "2 GB": 170}  # in units of 4 MB of weights, with two moments each
+PAUSE = "pause_s"
+WHOLE = "until_saved_s"
+# In units of 4 MB of weights, with two moments each.
+SIZES = {"12 MB": 1, "96 MB": 8, "768 MB": 64, "2 GB": 170}
 CASES = {name: f"a model and its Adam, {name} in all" for name in SIZES}
 ROWS = {
     "background": "Checkpoint, beside the training",
@@ -38,7 +53,8 @@ ROWS = {
 }
 FIGURES = {PAUSE: "s the training waits", WHOLE: "s until it is saved"}
 SAVES = 5
-MOST_PAUSE, MOST_SYNCED = 0.5, 1.2
+MOST_PAUSE = 0.5
+MOST_SYNCED = 1.2
 
 
 def take(turn: Turn) -> Answer:
@@ -47,24 +63,38 @@ def take(turn: Turn) -> Answer:
         import torch
     except ImportError as error:
         return {"absent": str(error)}
-    weights = torch.nn.ParameterList([torch.randn(1 << 20) for _ in range(SIZES[turn.case])])
+    weights = torch.nn.ParameterList(
+        [torch.randn(1 << 20) for _ in range(SIZES[turn.case])]
+    )
     adam = torch.optim.Adam(weights.parameters())
     sum(part.sum() for part in weights).backward()  # type: ignore[union-attr]
     adam.step()
     with tempfile.TemporaryDirectory(dir=os.getcwd()) as folder:
         path = Path(folder, "run")
         if turn.row in ("background", "foreground"):
-            pauses, wholes = by_checkpoint(path, weights, adam, background=turn.row == "background")
+            pauses, wholes = by_checkpoint(
+                path, weights, adam, background=turn.row == "background"
+            )
         else:
-            wholes = [timed(lambda: by_hand(turn.row, path, weights, adam)) for _ in range(SAVES + 1)]
+            wholes = [
+                timed(lambda: by_hand(turn.row, path, weights, adam))
+                for _ in range(SAVES + 1)
+            ]
             pauses = wholes
     return {PAUSE: statistics.median(pauses[1:]), WHOLE: statistics.median(wholes[1:])}
 
 
-def by_checkpoint(path: Path, model: Any, optimizer: Any, background: bool) -> tuple[list[float], list[float]]:
-    """Return how long each of several saves held the training up, and how long it took until the file was new."""
-    pauses, wholes = list[float](), list[float]()
-    with mpiter.Checkpoint(path, model=model, optimizer=optimizer, background=background) as c:
+def by_checkpoint(
+    path: Path, model: Any, optimizer: Any, background: bool
+) -> tuple[list[float], list[float]]:
+    """Return how long each of several saves held the training up, and how long it
+    took until the file was new.
+    """
+    pauses = list[float]()
+    wholes = list[float]()
+    with mpiter.Checkpoint(
+        path, model=model, optimizer=optimizer, background=background
+    ) as c:
         for _ in range(SAVES + 1):
             before = os.stat(path).st_ino
             c.step()

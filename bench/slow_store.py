@@ -1,10 +1,11 @@
-"""A slow store: an HTTP server on the loopback that takes so long for each file, and has so much bandwidth for all.
+"""A slow store: an HTTP server on the loopback that takes so long for each file, and
+has so much bandwidth for all.
 
     python bench/slow_store.py                 # prints its port; ends with its standard input
 
-Runs in a process of its own.  Guarantees the latency for each request, the bandwidth for all connections together, and
-files of a fixed size whose bytes follow from their numbers.  `Remote` is a dataset of them, which keeps one connection
-for each thread.
+Runs in a process of its own.  Guarantees the latency for each request, the bandwidth
+for all connections together, and files of a fixed size whose bytes follow from their
+numbers.  `Remote` is a dataset of them, which keeps one connection for each thread.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from typing import Any
 
 import numpy as np
 
-LATENCY_S, BYTES_PER_S, SIZE = 20e-3, 20e6, 80_000
+LATENCY_S = 20e-3
+BYTES_PER_S = 20e6
+SIZE = 80_000
 
 
 def content(number: int) -> bytes:
@@ -38,13 +41,16 @@ class Store(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[int, bytes] = {}
-        self._line, self._is_free_at = threading.Lock(), 0.0
+        self._line = threading.Lock()
+        self._is_free_at = 0.0
 
     def wait(self, size: int) -> None:
         """Wait until so many bytes have gone out, behind those of other requests."""
         time.sleep(LATENCY_S)
         with self._line:
-            self._is_free_at = max(self._is_free_at, time.monotonic()) + size / BYTES_PER_S
+            self._is_free_at = (
+                max(self._is_free_at, time.monotonic()) + size / BYTES_PER_S
+            )
             until = self._is_free_at
         time.sleep(max(0.0, until - time.monotonic()))
 
@@ -56,7 +62,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         number = int(re.findall(r"\d+", self.path)[0])
-        data = self.server.files.get(number) or self.server.files.setdefault(number, content(number))
+        data = self.server.files.get(number) or self.server.files.setdefault(
+            number, content(number)
+        )
         self.server.wait(len(data))
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
@@ -70,7 +78,9 @@ class Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving() -> Iterator[int]:
     """The port of a store, in a process of its own, for as long."""
-    with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+    with subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
         assert server.stdout is not None
         try:
             yield int(server.stdout.readline())
@@ -82,7 +92,9 @@ class Remote:
     """The first files of a store: each sample is a file's number and its bytes."""
 
     def __init__(self, port: int, samples: int) -> None:
-        self.root, self._port, self._samples = f"http://127.0.0.1:{port}", port, samples
+        self.root = f"http://127.0.0.1:{port}"
+        self._port = port
+        self._samples = samples
         self._mine: Any = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,11 +1,14 @@
-"""The course project's DataLoader and DataLoaderPar, and ours: times one process, by workers and augmentation.
+"""The course project's DataLoader and DataLoaderPar, and ours: times one process, by
+workers and augmentation.
 
     python bench/speedup.py --cases "cost 1" "cost 4"
 
-Image files are read by workers and augmented (resized to 256x256, cropped to 200x200, once to four times over) by the
-consumer, as in the project; in one group of rows by the workers. The project's sequential `DataLoader` is 1;
-`DataLoaderPar` is its parallel one (`project_loaders.py`): an index queue for each worker, one output queue, two
-batches ahead. Batches of 300, and with two workers and the second augmentation of 10 to 1000. Needs Pillow.
+Image files are read by workers and augmented (resized to 256x256, cropped to 200x200,
+once to four times over) by the consumer, as in the project; in one group of rows by the
+workers. The project's sequential `DataLoader` is 1; `DataLoaderPar` is its parallel one
+(`project_loaders.py`): an index queue for each worker, one output queue, two batches
+ahead. Batches of 300, and with two workers and the second augmentation of 10 to 1000.
+Needs Pillow.
 """
 
 from __future__ import annotations
@@ -17,7 +20,16 @@ from typing import Any
 
 import numpy as np
 from checkout import ROOT
-from driver import Answer, Curves, Experiment, Summary, Turn, command_line, conduct, median
+from driver import (
+    Answer,
+    Curves,
+    Experiment,
+    Summary,
+    Turn,
+    command_line,
+    conduct,
+    median,
+)
 from measuring import flowing
 from project_images import FILES, Augmented, Files, augmentation, make_files
 from project_loaders import DataLoader, DataLoaderPar
@@ -25,15 +37,27 @@ from project_loaders import DataLoader, DataLoaderPar
 import mpiter
 
 FOLDER = ROOT / ".demo" / "speedup"
-SEQUENTIAL, PARALLEL, OURS, IN_WORKERS = "DataLoader", "DataLoaderPar", "mpiter", "mpiter, augmented by workers"
-WORKERS, COSTS, SIZES = (1, 2, 4, 6, 8), (1, 2, 3, 4), (10, 50, 100, 300, 500, 1000)
-BATCH_SIZE, COST_OF_SIZES, WORKERS_OF_SIZES = 300, 2, 2
+SEQUENTIAL = "DataLoader"
+PARALLEL = "DataLoaderPar"
+OURS = "mpiter"
+IN_WORKERS = "mpiter, augmented by workers"
+WORKERS = (1, 2, 4, 6, 8)
+COSTS = (1, 2, 3, 4)
+SIZES = (10, 50, 100, 300, 500, 1000)
+BATCH_SIZE = 300
+COST_OF_SIZES = 2
+WORKERS_OF_SIZES = 2
 CASES = {
-    **{f"cost {cost}": f"augmented {cost} times over, batches of {BATCH_SIZE}" for cost in COSTS},
+    **{
+        f"cost {cost}": f"augmented {cost} times over, batches of {BATCH_SIZE}"
+        for cost in COSTS
+    },
     **{f"batches of {size}": f"augmented {COST_OF_SIZES} times over" for size in SIZES},
 }
 ROWS = {SEQUENTIAL: "one process"} | {
-    f"{name}, {count}": f"{name} with {count} worker(s)" for name in (PARALLEL, OURS, IN_WORKERS) for count in WORKERS
+    f"{name}, {count}": f"{name} with {count} worker(s)"
+    for name in (PARALLEL, OURS, IN_WORKERS)
+    for count in WORKERS
 }
 # Speed-ups over one process by workers, on a Pentium with two cores; and by batch size.
 PUBLISHED: dict[int, Mapping[int, float]] = {
@@ -42,15 +66,28 @@ PUBLISHED: dict[int, Mapping[int, float]] = {
     3: {1: 4.29, 2: 5.94, 4: 6.82, 6: 4.65, 8: 2.75},
     4: {1: 4.53, 2: 6.68, 4: 5.06, 6: 3.58, 8: 2.15},
 }
-PUBLISHED_BY_SIZE: Mapping[int, float] = {10: 1.54, 50: 1.60, 100: 1.57, 300: 1.55, 500: 1.48, 1000: 1.73}
-WARM, LEAST = 1, 2  # batches before the clock runs, and while it does
+PUBLISHED_BY_SIZE: Mapping[int, float] = {
+    10: 1.54,
+    50: 1.60,
+    100: 1.57,
+    300: 1.55,
+    500: 1.48,
+    1000: 1.73,
+}
+# Batches before the clock runs, and while it does.
+WARM = 1
+LEAST = 2
 THEIRS = "the course project (published)"
 FIGURE = "images_per_s"
 
 
 def rows_of(case: str) -> list[str]:
     is_by_size = not case.startswith("cost")
-    return [row for row in ROWS if not is_by_size or row == SEQUENTIAL or row.endswith(f", {WORKERS_OF_SIZES}")]
+    return [
+        row
+        for row in ROWS
+        if not is_by_size or row == SEQUENTIAL or row.endswith(f", {WORKERS_OF_SIZES}")
+    ]
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -59,14 +96,21 @@ def prepare(options: argparse.Namespace) -> None:
 
 def take(turn: Turn) -> Answer:
     """Measure the turn in this process."""
-    name, count = turn.row, 0
+    name = turn.row
+    count = 0
     if turn.row != SEQUENTIAL:
         name, _, last = turn.row.rpartition(", ")
         count = int(last)
     kind, _, value = turn.case.rpartition(" ")
-    cost, size = (int(value), turn.options["batch"]) if kind == "cost" else (COST_OF_SIZES, int(value))
+    cost, size = (
+        (int(value), turn.options["batch"])
+        if kind == "cost"
+        else (COST_OF_SIZES, int(value))
+    )
     paths = [str(path) for path in sorted(FOLDER.glob("*.jpg"))]
-    augment: Callable[[Any], Any] = (lambda image: image) if name == IN_WORKERS else augmentation(cost)
+    augment: Callable[[Any], Any] = (
+        (lambda image: image) if name == IN_WORKERS else augmentation(cost)
+    )
     dataset = Augmented(paths, cost) if name == IN_WORKERS else Files(paths)
     batches = iter(loader_of(name, dataset, size, count))
 
@@ -74,7 +118,9 @@ def take(turn: Turn) -> Answer:
         np.stack([augment(image) for image in next(batches)])
 
     step()
-    taken, seconds, cpu = flowing(step, turn.warmup_s, turn.seconds, warm=WARM, timed=LEAST)
+    taken, seconds, cpu = flowing(
+        step, turn.warmup_s, turn.seconds, warm=WARM, timed=LEAST
+    )
     return {FIGURE: taken * size / seconds, **cpu.ms(taken * size)}
 
 
@@ -83,30 +129,52 @@ def loader_of(name: str, dataset: Files, size: int, workers: int) -> Any:
         return DataLoader(dataset, size)
     if name == PARALLEL:
         return DataLoaderPar(dataset, size, workers)
-    return mpiter.MultiprocessIterator(dataset, size, shuffle=False, n_processes=workers, n_prefetch=2, seed=0)
+    return mpiter.MultiprocessIterator(
+        dataset, size, shuffle=False, n_processes=workers, n_prefetch=2, seed=0
+    )
 
 
 def times(summary: Summary, case: str, name: str, workers: int) -> float | None:
-    found, alone = (median(summary, case, row, FIGURE) for row in (f"{name}, {workers}", SEQUENTIAL))
+    found, alone = (
+        median(summary, case, row, FIGURE) for row in (f"{name}, {workers}", SEQUENTIAL)
+    )
     return found / alone if found and alone else None
 
 
 def curves(summary: Summary) -> Iterator[Curves]:
-    names, y = (PARALLEL, OURS, IN_WORKERS), "times one process"
+    names = (PARALLEL, OURS, IN_WORKERS)
+    y = "times one process"
     for cost, theirs in PUBLISHED.items():
         lines = {
-            name: [(w, found) for w in WORKERS if (found := times(summary, f"cost {cost}", name, w))] for name in names
+            name: [
+                (w, found)
+                for w in WORKERS
+                if (found := times(summary, f"cost {cost}", name, w))
+            ]
+            for name in names
         }
         if any(lines.values()):
             title = f"Augmentation of cost {cost}, batches of {BATCH_SIZE}"
-            yield Curves(title, "workers", y, lines | {THEIRS: list(theirs.items())}, [THEIRS])
+            yield Curves(
+                title, "workers", y, lines | {THEIRS: list(theirs.items())}, [THEIRS]
+            )
     by_size = {
-        name: [(size, f) for size in SIZES if (f := times(summary, f"batches of {size}", name, WORKERS_OF_SIZES))]
+        name: [
+            (size, f)
+            for size in SIZES
+            if (f := times(summary, f"batches of {size}", name, WORKERS_OF_SIZES))
+        ]
         for name in names
     }
     if any(by_size.values()):
         title = f"{WORKERS_OF_SIZES} workers, augmentation of cost {COST_OF_SIZES}"
-        yield Curves(title, "batch size", y, by_size | {THEIRS: list(PUBLISHED_BY_SIZE.items())}, [THEIRS])
+        yield Curves(
+            title,
+            "batch size",
+            y,
+            by_size | {THEIRS: list(PUBLISHED_BY_SIZE.items())},
+            [THEIRS],
+        )
 
 
 EXPERIMENT = Experiment(
@@ -114,7 +182,11 @@ EXPERIMENT = Experiment(
     doc=__doc__,
     cases=CASES,
     rows=ROWS,
-    figures={FIGURE: "images/s", "parent_cpu_ms": "consumer's CPU ms/image", "workers_cpu_ms": "workers'"},
+    figures={
+        FIGURE: "images/s",
+        "parent_cpu_ms": "consumer's CPU ms/image",
+        "workers_cpu_ms": "workers'",
+    },
     rows_of=rows_of,
     take=take,
     curves=curves,
@@ -131,8 +203,15 @@ EXPERIMENT = Experiment(
 
 def main() -> int:
     parser = command_line(EXPERIMENT, warmup=0.5, timeout=120.0, seconds=1.5, rounds=3)
-    parser.add_argument("--batch", type=int, default=BATCH_SIZE, help="of the cases by cost (default 300)")
-    parser.add_argument("--files", type=int, default=FILES, help=f"to read (default {FILES})")
+    parser.add_argument(
+        "--batch",
+        type=int,
+        default=BATCH_SIZE,
+        help="of the cases by cost (default 300)",
+    )
+    parser.add_argument(
+        "--files", type=int, default=FILES, help=f"to read (default {FILES})"
+    )
     return conduct(EXPERIMENT, parser)
 
 

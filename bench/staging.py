@@ -1,12 +1,14 @@
-"""Staging from a slow store: the first epoch, later ones, and tiers that have room for a part.
+"""Staging from a slow store: the first epoch, later ones, and tiers that have room for
+a part.
 
     python bench/staging.py --out bench/results/staging.json
     python bench/staging.py --cases half --rows folder
 
-The store is an HTTP server on the loopback, which takes 20 ms for each file and has 20 MB/s for all; samples are files
-of 80 kB. Must: a warm epoch at least 5 times as fast as without staging, the first no slower; with room for a quarter,
-half and three quarters of the samples, later epochs hit that share within 2 points.
-Exit status: 0, or 1 when a requirement fails or a turn raises.
+The store is an HTTP server on the loopback, which takes 20 ms for each file and has 20
+MB/s for all; samples are files of 80 kB. Must: a warm epoch at least 5 times as fast as
+without staging, the first no slower; with room for a quarter, half and three quarters
+of the samples, later epochs hit that share within 2 points. Exit status: 0, or 1 when a
+requirement fails or a turn raises.
 """
 
 from __future__ import annotations
@@ -17,37 +19,63 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from driver import Answer, Claim, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, median, ratio
+from driver import (
+    Answer,
+    Claim,
+    Experiment,
+    Summary,
+    Turn,
+    at_least,
+    at_most,
+    command_line,
+    conduct,
+    median,
+    ratio,
+)
 from slow_store import SIZE, Remote, serving
 
 import mpiter
 from mpiter.staging import Staging
 
-NONE, FOLDER, MEMORY = "none", "folder", "memory"
-FIRST, WARM, OFF = "first_per_s", "warm_per_s", "hits_off"
+NONE = "none"
+FOLDER = "folder"
+MEMORY = "memory"
+FIRST = "first_per_s"
+WARM = "warm_per_s"
+OFF = "hits_off"
 TAIL = 16  # bytes that stand behind a copy
 BATCH_SIZE = 16
 SHARES = {"quarter": 0.25, "half": 0.5, "three quarters": 0.75}
 ALL = "all"
-TIMES, POINTS = 5.0, 0.02
+TIMES = 5.0
+POINTS = 0.02
 
 
 def take(turn: Turn) -> Answer:
     """Measure the turn in this process."""
     samples = turn.options["samples"]
     place = "/dev/shm" if turn.row == MEMORY else None
-    with serving() as port, tempfile.TemporaryDirectory(prefix="mpiter-bench-", dir=place) as folder:
+    with (
+        serving() as port,
+        tempfile.TemporaryDirectory(prefix="mpiter-bench-", dir=place) as folder,
+    ):
         room = SHARES.get(turn.case, 1.0) * samples * (SIZE + TAIL)
         staging = None if turn.row == NONE else Staging(folder, room)
         remote = Remote(port, samples)
-        return gone_through(turn, remote if staging is None else staging.of(remote), staging)
+        return gone_through(
+            turn, remote if staging is None else staging.of(remote), staging
+        )
 
 
 def gone_through(turn: Turn, dataset: Any, staging: Staging | None) -> Answer:
     """Epoch after epoch."""
-    with mpiter.batches(dataset, BATCH_SIZE, n_processes=turn.workers, seed=0) as stream:
+    with mpiter.batches(
+        dataset, BATCH_SIZE, n_processes=turn.workers, seed=0
+    ) as stream:
         first_s = epoch(stream)
-        before, began, epochs = staging and staging.stats(), time.perf_counter(), 0
+        before = staging and staging.stats()
+        began = time.perf_counter()
+        epochs = 0
         while time.perf_counter() < began + turn.seconds or not epochs:
             epoch(stream)
             epochs += 1
@@ -69,11 +97,17 @@ def epoch(stream: Any) -> float:
 
 def claims(summary: Summary) -> Iterator[Claim]:
     for row in (FOLDER, MEMORY):
-        yield at_least(ALL, f"warm, {row}", quotient(summary, row, WARM), TIMES, " x none")
-        yield at_least(ALL, f"first epoch, {row}", quotient(summary, row, FIRST), 1.0, " x none")
+        yield at_least(
+            ALL, f"warm, {row}", quotient(summary, row, WARM), TIMES, " x none"
+        )
+        yield at_least(
+            ALL, f"first epoch, {row}", quotient(summary, row, FIRST), 1.0, " x none"
+        )
     for case in SHARES:
         for row in (FOLDER, MEMORY):
-            yield at_most(case, f"hits of {row} off by", median(summary, case, row, OFF), POINTS)
+            yield at_most(
+                case, f"hits of {row} off by", median(summary, case, row, OFF), POINTS
+            )
 
 
 def quotient(summary: Summary, row: str, figure: str) -> float | None:
@@ -85,7 +119,10 @@ EXPERIMENT = Experiment(
     doc=__doc__,
     cases={
         ALL: "room for all samples",
-        **{name: f"room for {share:.0%} of the samples" for name, share in SHARES.items()},
+        **{
+            name: f"room for {share:.0%} of the samples"
+            for name, share in SHARES.items()
+        },
     },
     rows={NONE: "no staging", FOLDER: "a folder of the local disk", MEMORY: "memory"},
     figures={
@@ -105,7 +142,9 @@ EXPERIMENT = Experiment(
 
 def main() -> int:
     parser = command_line(EXPERIMENT, warmup=0.0, timeout=120.0, seconds=4.0)
-    parser.add_argument("--samples", type=int, default=512, help="of 80 kB each (default 512)")
+    parser.add_argument(
+        "--samples", type=int, default=512, help="of 80 kB each (default 512)"
+    )
     return conduct(EXPERIMENT, parser)
 
 

@@ -1,11 +1,13 @@
-"""How a program's loading begins: until the first batch; prints tables, verdicts and JSON.
+"""How a program's loading begins: until the first batch; prints tables, verdicts and
+JSON.
 
     python bench/start.py --python-torch PATH --out bench/results/start.json
     python bench/start.py --small                           # one short round: a smoke test, never a conclusion
 
-First batch: the loader is made, the program does something else for two seconds (or nothing), then the first `next()`
-is timed, `iter()` included; with torch imported by the program before (or without).
-Guarantees a fresh process for each turn, so nothing is warm: neither a fork server nor what it has imported.
+First batch: the loader is made, the program does something else for two seconds (or
+nothing), then the first `next()` is timed, `iter()` included; with torch imported by
+the program before (or without). Guarantees a fresh process for each turn, so nothing is
+warm: neither a fork server nor what it has imported.
 """
 
 from __future__ import annotations
@@ -16,11 +18,21 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import cases as data
-from driver import Claim, Experiment, Summary, Turn, at_most, command_line, conduct, median
+from driver import (
+    Claim,
+    Experiment,
+    Summary,
+    Turn,
+    at_most,
+    command_line,
+    conduct,
+    median,
+)
 
 PAUSE_S = 2.0
 MOST_FIRST_S = 0.25
-FIRST = {  # whether there is a pause, whether torch has been imported
+# Whether there is a pause, whether torch has been imported.
+FIRST = {
     "paused": (True, False),
     "paused_torch": (True, True),
     "at_once": (False, False),
@@ -44,10 +56,14 @@ FIGURES = {
 
 
 def rows_of(case: str) -> list[str]:
-    return ["iterator", "loader", "torch_loader"] if FIRST[case][1] else ["iterator", "loader"]
+    return (
+        ["iterator", "loader", "torch_loader"]
+        if FIRST[case][1]
+        else ["iterator", "loader"]
+    )
 
 
-# -- the first batch -------------------------------------------------------------------------------------------------
+# -- the first batch -------------------------------------------------------------------
 
 
 def take(turn: Turn) -> dict[str, Any]:
@@ -58,7 +74,9 @@ def take(turn: Turn) -> dict[str, Any]:
             import torch  # noqa: F401
         except ImportError as error:
             return {"error": f"{error}; say --python-torch PATH"}
-    make, dataset, size = maker(turn.row), data.CASES["3x64x64"].dataset(), data.CASES["3x64x64"].batch_size
+    make = maker(turn.row)
+    dataset = data.CASES["3x64x64"].dataset()
+    size = data.CASES["3x64x64"].batch_size
     begin = time.perf_counter()
     loader = make(dataset, size, turn.workers)
     made = time.perf_counter()
@@ -73,22 +91,28 @@ def maker(row: str) -> Callable[[Any, int, int], Any]:
     if row == "iterator":
         from mpiter import MultiprocessIterator
 
-        return lambda dataset, size, workers: MultiprocessIterator(dataset, size, n_processes=workers)
+        return lambda dataset, size, workers: MultiprocessIterator(
+            dataset, size, n_processes=workers
+        )
     if row == "loader":
         from mpiter import DataLoader
     else:
         from mpiter.torch import DataLoader
-    return lambda dataset, size, workers: DataLoader(dataset, size, shuffle=True, num_workers=workers)
+    return lambda dataset, size, workers: DataLoader(
+        dataset, size, shuffle=True, num_workers=workers
+    )
 
 
-# -- the answer ------------------------------------------------------------------------------------------------------
+# -- the answer ------------------------------------------------------------------------
 
 
 def claims(summary: Summary) -> Iterable[Claim]:
     for case, (pauses, _) in FIRST.items():
         for row in rows_of(case) if pauses else []:
             found = median(summary, case, row, "first_batch_s")
-            yield at_most(case, f"{row}: seconds to the first batch", found, MOST_FIRST_S)
+            yield at_most(
+                case, f"{row}: seconds to the first batch", found, MOST_FIRST_S
+            )
 
 
 EXPERIMENT = Experiment(

@@ -1,9 +1,11 @@
-"""Strikes against the workers of an iterator, for chaos.py: victims, moments, signals, and the recovery from each.
+"""Strikes against the workers of an iterator, for chaos.py: victims, moments, signals,
+and the recovery from each.
 
-Runs in the consumer process, between its batches. Assumes that the last column of each batch says which process
-fetched the sample. Guarantees that workers are only struck where mpiter promises to go on: it gives up, as it should,
-after more than three setbacks without a finished batch, and on a sample that was in hand at two deaths. Only struck
-workers may be replaced; a process that wasn't there before is a replacement.
+Runs in the consumer process, between its batches. Assumes that the last column of each
+batch says which process fetched the sample. Guarantees that workers are only struck
+where mpiter promises to go on: it gives up, as it should, after more than three
+setbacks without a finished batch, and on a sample that was in hand at two deaths. Only
+struck workers may be replaced; a process that wasn't there before is a replacement.
 """
 
 from __future__ import annotations
@@ -16,43 +18,60 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-TO_ALL, TWICE, STARTING = "SIGKILL to all", "SIGKILL twice", "SIGKILL while starting"
+TO_ALL = "SIGKILL to all"
+TWICE = "SIGKILL twice"
+STARTING = "SIGKILL while starting"
 SINGLE = ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGABRT")  # one worker's sudden end
 KINDS = (*SINGLE, "SIGSTOP", TO_ALL, TWICE)
-_SOON_S = 0.1  # in which a new worker is started, if not yet ready
+# In which a new worker is started, if not yet ready.
+_SOON_S = 0.1
 
 
 @dataclass
 class Strike:
-    """A kill, and how long it took to get over it: until a batch with a sample of a new worker was handed out."""
+    """A kill, and how long it took to get over it: until a batch with a sample of a
+    new worker was handed out.
+    """
 
     kind: str
     there: frozenset[int]  # the workers of that moment…
     victims: frozenset[int]
-    safe: int  # when no more than so many batches are to come, nothing is left of what was on its way then
+    # When no more than so many batches are to come, nothing is left of what was on its
+    # way then.
+    safe: int
     at: float = field(default_factory=time.perf_counter)
     recovered_s: float | None = None
-    longest_wait_s: float = 0.0  # that the consumer had for one batch until then
+    # That the consumer had for one batch until then.
+    longest_wait_s: float = 0.0
 
 
 class Strikes:
-    """Kills workers when certain batches are due, or as soon after as all earlier strikes are got over.
+    """Kills workers when certain batches are due, or as soon after as all earlier
+    strikes are got over.
 
-    Two don't wait: the second half of TWICE, which meets the new worker while it is starting, and whatever follows on a
-    SIGSTOP, which is noticed late. And where batches would run out before new workers have come, it has to suffice that
-    none is on its way any more that may have been in hand at an earlier strike.
+    Two don't wait: the second half of TWICE, which meets the new worker while it is
+    starting, and whatever follows on a SIGSTOP, which is noticed late. And where
+    batches would run out before new workers have come, it has to suffice that none is
+    on its way any more that may have been in hand at an earlier strike.
     """
 
-    def __init__(self, batches: int, kills: int, seed: int, kinds: Sequence[str] = KINDS) -> None:
+    def __init__(
+        self, batches: int, kills: int, seed: int, kinds: Sequence[str] = KINDS
+    ) -> None:
         self._dice = random.Random(seed)
         self._kinds = kinds
-        self._stretch = batches / (kills + 1)  # each has a kill somewhere, the last has time to get over it
-        self._due = [self._stretch * (number + self._dice.random()) for number in range(kills)]
+        # Each has a kill somewhere, the last has time to get over it.
+        self._stretch = batches / (kills + 1)
+        self._due = [
+            self._stretch * (number + self._dice.random()) for number in range(kills)
+        ]
         self._left = batches
         self._open: list[Strike] = []  # not got over
-        self._at_work: set[int] = set()  # processes that have fetched something
+        # Processes that have fetched something.
+        self._at_work: set[int] = set()
         self._struck: set[int] = set()  # processes that must go
-        self._replacements: set[int] = set()  # processes by whose work a strike was got over
+        # Processes by whose work a strike was got over.
+        self._replacements: set[int] = set()
         self.done: list[Strike] = []
 
     @property
@@ -77,14 +96,25 @@ class Strikes:
         elif number >= self._due[0]:
             pids = iterator.worker_pids
             if able := self._able(pids):
-                time.sleep(self._dice.uniform(0, 0.005))  # whatever the workers are doing by then
+                # Whatever the workers are doing by then.
+                time.sleep(self._dice.uniform(0, 0.005))
                 kind = self._dice.choice(self._kinds)
-                self._strike(kind, pids, able if kind == TO_ALL else [self._dice.choice(able)], iterator)
+                self._strike(
+                    kind,
+                    pids,
+                    able if kind == TO_ALL else [self._dice.choice(able)],
+                    iterator,
+                )
 
     def _able(self, pids: Sequence[int]) -> list[int]:
         """Return the workers that can be struck: those that have fetched something."""
         is_late = self._left < self._stretch * len(self._due)
-        if any(not ((is_late and self._left <= strike.safe) or _is_missed_late(strike, pids)) for strike in self._open):
+        if any(
+            not (
+                (is_late and self._left <= strike.safe) or _is_missed_late(strike, pids)
+            )
+            for strike in self._open
+        ):
             return []
         return [pid for pid in pids if pid in self._at_work - self._struck]
 
@@ -92,14 +122,19 @@ class Strikes:
         """The new worker, just started."""
         end = time.perf_counter() + _SOON_S
         while time.perf_counter() < end:
-            if found := [pid for pid in iterator.worker_pids if pid not in strike.there]:
+            if found := [
+                pid for pid in iterator.worker_pids if pid not in strike.there
+            ]:
                 return found[:1]
             time.sleep(0.0005)
         return []
 
-    def _strike(self, kind: str, there: Collection[int], victims: Collection[int], iterator: Any) -> None:
+    def _strike(
+        self, kind: str, there: Collection[int], victims: Collection[int], iterator: Any
+    ) -> None:
         safe = self._left - iterator.stats().in_flight_batches
-        strike, number = Strike(kind, frozenset(there), frozenset(victims), safe), getattr(signal, kind.split()[0])
+        strike = Strike(kind, frozenset(there), frozenset(victims), safe)
+        number = getattr(signal, kind.split()[0])
         if [pid for pid in victims if _send(pid, number)]:
             self._due.pop(0)
             self._struck.update(victims)
@@ -112,14 +147,18 @@ class Strikes:
         self._at_work |= fetchers
         for strike in self._open:
             strike.longest_wait_s = max(strike.longest_wait_s, now - asked)
-        over = [strike for strike in self._open if self._is_over(strike, fetchers, iterator)]
+        over = [
+            strike for strike in self._open if self._is_over(strike, fetchers, iterator)
+        ]
         for strike in over:
             strike.recovered_s = now - strike.at
             self._open.remove(strike)
             self._replacements |= fetchers - strike.there
 
     def _is_over(self, strike: Strike, fetchers: set[int], iterator: Any) -> bool:
-        """Tell whether the victims are gone and a new worker has fetched; a stopped one is gone once it is missed."""
+        """Tell whether the victims are gone and a new worker has fetched; a stopped
+        one is gone once it is missed.
+        """
         newcomers = fetchers - strike.there - self._replacements
         return bool(newcomers) and strike.victims.isdisjoint(iterator.worker_pids)
 
@@ -132,6 +171,7 @@ def _is_missed_late(strike: Strike, pids: Collection[int]) -> bool:
 def _send(pid: int, number: int) -> bool:
     try:
         os.kill(pid, number)
-    except ProcessLookupError:  # it has just died of an earlier one
+    except ProcessLookupError:
+        # It has just died of an earlier one.
         return False
     return True

@@ -1,6 +1,8 @@
-"""Datasets that take time, and let themselves be looked into: `read(i)`, then `transform(sample)`.
+"""Datasets that take time, and let themselves be looked into: `read(i)`, then
+`transform(sample)`.
 
-Run in the process that is measured and in its workers. Guarantees that what is read depends on the index alone.
+Run in the process that is measured and in its workers. Guarantees that what is read
+depends on the index alone.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from payloads import Endless
 
 import mpiter
 
-ANSWER_S = 0.003  # what the store takes for a sample
+# What the store takes for a sample.
+ANSWER_S = 0.003
 _MEAN = np.array([125.3, 123.0, 113.9], np.float32)
 _DEVIATION = np.array([63.0, 62.1, 66.7], np.float32)
 
@@ -24,7 +27,9 @@ class Cifar(Endless):
     says: ClassVar[str] = "random images of CIFAR-10's shape"
 
     def __init__(self) -> None:
-        self._images = np.random.default_rng(0).integers(0, 256, (10_000, 32, 32, 3), np.uint8)
+        self._images = np.random.default_rng(0).integers(
+            0, 256, (10_000, 32, 32, 3), np.uint8
+        )
 
     def __getitem__(self, index: int) -> Any:
         return self.transform(self.read(index))
@@ -36,7 +41,9 @@ class Cifar(Endless):
         image, label = sample
         rng = mpiter.get_rng()
         padded = np.pad(image, ((4, 4), (4, 4), (0, 0)))
-        top, left, flip = rng.integers(0, 9), rng.integers(0, 9), rng.integers(0, 2)
+        top = rng.integers(0, 9)
+        left = rng.integers(0, 9)
+        flip = rng.integers(0, 2)
         cropped = padded[top : top + 32, left : left + 32]
         turned = cropped[:, ::-1] if flip else cropped
         return ((turned - _MEAN) / _DEVIATION).transpose(2, 0, 1), label

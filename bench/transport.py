@@ -1,14 +1,17 @@
-"""The transport benchmark: mpiter, its peers and the limit, interleaved in one run; prints tables, verdicts and JSON.
+"""The transport benchmark: mpiter, its peers and the limit, interleaved in one run;
+prints tables, verdicts and JSON.
 
     python bench/transport.py --python-chainer PATH --python-torch PATH --out bench/results/transport.json
     python bench/transport.py --small                       # one short round: a smoke test, never a conclusion
 
-Guarantees: the timed part is `next()` and touching the samples, nothing else; it begins in full flow, right after the
-warm-up, and ends on the arrival of a batch. Each turn's bytes are read afterwards, from a second loader over a fixed
-order, and compared with the in-process loop's; without workers those of a shuffled epoch too. The first batch counts
-from the construction of the loader, its package being imported and the dataset made. Variants of mpiter, which enter no
-requirement, get half the time, cases for loaders without workers a quarter.
-Exit status: 0, or 1 when a requirement or a checksum fails or a turn raises.
+Guarantees: the timed part is `next()` and touching the samples, nothing else; it begins
+in full flow, right after the warm-up, and ends on the arrival of a batch. Each turn's
+bytes are read afterwards, from a second loader over a fixed order, and compared with
+the in-process loop's; without workers those of a shuffled epoch too. The first batch
+counts from the construction of the loader, its package being imported and the dataset
+made. Variants of mpiter, which enter no requirement, get half the time, cases for
+loaders without workers a quarter. Exit status: 0, or 1 when a requirement or a checksum
+fails or a turn raises.
 """
 
 from __future__ import annotations
@@ -22,7 +25,18 @@ from typing import Any
 
 import numpy as np
 from cases import CASES, Case, Digest, Form, expected_digest
-from driver import Claim, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, median, ratio
+from driver import (
+    Claim,
+    Experiment,
+    Summary,
+    Turn,
+    at_least,
+    at_most,
+    command_line,
+    conduct,
+    median,
+    ratio,
+)
 from limit import Limit, filling
 from loaders import (
     Chainer,
@@ -55,7 +69,8 @@ class Row:
     peer: type[Peer] | type[Limit]
     options: dict[str, Any]
     says: str
-    variant: bool = False  # enters no requirement: half the time
+    # Enters no requirement: half the time.
+    variant: bool = False
     reads: tuple[Form, ...] = (Form.samples,)
 
     def open(self, dataset: Any, setup: Setup) -> Peer:
@@ -68,34 +83,90 @@ ROWS = {
     "limit": Row("ours", Limit, {}, "workers fill shared slots, nothing is consumed"),
     "chainer": Row("chainer", Chainer, {}, "MultiprocessIterator, lists"),
     "torch": Row("torch", Torch, {}, "DataLoader, columns (tensors)"),
-    "grain": Row("ours", Grain, {}, "MapDataset in worker processes, columns", variant=True),
+    "grain": Row(
+        "ours", Grain, {}, "MapDataset in worker processes, columns", variant=True
+    ),
     "spdl": Row("ours", Spdl, {}, "a pipeline of threads, columns", variant=True),
-    "ours": Row("ours", Ours, {}, "MultiprocessIterator, lists, all defaults (on Linux: fork server)"),
+    "ours": Row(
+        "ours",
+        Ours,
+        {},
+        "MultiprocessIterator, lists, all defaults (on Linux: fork server)",
+    ),
     "ours_columns": Row("ours", OursColumns, {}, "batches(), columns"),
-    "ours_torch": Row("torch", OursTorch, {}, "mpiter.torch.DataLoader, columns (tensors)"),
-    "ours_alone": Row("ours", OursAlone, {}, "batches(n_processes=0), columns", reads=(Form.samples, Form.columns)),
-    "indexing": Row("ours", Indexing, {}, "columns[shuffled indices], or slices, copied", reads=(Form.columns,)),
+    "ours_torch": Row(
+        "torch", OursTorch, {}, "mpiter.torch.DataLoader, columns (tensors)"
+    ),
+    "ours_alone": Row(
+        "ours",
+        OursAlone,
+        {},
+        "batches(n_processes=0), columns",
+        reads=(Form.samples, Form.columns),
+    ),
+    "indexing": Row(
+        "ours",
+        Indexing,
+        {},
+        "columns[shuffled indices], or slices, copied",
+        reads=(Form.columns,),
+    ),
     "ours_serial": Row("chainer", OursSerial, {}, "SerialIterator, lists, no workers"),
-    "chainer_serial": Row("chainer", ChainerSerial, {}, "SerialIterator, lists, no workers"),
+    "chainer_serial": Row(
+        "chainer", ChainerSerial, {}, "SerialIterator, lists, no workers"
+    ),
     "ours_threads": Row("chainer", OursThreads, {}, "MultithreadIterator, lists"),
     "chainer_threads": Row("chainer", ChainerThreads, {}, "MultithreadIterator, lists"),
     "ours_torch_alone": Row(
-        "torch", OursTorchAlone, {}, "mpiter.torch.DataLoader, no workers", reads=(Form.samples, Form.tensors)
+        "torch",
+        OursTorchAlone,
+        {},
+        "mpiter.torch.DataLoader, no workers",
+        reads=(Form.samples, Form.tensors),
     ),
-    "torch_alone": Row("torch", TorchAlone, {}, "DataLoader, no workers", reads=(Form.samples, Form.tensors)),
+    "torch_alone": Row(
+        "torch",
+        TorchAlone,
+        {},
+        "DataLoader, no workers",
+        reads=(Form.samples, Form.tensors),
+    ),
     "ours_copy": Row("ours", Ours, {"copy": True}, "lists, copy=True", variant=True),
-    "ours_packed": Row("ours", Ours, {"serializer": "packed"}, 'lists, serializer="packed"', variant=True),
-    "ours_fork": Row("ours", Ours, {"start_method": "fork"}, "lists, workers forked", variant=True),
-    "ours_spawn": Row("ours", Ours, {"start_method": "spawn"}, "lists, workers spawned", variant=True),
+    "ours_packed": Row(
+        "ours",
+        Ours,
+        {"serializer": "packed"},
+        'lists, serializer="packed"',
+        variant=True,
+    ),
+    "ours_fork": Row(
+        "ours", Ours, {"start_method": "fork"}, "lists, workers forked", variant=True
+    ),
+    "ours_spawn": Row(
+        "ours", Ours, {"start_method": "spawn"}, "lists, workers spawned", variant=True
+    ),
 }
-OURS, PEERS = ("ours", "ours_columns"), ("chainer", "torch")
-FEW_ROWS = ("in_process", "limit", "chainer", "torch", "ours", "ours_columns", "ours_torch", "ours_alone")
+OURS = ("ours", "ours_columns")
+PEERS = ("chainer", "torch")
+FEW_ROWS = (
+    "in_process",
+    "limit",
+    "chainer",
+    "torch",
+    "ours",
+    "ours_columns",
+    "ours_torch",
+    "ours_alone",
+)
 TORCHS_ALONE = ("ours_torch_alone", "torch_alone")
 HELD = tuple(name for name, case in CASES.items() if case.form is not Form.samples)
-ALONE_CASES = ("16x8", "128x8", "sleeping", *HELD)  # which only loaders without workers read
-ALONE_SHARE = 0.25  # of a turn's seconds for these: 16x8 is loaded some thousand times
+# Which only loaders without workers read.
+ALONE_CASES = ("16x8", "128x8", "sleeping", *HELD)
+# Of a turn's seconds for these: 16x8 is loaded some thousand times.
+ALONE_SHARE = 0.25
 DEFAULT_CASES = tuple(case for case in CASES if case != "straggler_heavy")
-WARM = 8  # batches, besides the seconds
+# Batches, besides the seconds.
+WARM = 8
 FIGURES = {
     "batches_per_s": "batches/s",
     "cpu_s_per_batch": "CPU s/batch",
@@ -117,10 +188,16 @@ MUST_BE_FASTER = {
     ("jpeg", "chainer"): 1.0,
     ("jpeg", "torch"): 1.0,
 }
-MUST_BE_CHEAPER = ("28x28", "3x64x64", "3x224x224")  # CPU seconds per batch, both sides
+# CPU seconds per batch, both sides.
+MUST_BE_CHEAPER = ("28x28", "3x64x64", "3x224x224")
 # What ours must reach of the loader that it replaces, both without workers.
 MUST_ALONE = {
-    ("ours_alone", "in_process"): {"16x8": 0.6, "128x8": 0.85, "28x28": 0.9, "3x64x64": 0.9},
+    ("ours_alone", "in_process"): {
+        "16x8": 0.6,
+        "128x8": 0.85,
+        "28x28": 0.9,
+        "3x64x64": 0.9,
+    },
     ("ours_alone", "indexing"): {
         "16x8 columns": 0.2,
         "28x28 columns": 0.7,
@@ -129,7 +206,12 @@ MUST_ALONE = {
         "28x28 columns in order": 0.7,
         "3x64x64 columns in order": 0.9,
     },
-    ("ours_serial", "chainer_serial"): {"16x8": 0.7, "128x8": 0.7, "28x28": 0.7, "3x64x64": 0.7},
+    ("ours_serial", "chainer_serial"): {
+        "16x8": 0.7,
+        "128x8": 0.7,
+        "28x28": 0.7,
+        "3x64x64": 0.7,
+    },
     ("ours_torch_alone", "torch_alone"): {
         "16x8": 0.7,
         "128x8": 0.9,
@@ -153,7 +235,8 @@ NO_WORKERS = tuple(dict.fromkeys(row for pair in MUST_ALONE for row in pair))
 MUST_BY_THREADS = {"28x28": 1.0, "3x64x64": 1.0}  # of Chainer's
 MUST_OF_LIMIT = {"28x28": 0.38, "3x64x64": 0.36, "3x224x224": 0.8, "straggler": 0.8}
 MOST_IN_FLIGHT = {"28x28": 4e6, "3x64x64": 50e6}  # bytes
-MOST_CPU_S = {"parent_cpu_s_per_batch": 80e-6, "workers_cpu_s_per_batch": 200e-6}  # of columns of 28x28
+# Of columns of 28x28.
+MOST_CPU_S = {"parent_cpu_s_per_batch": 80e-6, "workers_cpu_s_per_batch": 200e-6}
 
 
 def rows_of(case: str) -> Iterable[str]:
@@ -169,30 +252,36 @@ def rows_of(case: str) -> Iterable[str]:
     return [row for row in rows if CASES[case].form in ROWS[row].reads]
 
 
-# -- a turn ----------------------------------------------------------------------------------------------------------
+# -- a turn ----------------------------------------------------------------------------
 
 
 def take(turn: Turn) -> dict[str, Any]:
     """Measure the turn in this process."""
-    row, case = ROWS[turn.row], CASES[turn.case]
+    row = ROWS[turn.row]
+    case = CASES[turn.case]
     peer = Peer if row.peer is Limit else row.peer
     assert issubclass(peer, Peer)
     try:
         peer.find()
     except ImportError as error:
         return {"absent": str(error)}
-    seconds, warmup_s = turn.seconds, turn.warmup_s
+    seconds = turn.seconds
+    warmup_s = turn.warmup_s
     if turn.case in ALONE_CASES:
         seconds *= ALONE_SHARE
         warmup_s *= ALONE_SHARE
     elif row.variant:
         seconds /= 2
     shuffle = turn.options["shuffle"] and not case.is_in_order
-    setup = Setup(case.batch_size, turn.workers, turn.options["n_prefetch"], shuffle, repeat=True)
+    setup = Setup(
+        case.batch_size, turn.workers, turn.options["n_prefetch"], shuffle, repeat=True
+    )
     if row.peer is Limit:
         found = figures(Timed(*filling(case, setup, WARM, warmup_s, seconds)))
         problems = (
-            [] if Limit.digest(case) == expected_digest(case) else ["the slots differ from the in-process loop's"]
+            []
+            if Limit.digest(case) == expected_digest(case)
+            else ["the slots differ from the in-process loop's"]
         )
     else:
         found = figures(loaded(row, case, setup, warmup_s, seconds))
@@ -213,10 +302,13 @@ class Timed:
     stats: Any = None
 
 
-def loaded(row: Row, case: Case, setup: Setup, warmup_s: float, seconds: float) -> Timed:
+def loaded(
+    row: Row, case: Case, setup: Setup, warmup_s: float, seconds: float
+) -> Timed:
     """Measure a loader; the time to the first batch counts from its construction."""
     dataset = case.dataset()
-    np.random.seed(0)  # whose global generator orders the loop's and Chainer's samples, and ours
+    # Whose global generator orders the loop's and Chainer's samples, and ours.
+    np.random.seed(0)
     begin = time.perf_counter()
     peer = row.open(dataset, setup)
 
@@ -226,13 +318,19 @@ def loaded(row: Row, case: Case, setup: Setup, warmup_s: float, seconds: float) 
     take_one()
     first_batch_s = time.perf_counter() - begin
     try:
-        return Timed(*flowing(take_one, warmup_s, seconds, warm=WARM), first_batch_s, peer.stats())
+        return Timed(
+            *flowing(take_one, warmup_s, seconds, warm=WARM),
+            first_batch_s,
+            peer.stats(),
+        )
     finally:
         peer.close()
 
 
 def differences(row: Row, case: Case, setup: Setup, shuffle: bool = False) -> list[str]:
-    """One epoch, read in every way that the loader offers, each batch before the next is asked for."""
+    """One epoch, read in every way that the loader offers, each batch before the
+    next is asked for.
+    """
     dataset = case.dataset(case.checked_length)
     peer = row.open(dataset, replace(setup, shuffle=shuffle, repeat=False))
     try:
@@ -244,13 +342,19 @@ def differences(row: Row, case: Case, setup: Setup, shuffle: bool = False) -> li
         peer.close()
     in_order = not shuffle
     wanted = expected_digest(case, in_order=in_order)
-    different = [name for name, (digest, _) in ways.items() if digest.hex(in_order) != wanted]
+    different = [
+        name for name, (digest, _) in ways.items() if digest.hex(in_order) != wanted
+    ]
     order = "in order" if in_order else "shuffled"
-    return [f"the {name}, {order}, differ from the in-process loop's" for name in different]
+    return [
+        f"the {name}, {order}, differ from the in-process loop's" for name in different
+    ]
 
 
 def figures(timed: Timed) -> dict[str, Any]:
-    cpu, count, stats = timed.cpu, timed.batches, timed.stats
+    cpu = timed.cpu
+    count = timed.batches
+    stats = timed.stats
     return {
         "batches": count,
         "seconds": timed.seconds,
@@ -262,17 +366,25 @@ def figures(timed: Timed) -> dict[str, Any]:
         "first_batch_s": timed.first_batch_s,
         "in_flight_batches": getattr(stats, "in_flight_batches", None),
         "in_flight_bytes": getattr(stats, "in_flight_bytes", None),
-        "stats": asdict(stats) if is_dataclass(stats) and not isinstance(stats, type) else None,
+        "stats": asdict(stats)
+        if is_dataclass(stats) and not isinstance(stats, type)
+        else None,
     }
 
 
-# -- the answer ------------------------------------------------------------------------------------------------------
+# -- the answer ------------------------------------------------------------------------
 
 
 def claims(summary: Summary) -> Iterator[Claim]:
     for (case, peer), least in MUST_BE_FASTER.items():
         for ours in OURS:
-            yield at_least(case, ours, ratio(summary, case, ours, peer, "batches_per_s"), least, f" x {peer}")
+            yield at_least(
+                case,
+                ours,
+                ratio(summary, case, ours, peer, "batches_per_s"),
+                least,
+                f" x {peer}",
+            )
     for (ours, theirs), shares in MUST_ALONE.items():
         for case, least in shares.items():
             found = ratio(summary, case, ours, theirs, "batches_per_s")
@@ -308,14 +420,27 @@ EXPERIMENT = Experiment(
     environment=lambda row, case: ROWS[row].environment,
     asked=("n_prefetch", "shuffle"),
     default_cases=DEFAULT_CASES,
-    small={"cases": ["28x28", "16x8 columns"], "rows": ["ours", "chainer", "ours_alone", "indexing"]},
+    small={
+        "cases": ["28x28", "16x8 columns"],
+        "rows": ["ours", "chainer", "ours_alone", "indexing"],
+    },
 )
 
 
 def main() -> int:
     parser = command_line(EXPERIMENT, warmup=0.4, timeout=60.0, seconds=1.5)
-    parser.add_argument("--n-prefetch", type=int, default=2, help="torch's prefetch_factor too (default 2)")
-    parser.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="sequential order in the timed part")
+    parser.add_argument(
+        "--n-prefetch",
+        type=int,
+        default=2,
+        help="torch's prefetch_factor too (default 2)",
+    )
+    parser.add_argument(
+        "--no-shuffle",
+        dest="shuffle",
+        action="store_false",
+        help="sequential order in the timed part",
+    )
     return conduct(EXPERIMENT, parser)
 
 

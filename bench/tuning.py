@@ -1,13 +1,15 @@
-"""The tuner against an exhaustive sweep, on this machine and on a simulated one of 64 cores; verdicts, JSON.
+"""The tuner against an exhaustive sweep, on this machine and on a simulated one of 64
+cores; verdicts, JSON.
 
     python bench/tuning.py --out bench/results/tuning.json
     python bench/tuning.py --small                       # one short round: a smoke test, never a conclusion
 
-A sweep tries every number of workers in five rounds, by the same trials as the tuner. What counts is how long a batch
-takes, by the sweep, with what the tuner chose. Simulated trials (`bench/cores.py`) have the service times of
-the load, noise of two percent, and ten seeds, of which the worst counts; batches come in volleys there, so their pace
-is the slope of a line through when they came.
-Exit status: 0, or 1 when a requirement fails or a turn raises.
+A sweep tries every number of workers in five rounds, by the same trials as the tuner.
+What counts is how long a batch takes, by the sweep, with what the tuner chose.
+Simulated trials (`bench/cores.py`) have the service times of the load, noise of two
+percent, and ten seeds, of which the worst counts; batches come in volleys there, so
+their pace is the slope of a line through when they came. Exit status: 0, or 1 when a
+requirement fails or a turn raises.
 """
 
 from __future__ import annotations
@@ -23,21 +25,38 @@ from typing import Any
 
 import numpy as np
 from cores import Load, Outcome, Service, simulate
-from driver import Claim, Experiment, Summary, Turn, at_most, command_line, conduct, ratio
+from driver import (
+    Claim,
+    Experiment,
+    Summary,
+    Turn,
+    at_most,
+    command_line,
+    conduct,
+    ratio,
+)
 
 import mpiter
 from mpiter.tuning.bracket import Bracket, Measure, Trial
 from mpiter.tuning.tune import measure
 
-SWEEP_ROUNDS, TRIAL_S, BATCH_SIZE = 5, 0.5, 32
-MOST, MOST_SIMULATED = 8, 64
-NOISE, SEEDS = 0.02, range(10)
-WITHIN, WITHIN_SIMULATED, SHARE = 1.10, 1.05, 0.25
-MEMORY = 0.9  # of what there is: tune() leaves a tenth free
-COUNTED = 400, 1490  # batches of a simulated run that are timed
+SWEEP_ROUNDS = 5
+TRIAL_S = 0.5
+BATCH_SIZE = 32
+MOST = 8
+MOST_SIMULATED = 64
+NOISE = 0.02
+SEEDS = range(10)
+WITHIN = 1.10
+WITHIN_SIMULATED = 1.05
+SHARE = 0.25
+# Of what there is: tune() leaves a tenth free.
+MEMORY = 0.9
+# Batches of a simulated run that are timed.
+COUNTED = 400, 1490
 
 
-# -- loads on this machine -------------------------------------------------------------------------------------------
+# -- loads on this machine -------------------------------------------------------------
 
 
 class Waits:
@@ -64,7 +83,7 @@ class Computes(Waits):
 REAL = {"io": Waits, "cpu": Computes}
 
 
-# -- loads on a machine of 64 cores ----------------------------------------------------------------------------------
+# -- loads on a machine of 64 cores ----------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +97,13 @@ class Simulated:
     def allowed(self) -> float:
         return MEMORY * self.memory_bytes
 
-    @functools.cache  # noqa: B019  # there are few of them, and they last
+    # There are few of them, and they last.
+    @functools.cache  # noqa: B019
     def known(self, workers: int) -> tuple[float, float, int]:
         """Seconds a batch, seconds before, bytes."""
-        outcome = simulate(self.load, workers, COUNTED[1] + 10, most_bytes=self.memory_bytes)
+        outcome = simulate(
+            self.load, workers, COUNTED[1] + 10, most_bytes=self.memory_bytes
+        )
         return pace(outcome), outcome.taken[0] + 0.2, outcome.peak_bytes
 
     def measure(self, seed: int) -> Measure:
@@ -90,38 +112,59 @@ class Simulated:
 
         def trial(workers: int, limit_s: float) -> Trial:
             batch_s, before_s, used = self.known(workers)
-            return Trial(batch_s * draw.lognormvariate(0, NOISE), used, before_s + max(TRIAL_S, batch_s))
+            return Trial(
+                batch_s * draw.lognormvariate(0, NOISE),
+                used,
+                before_s + max(TRIAL_S, batch_s),
+            )
 
         return trial
 
 
 def _stragglers(cpu_s: float) -> list[Service]:
     draw = random.Random(0)
-    return [Service(cpu_s * (20 if draw.random() < 0.02 else draw.lognormvariate(0, 0.3))) for _ in range(4999)]
+    return [
+        Service(cpu_s * (20 if draw.random() < 0.02 else draw.lognormvariate(0, 0.3)))
+        for _ in range(4999)
+    ]
 
 
 def _bursts() -> list[Service]:
-    """Return the times of steps of which every tenth takes long, as when a model is evaluated or saved."""
+    """Return the times of steps of which every tenth takes long, as when a model is
+    evaluated or saved.
+    """
     return [Service(20e-3 if number % 10 == 9 else 1e-3) for number in range(10)]
 
 
-# Photographs of several sizes, read, decoded and resized: twentieths of the 3,001 times measured on 2026-11-23.
-_PHOTOGRAPHS_MS = "1.6 1.8 1.9 2.4 3.0 3.2 4.0 4.5 4.6 4.7 5.0 9.3 9.7 9.9 10.4 12.8 29.6 30.4 31.3 36.4"
+# Photographs of several sizes, read, decoded and resized: twentieths of the 3,001 times
+# measured on 2026-11-23.
+_PHOTOGRAPHS_MS = (
+    "1.6 1.8 1.9 2.4 3.0 3.2 4.0 4.5 4.6 4.7 5.0 9.3 9.7 9.9 10.4 12.8 29.6 30.4 31.3 "
+    "36.4"
+)
 
 
 def _photographs() -> Load:
     draw = random.Random(0)
     times = [float(one) for one in _PHOTOGRAPHS_MS.split()]
-    return Load([Service(1e-3 * draw.choice(times)) for _ in range(3001)], task_s=2e-4, batch_s=5e-4)
+    return Load(
+        [Service(1e-3 * draw.choice(times)) for _ in range(3001)],
+        task_s=2e-4,
+        batch_s=5e-4,
+    )
 
 
 SIMULATED = {
     "64: photographs": Simulated(_photographs()),
     "64: cpu": Simulated(Load([Service(2e-3)], task_s=2e-4, batch_s=5e-4)),
     "64: io": Simulated(Load([Service(1e-4, 3e-3)], task_s=2e-4, batch_s=3e-3)),
-    "64: bursty": Simulated(Load([Service(1e-3)], steps=_bursts(), task_s=2e-4, batch_s=2e-4)),
+    "64: bursty": Simulated(
+        Load([Service(1e-3)], steps=_bursts(), task_s=2e-4, batch_s=2e-4)
+    ),
     "64: straggling": Simulated(Load(_stragglers(2e-3), task_s=2e-4, batch_s=5e-4)),
-    "64: memory": Simulated(Load([Service(2e-3)], task_s=2e-4, batch_s=5e-4, worker_bytes=1 << 30), 20 << 30),
+    "64: memory": Simulated(
+        Load([Service(2e-3)], task_s=2e-4, batch_s=5e-4, worker_bytes=1 << 30), 20 << 30
+    ),
 }
 
 
@@ -131,7 +174,7 @@ def pace(outcome: Outcome) -> float:
     return float(np.polyfit(batches, np.array(outcome.taken)[batches], 1)[0])
 
 
-# -- a turn ----------------------------------------------------------------------------------------------------------
+# -- a turn ----------------------------------------------------------------------------
 
 
 def take(turn: Turn) -> dict[str, Any]:
@@ -146,7 +189,9 @@ def sweep(dataset: Any) -> dict[str, Any]:
     found: dict[int, list[float]] = {workers: [] for workers in range(MOST + 1)}
     for number in range(SWEEP_ROUNDS):
         for workers in found if number % 2 else reversed(found):
-            found[workers].append(measure(dataset, BATCH_SIZE, workers, TRIAL_S).batch_s)
+            found[workers].append(
+                measure(dataset, BATCH_SIZE, workers, TRIAL_S).batch_s
+            )
     middle = {workers: statistics.median(times) for workers, times in found.items()}
     return _swept(middle, time.perf_counter() - began)
 
@@ -167,19 +212,38 @@ def tuner(dataset: Any) -> dict[str, Any]:
 
 def sweep_simulated(case: Simulated) -> dict[str, Any]:
     known = {workers: case.known(workers) for workers in range(MOST_SIMULATED + 1)}
-    spent_s = sum(SWEEP_ROUNDS * (before_s + max(TRIAL_S, seconds)) for seconds, before_s, _ in known.values())
-    fitting = {workers: seconds for workers, (seconds, _, used) in known.items() if used <= case.allowed}
+    spent_s = sum(
+        SWEEP_ROUNDS * (before_s + max(TRIAL_S, seconds))
+        for seconds, before_s, _ in known.values()
+    )
+    fitting = {
+        workers: seconds
+        for workers, (seconds, _, used) in known.items()
+        if used <= case.allowed
+    }
     return _swept(fitting, spent_s)
 
 
 def tuner_simulated(case: Simulated) -> dict[str, Any]:
     """The worst of the choices, and the longest search."""
-    searches = [Bracket(case.measure(seed), MOST_SIMULATED, memory_bytes=case.allowed) for seed in SEEDS]
+    searches = [
+        Bracket(case.measure(seed), MOST_SIMULATED, memory_bytes=case.allowed)
+        for seed in SEEDS
+    ]
     chosen = [search.choose()[0] for search in searches]
     batch_s, workers = max((case.known(workers)[0], workers) for workers in chosen)
-    trials_of = [[trial for trials in search.of.values() for trial in trials] for search in searches]
-    spent_s, trials = max(sum(one.cost_s for one in of) for of in trials_of), max(map(len, trials_of))
-    return {"workers": workers, "batch_ms": 1e3 * batch_s, "spent_s": spent_s, "trials": trials}
+    trials_of = [
+        [trial for trials in search.of.values() for trial in trials]
+        for search in searches
+    ]
+    spent_s = max(sum(one.cost_s for one in of) for of in trials_of)
+    trials = max(map(len, trials_of))
+    return {
+        "workers": workers,
+        "batch_ms": 1e3 * batch_s,
+        "spent_s": spent_s,
+        "trials": trials,
+    }
 
 
 TAKES = {"sweep": sweep, "tuner": tuner}
@@ -190,24 +254,35 @@ ROWS = {
 }
 
 
-# -- the answer ------------------------------------------------------------------------------------------------------
+# -- the answer ------------------------------------------------------------------------
 
 
 def claims(summary: Summary) -> Iterator[Claim]:
     for case in (*REAL, *SIMULATED):
         within = WITHIN if case in REAL else WITHIN_SIMULATED
-        yield at_most(case, "the tuner's choice", excess(summary, case, "tuner"), within, " x the sweep's best")
+        yield at_most(
+            case,
+            "the tuner's choice",
+            excess(summary, case, "tuner"),
+            within,
+            " x the sweep's best",
+        )
         spent = ratio(summary, case, "tuner", "sweep", "spent_s")
         yield at_most(case, "the tuner's time", spent, SHARE, " x the sweep's")
 
 
 def excess(summary: Summary, case: str, row: str) -> float | None:
-    """Return the sweep's time for a batch with the chosen number, as a multiple of the sweep's best; in the median."""
-    swept, chosen = summary.get((case, "sweep")), summary.get((case, row))
+    """Return the sweep's time for a batch with the chosen number, as a multiple of
+    the sweep's best; in the median.
+    """
+    swept = summary.get((case, "sweep"))
+    chosen = summary.get((case, row))
     if swept is None or chosen is None:
         return None
     best = swept["batch_ms"].median / 1e3
-    return statistics.median(swept[f"at_{workers:.0f}"].median / best for workers in chosen["workers"].values)
+    return statistics.median(
+        swept[f"at_{workers:.0f}"].median / best for workers in chosen["workers"].values
+    )
 
 
 EXPERIMENT = Experiment(
@@ -215,12 +290,24 @@ EXPERIMENT = Experiment(
     doc=__doc__,
     cases={
         "io": f"samples wait for 2 ms, batches of {BATCH_SIZE}, 0 to {MOST} workers",
-        "cpu": f"samples take half a millisecond of a processor, batches of {BATCH_SIZE}, 0 to {MOST} workers",
+        "cpu": (
+            f"samples take half a millisecond of a processor, batches of {BATCH_SIZE}, "
+            f"0 to {MOST} workers"
+        ),
         "64: photographs": "simulated, 64 cores: decoding photographs of several sizes, as measured",
         "64: cpu": "simulated, 64 cores: 2 ms of processor a sample",
-        "64: io": "simulated, 64 cores: 3 ms of waiting a sample, 3 ms of the consumer's processor a batch",
-        "64: bursty": "simulated, 64 cores: 1 ms of processor a sample; every tenth step takes 20 times as long",
-        "64: straggling": "simulated, 64 cores: 2 ms of processor a sample, of one in 50 twenty times as much",
+        "64: io": (
+            "simulated, 64 cores: 3 ms of waiting a sample, 3 ms of the consumer's "
+            "processor a batch"
+        ),
+        "64: bursty": (
+            "simulated, 64 cores: 1 ms of processor a sample; every tenth step takes "
+            "20 times as long"
+        ),
+        "64: straggling": (
+            "simulated, 64 cores: 2 ms of processor a sample, of one in 50 twenty "
+            "times as much"
+        ),
         "64: memory": "simulated, 64 cores: as cpu; a worker takes 1 GB, of 20",
     },
     rows=ROWS,

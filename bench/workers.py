@@ -1,14 +1,16 @@
-"""The Num Worker Tuner's table: time and memory by the number of workers, processes and threads.
+"""The Num Worker Tuner's table: time and memory by the number of workers, processes and
+threads.
 
     python bench/workers.py --cases "store, processes" --most 8
 
-The time of so many batches for every number of workers from none on, memory beside it, and the number that the greedy
-rule of Synn and Kim would take: a larger one only if it saves more than half a second. `cifar` is
-random images of CIFAR-10's shape, cropped, flipped and normalised: all processor time. `store` is the same from a
-simulated store that takes 3 ms for each sample: waiting. Threads are the threaded pipeline of Chien et al.
-Guarantees: a time is that of the batches in full flow, the start and the first batch left out; memory is taken after
-the timed part, once as the original does it (`tracemalloc`, the consumer's own Python objects) and once of all
-processes together.
+The time of so many batches for every number of workers from none on, memory beside it,
+and the number that the greedy rule of Synn and Kim would take: a larger one only if it
+saves more than half a second. `cifar` is random images of CIFAR-10's shape, cropped,
+flipped and normalised: all processor time. `store` is the same from a simulated store
+that takes 3 ms for each sample: waiting. Threads are the threaded pipeline of Chien et
+al. Guarantees: a time is that of the batches in full flow, the start and the first
+batch left out; memory is taken after the timed part, once as the original does it
+(`tracemalloc`, the consumer's own Python objects) and once of all processes together.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from driver import Answer, Curves, Experiment, Summary, Turn, command_line, conduct, median
+from driver import (
+    Answer,
+    Curves,
+    Experiment,
+    Summary,
+    Turn,
+    command_line,
+    conduct,
+    median,
+)
 from measuring import MemoryWatch, flowing
 from subjects import SUBJECTS
 
@@ -35,8 +46,15 @@ CASES = {
     for name, subject in SUBJECTS.items()
     for kind in BACKENDS
 }
-# Workers -> seconds, normalised, and megabytes: CIFAR-10, batches of 128, on a Threadripper of 32 cores.
-PUBLISHED = {0: (14.25, 2757.84), 14: (1.49, 2025.32), 16: (1.41, 2055.37), 32: (1.55, 2275.36), 63: (2.21, 2773.60)}
+# Workers -> seconds, normalised, and megabytes: CIFAR-10, batches of 128, on a
+# Threadripper of 32 cores.
+PUBLISHED = {
+    0: (14.25, 2757.84),
+    14: (1.49, 2025.32),
+    16: (1.41, 2055.37),
+    32: (1.55, 2275.36),
+    63: (2.21, 2773.60),
+}
 THEIR_CORES = 32
 FIGURES = {
     "seconds": "s",
@@ -51,15 +69,23 @@ FIGURES = {
 def take(turn: Turn) -> Answer:
     """Measure the turn in this process."""
     name, kind = turn.case.split(", ")
-    workers, iterations = int(turn.row), turn.options["iterations"]
-    options: dict[str, Any] = {"n_processes": workers, "backend": BACKENDS[kind], "epochs": None, "seed": 0}
+    workers = int(turn.row)
+    iterations = turn.options["iterations"]
+    options: dict[str, Any] = {
+        "n_processes": workers,
+        "backend": BACKENDS[kind],
+        "epochs": None,
+        "seed": 0,
+    }
     loading = mpiter.batches(SUBJECTS[name](), BATCH_SIZES[name], **options)
     transfer = loading.next
     transfer()
     _, seconds, cpu = flowing(transfer, turn.warmup_s, 0, timed=iterations)
     own, everyone = memory(transfer, max(4, iterations // 10))
     loading.close()
-    tracemalloc.stop()  # not while other threads allocate: before Python 3.12.9 and 3.13.2 they may crash then
+    # Not while other threads allocate: before Python 3.12.9 and 3.13.2 they may crash
+    # then.
+    tracemalloc.stop()
     return {
         "seconds": seconds,
         "batches_per_s": iterations / seconds,
@@ -70,7 +96,9 @@ def take(turn: Turn) -> Answer:
 
 
 def memory(transfer: Callable[[], object], batches: int) -> tuple[int, int]:
-    """The peak of what this process allocates for a few batches, and before that of all memory held meanwhile."""
+    """The peak of what this process allocates for a few batches, and before that of
+    all memory held meanwhile.
+    """
     with MemoryWatch() as everyone:
         for _ in range(batches):
             transfer()
@@ -82,30 +110,58 @@ def memory(transfer: Callable[[], object], batches: int) -> tuple[int, int]:
 
 
 def curves(summary: Summary) -> Iterator[Curves]:
-    """Ours and theirs, each against its own figure without workers, by workers for each core."""
-    for figure, title, place in (("seconds", "Time", 0), ("tree_mb", "Memory of all processes", 1)):
+    """Ours and theirs, each against its own figure without workers, by workers for
+    each core.
+    """
+    for figure, title, place in (
+        ("seconds", "Time", 0),
+        ("tree_mb", "Memory of all processes", 1),
+    ):
         lines: dict[str, list[tuple[float, ...]]] = {}
         for case in CASES:
             none = median(summary, case, "0", figure)
-            found = [(row, median(summary, case, str(row), figure)) for row in range(MOST + 1)]
-            lines[case] = [(row / machine.cores(), value / none) for row, value in found if value and none]
+            found = [
+                (row, median(summary, case, str(row), figure))
+                for row in range(MOST + 1)
+            ]
+            lines[case] = [
+                (row / machine.cores(), value / none)
+                for row, value in found
+                if value and none
+            ]
         theirs = "Num Worker Tuner, CIFAR-10 (published)"
-        lines[theirs] = [(row / THEIR_CORES, both[place] / PUBLISHED[0][place]) for row, both in PUBLISHED.items()]
-        yield Curves(f"{title} by workers for each core", "workers for each core", "against none", lines, [theirs])
+        lines[theirs] = [
+            (row / THEIR_CORES, both[place] / PUBLISHED[0][place])
+            for row, both in PUBLISHED.items()
+        ]
+        yield Curves(
+            f"{title} by workers for each core",
+            "workers for each core",
+            "against none",
+            lines,
+            [theirs],
+        )
 
 
 def says(summary: Summary) -> Iterator[str]:
     for case in CASES:
-        found = (median(summary, case, str(count), "seconds") for count in range(MOST + 1))
+        found = (
+            median(summary, case, str(count), "seconds") for count in range(MOST + 1)
+        )
         seconds = list(itertools.takewhile(lambda one: one is not None, found))
         if len(seconds) > 1:
-            yield f"{case}: the rule takes {nwt(seconds)} workers (a larger number must save more than {ALPHA:g} s)"
+            yield (
+                f"{case}: the rule takes {nwt(seconds)} workers (a larger number must "
+                f"save more than {ALPHA:g} s)"
+            )
 
 
 def nwt(seconds: Sequence[float], alpha: float = ALPHA) -> int:
-    """The number of workers that the published rule takes; `seconds` are those of all batches with 0, 1, 2, … workers.
+    """The number of workers that the published rule takes; `seconds` are those of all
+    batches with 0, 1, 2, … workers.
 
-    The paper speaks of mean times; on the mean of one batch half a second would always choose none.
+    The paper speaks of mean times; on the mean of one batch half a second would always
+    choose none.
     """
     chosen = 0
     for workers, taken in enumerate(seconds):
@@ -131,7 +187,12 @@ EXPERIMENT = Experiment(
 
 def main() -> int:
     parser = command_line(EXPERIMENT, warmup=0.3, timeout=120.0, rounds=3)
-    parser.add_argument("--iterations", type=int, default=100, help="batches that are timed (default 100)")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=100,
+        help="batches that are timed (default 100)",
+    )
     return conduct(EXPERIMENT, parser)
 
 

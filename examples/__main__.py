@@ -1,10 +1,12 @@
-"""`python3 examples`: the demo, from a fresh clone, in an environment of its own (`.venv`).
+"""`python3 examples`: the demo, from a fresh clone, in an environment of its own
+(`.venv`).
 
     python3 examples           trainings in torch, NumPy and Chainer; torch is that of the Python that runs this
     python3 examples --torch   the same with a torch of the demo's own, in `.venv-demo`
 
-With `--torch` pip installs the build of torch that it finds. If that is to be the small one, without CUDA, point pip at
-an index of such builds (PIP_EXTRA_INDEX_URL), as torch's own instructions do.
+With `--torch` pip installs the build of torch that it finds. If that is to be the small
+one, without CUDA, point pip at an index of such builds (PIP_EXTRA_INDEX_URL), as
+torch's own instructions do.
 """
 
 import importlib.util
@@ -25,9 +27,12 @@ def main(arguments: list) -> int:
     if arguments not in ([], ["--torch"]):
         print(__doc__)
         return 0 if arguments in (["--help"], ["-h"]) else 2
-    plain = bootstrap.Environment(".venv", extras="images,chainer", build=bootstrap.CHAINERS_BUILD)
+    plain = bootstrap.Environment(
+        ".venv", extras="images,chainer", build=bootstrap.CHAINERS_BUILD
+    )
     if arguments:
-        folders, lacks = [], ""
+        folders = []
+        lacks = ""
         plain = plain._replace(folder=".venv-demo", wanted=(bootstrap.TORCH,))
         bootstrap.stand(bootstrap.Environment(bootstrap.WITH_PIP))
     else:
@@ -37,10 +42,11 @@ def main(arguments: list) -> int:
 
 
 def callers_torch() -> tuple:
-    """(folders, why not): where the Python that runs this has torch and what torch needs, or why it can't serve.
+    """(folders, why not): where the Python that runs this has torch and what torch
+    needs, or why it can't serve.
 
-    Nothing is imported. The demo's environment has the same interpreter, and looks into these folders last: what it has
-    itself, NumPy above all, stays its own.
+    Nothing is imported. The demo's environment has the same interpreter, and looks into
+    these folders last: what it has itself, NumPy above all, stays its own.
     """
     found = importlib.util.find_spec("torch")
     if found is None or not found.origin:
@@ -48,7 +54,11 @@ def callers_torch() -> tuple:
     version = version_of("torch")
     if tuple(map(int, version.split(".")[:2])) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
-        return [], f"the Python that runs this has torch {version}, older than {oldest}: {BRINGS}"
+        return (
+            [],
+            f"the Python that runs this has torch {version}, older than {oldest}: "
+            f"{BRINGS}",
+        )
     installed = [os.path.dirname(os.path.dirname(found.origin))]
     installed += [folder for folder in sys.path if folder.endswith("-packages")]
     return list(dict.fromkeys(installed)), ""
@@ -56,7 +66,8 @@ def callers_torch() -> tuple:
 
 def version_of(package: str) -> str:
     """The version of an installed package."""
-    from importlib.metadata import version  # not in the Pythons that are too old
+    # Not in the Pythons that are too old.
+    from importlib.metadata import version
 
     return version(package)
 

@@ -1,4 +1,6 @@
-"""The demo's trainings in NumPy and torch: Ctrl-C interrupts them in mid-epoch, and they go on under other workers."""
+"""The demo's trainings in NumPy and torch: Ctrl-C interrupts them in mid-epoch, and
+they go on under other workers.
+"""
 
 import signal
 import sys
@@ -10,7 +12,11 @@ from pictures import HELD_OUT, NAMES, SMALL, Shapes
 
 import mpiter
 
-LEARNT, BATCH, EPOCHS, BROKEN_AT = 640, 32, 2, 27  # pictures, pictures a step, epochs, and the step that is interrupted
+# Pictures, pictures a step, epochs, and the step that is interrupted.
+LEARNT = 640
+BATCH = 32
+EPOCHS = 2
+BROKEN_AT = 27
 Train = Callable[[Path, Path, int, int | None], tuple[int, bytes]]
 
 
@@ -20,12 +26,17 @@ def ctrl_c(finished: int, at: int | None) -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def in_numpy(folder: Path, path: Path, workers: int, at: int | None) -> tuple[int, bytes]:
+def in_numpy(
+    folder: Path, path: Path, workers: int, at: int | None
+) -> tuple[int, bytes]:
     """Softmax regression; returns how many steps this run took, and the weights."""
     weights = {"w": np.zeros((SMALL * SMALL, len(NAMES)))}
-    shapes, steps = Shapes(folder, range(HELD_OUT, HELD_OUT + LEARNT)), 0
+    shapes = Shapes(folder, range(HELD_OUT, HELD_OUT + LEARNT))
+    steps = 0
     with (
-        mpiter.DataLoader(shapes, BATCH, shuffle=True, num_workers=workers, seed=0) as loader,
+        mpiter.DataLoader(
+            shapes, BATCH, shuffle=True, num_workers=workers, seed=0
+        ) as loader,
         mpiter.Checkpoint(path, loader, weights=weights) as c,
     ):
         for _ in c.epochs(EPOCHS):
@@ -40,17 +51,27 @@ def in_numpy(folder: Path, path: Path, workers: int, at: int | None) -> tuple[in
     return steps, weights["w"].tobytes()
 
 
-def in_torch(folder: Path, path: Path, workers: int, at: int | None) -> tuple[int, bytes]:
+def in_torch(
+    folder: Path, path: Path, workers: int, at: int | None
+) -> tuple[int, bytes]:
     """A small network; returns how many steps this run took, and its first layer."""
     import torch
 
     from mpiter.torch import DataLoader
 
     torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(SMALL * SMALL, len(NAMES)))
+    network = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(SMALL * SMALL, len(NAMES))
+    )
     optimizer = torch.optim.Adam(network.parameters())
-    loader, steps = DataLoader(Shapes(folder, range(LEARNT)), BATCH, shuffle=True, num_workers=workers), 0
-    with loader, mpiter.Checkpoint(path, loader, network=network, optimizer=optimizer) as c:
+    loader = DataLoader(
+        Shapes(folder, range(LEARNT)), BATCH, shuffle=True, num_workers=workers
+    )
+    steps = 0
+    with (
+        loader,
+        mpiter.Checkpoint(path, loader, network=network, optimizer=optimizer) as c,
+    ):
         for _ in c.epochs(EPOCHS):
             for pixels, labels in c.steps(loader):
                 ctrl_c(c.finished, at)
@@ -63,10 +84,13 @@ def in_torch(folder: Path, path: Path, workers: int, at: int | None) -> tuple[in
 
 
 def compare(train: Train, folder: Path, workers: int) -> None:
-    """Trains undisturbed, then with a Ctrl-C in mid-epoch and on from there under other workers; compares."""
+    """Trains undisturbed, then with a Ctrl-C in mid-epoch and on from there under
+    other workers; compares.
+    """
     _, expected = train(folder, folder / "result" / "undisturbed.npz", workers, None)
     path = folder / "result" / "interrupted.npz"
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores Ctrl-C
+    # What runs in the background ignores Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         train(folder, path, workers, BROKEN_AT)
     except KeyboardInterrupt:
@@ -78,7 +102,10 @@ def compare(train: Train, folder: Path, workers: int) -> None:
     steps, found = train(folder, path, others, None)
     path.unlink()
     (folder / "result" / "undisturbed.npz").unlink()
-    print(f"  Ctrl-C in step {BROKEN_AT + 1} with {workers} workers, {steps} steps more with {others}")
+    print(
+        f"  Ctrl-C in step {BROKEN_AT + 1} with {workers} workers, {steps} steps more "
+        f"with {others}"
+    )
     if not steps:
         sys.exit("  the training was over: no step was left to go on with")
     if found != expected:

@@ -1,8 +1,10 @@
-"""Many trainers, one epoch: four trainers on one machine, then three, then two, each sample of an epoch once.
+"""Many trainers, one epoch: four trainers on one machine, then three, then two, each
+sample of an epoch once.
 
-Run it: `python examples/many_trainers.py` starts the trainers itself, as a launcher would (`torchrun`, `mpiexec` and
-`srun` say the same by variables of their own).  Each has worker processes of its own: as many as leave the cores to
-all, unless `--workers` says how many.
+Run it: `python examples/many_trainers.py` starts the trainers itself, as a launcher
+would (`torchrun`, `mpiexec` and `srun` say the same by variables of their own).  Each
+has worker processes of its own: as many as leave the cores to all, unless `--workers`
+says how many.
 """
 
 import argparse
@@ -17,12 +19,15 @@ import numpy as np
 
 import mpiter
 
-STATE = Path("many_trainers.json")  # one for all ranks: small, and the same on each
+# One for all ranks: small, and the same on each.
+STATE = Path("many_trainers.json")
 LENGTH = 2_000
 
 
 class Pictures:
-    """Random crops of noise; a sample's randomness depends only on its place in the order."""
+    """Random crops of noise; a sample's randomness depends only on its place in the
+    order.
+    """
 
     def __len__(self) -> int:
         return LENGTH
@@ -38,7 +43,8 @@ def train(steps: int, batch_size: int, workers: int | None) -> None:
     stream = mpiter.batches(
         Pictures(),
         batch_size,
-        shard=mpiter.Shard(exact=True),  # "auto" would fill up the last step, so that all ranks have as many batches
+        # "auto" would fill up the last step, so that all ranks have as many batches.
+        shard=mpiter.Shard(exact=True),
         n_processes=workers,
         seed=1,
     )
@@ -50,28 +56,57 @@ def train(steps: int, batch_size: int, workers: int | None) -> None:
             indices += labels.tolist()
             if step == steps:
                 break
-        print(json.dumps({"indices": indices, "state": stream.state_dict(), "workers": stream.stats().workers}))
+        print(
+            json.dumps(
+                {
+                    "indices": indices,
+                    "state": stream.state_dict(),
+                    "workers": stream.stats().workers,
+                }
+            )
+        )
 
 
 def start(trainers: int, steps: int, batch_size: int, workers: int | None) -> list[int]:
     """So many trainers for so many steps each; which samples they were given."""
-    command = [sys.executable, __file__, "--rank", f"--steps={steps}", f"--batch-size={batch_size}"]
+    command = [
+        sys.executable,
+        __file__,
+        "--rank",
+        f"--steps={steps}",
+        f"--batch-size={batch_size}",
+    ]
     command += [] if workers is None else [f"--workers={workers}"]
     ranks = []
     for rank in range(trainers):
-        place = {"RANK": str(rank), "WORLD_SIZE": str(trainers), "LOCAL_WORLD_SIZE": str(trainers)}
-        ranks.append(subprocess.Popen(command, env={**os.environ, **place}, stdout=subprocess.PIPE, text=True))
+        place = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(trainers),
+            "LOCAL_WORLD_SIZE": str(trainers),
+        }
+        ranks.append(
+            subprocess.Popen(
+                command, env={**os.environ, **place}, stdout=subprocess.PIPE, text=True
+            )
+        )
     told = [json.loads(rank.communicate()[0]) for rank in ranks]
-    assert all(one["state"] == told[0]["state"] for one in told), "the ranks' states differ"
+    assert all(one["state"] == told[0]["state"] for one in told), (
+        "the ranks' states differ"
+    )
     STATE.write_text(json.dumps(told[0]["state"]))
     given = [index for one in told for index in one["indices"]]
-    print(f"{trainers} trainers, {told[0]['workers']} workers each: {len(given)} samples in batches of {batch_size}")
+    print(
+        f"{trainers} trainers, {told[0]['workers']} workers each: {len(given)} samples "
+        f"in batches of {batch_size}"
+    )
     return given
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workers", type=int, help="of each trainer; unset: the cores are divided")
+    parser.add_argument(
+        "--workers", type=int, help="of each trainer; unset: the cores are divided"
+    )
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--batch-size", type=int, help=argparse.SUPPRESS)
@@ -81,7 +116,8 @@ def main() -> None:
         return
     STATE.unlink(missing_ok=True)
     given = start(4, 10, 16, asked.workers)
-    given += start(3, 10, 20, 1)  # one of them is gone, and the batches are larger
+    # One of them is gone, and the batches are larger.
+    given += start(3, 10, 20, 1)
     given += start(2, -1, 32, 1)  # to the end of the epoch
     counts = Counter(given)
     assert set(counts) == set(range(LENGTH)), "samples were lost"

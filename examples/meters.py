@@ -1,4 +1,6 @@
-"""What the demo reads from the clock and the operating system, and how it shows progress."""
+"""What the demo reads from the clock and the operating system, and how it shows
+progress.
+"""
 
 import os
 import sys
@@ -8,10 +10,17 @@ from typing import Any, NamedTuple
 
 
 class Progress:
-    """A line that is rewritten on a terminal; elsewhere a line every quarter of the way."""
+    """A line that is rewritten on a terminal; elsewhere a line every quarter of the
+    way.
+    """
 
     def __init__(self, what: str, total: int) -> None:
-        self.what, self.total, self.done, self.began = what, total, 0, time.perf_counter()
+        self.what, self.total, self.done, self.began = (
+            what,
+            total,
+            0,
+            time.perf_counter(),
+        )
         self.live = sys.stdout.isatty()
 
     def step(self, note: str = "") -> None:
@@ -24,8 +33,15 @@ class Progress:
     def show(self, note: str) -> None:
         """Says how far it is."""
         seconds = time.perf_counter() - self.began
-        line = f"  {self.what:<12} {self.done:>5} of {self.total}  {seconds:5.1f} s  {note}"
-        print(f"\r{line:<78}" if self.live else line, end="" if self.live else "\n", flush=True)
+        line = (
+            f"  {self.what:<12} {self.done:>5} of {self.total}  {seconds:5.1f} s  "
+            f"{note}"
+        )
+        print(
+            f"\r{line:<78}" if self.live else line,
+            end="" if self.live else "\n",
+            flush=True,
+        )
 
     def end(self) -> None:
         """Leaves the last line standing."""
@@ -41,7 +57,9 @@ def side_by_side(names: list[str], rows: dict[str, list[str]]) -> None:
 
 
 class Plain:
-    """A stream for reports that expect a terminal: what moves the cursor is left out."""
+    """A stream for reports that expect a terminal: what moves the cursor is left
+    out.
+    """
 
     def write(self, text: str) -> None:
         """Passes on the text."""
@@ -64,22 +82,29 @@ class Cpu(NamedTuple):
 
 
 def cpu_seconds() -> Cpu:
-    """Processor time so far of this process, and of everything it started, the ended included.
+    """Processor time so far of this process, and of everything it started, the ended
+    included.
 
-    Workers may be children of a helper process, so the whole tree is added up where the system shows it in /proc.
+    Workers may be children of a helper process, so the whole tree is added up where the
+    system shows it in /proc.
     """
     if not Path("/proc/self/stat").exists():
         times = os.times()
-        return Cpu(times.user + times.system, times.children_user + times.children_system)
-    parent, ticks = {}, {}
+        return Cpu(
+            times.user + times.system, times.children_user + times.children_system
+        )
+    parent = {}
+    ticks = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:  # it ended meanwhile
             continue
         pid = int(stat.parent.name)
-        parent[pid], ticks[pid] = int(fields[1]), list(map(int, fields[11:15]))  # the last two: of ended children
-    ours, second = sum(sum(ticks[pid]) for pid in parent if is_ours(pid, parent)), os.sysconf("SC_CLK_TCK")
+        # The last two: of ended children.
+        parent[pid], ticks[pid] = int(fields[1]), list(map(int, fields[11:15]))
+    ours = sum(sum(ticks[pid]) for pid in parent if is_ours(pid, parent))
+    second = os.sysconf("SC_CLK_TCK")
     own = sum(ticks[os.getpid()][:2])
     return Cpu(own / second, (ours - own) / second)
 
@@ -93,7 +118,8 @@ def is_ours(pid: int, parent: dict[int, int]) -> bool:
 
 def clock(iterator: Any) -> list[float]:
     """From now on each ``iterator.next()`` notes in this list how long it took."""
-    waits, following = list[float](), iterator.next
+    waits = list[float]()
+    following = iterator.next
 
     def clocked() -> Any:
         began = time.perf_counter()

@@ -1,4 +1,5 @@
-"""The demo's pictures: drawn once into `.demo`, then a dataset that decodes and augments them.
+"""The demo's pictures: drawn once into `.demo`, then a dataset that decodes and
+augments them.
 
 In a module of its own, so that workers can import it whatever the demo is started as.
 """
@@ -15,15 +16,22 @@ from PIL import Image, ImageDraw
 import mpiter
 
 NAMES = ("circle", "square", "triangle", "cross")
-PICTURES, HELD_OUT = 1720, 440  # how many there are, and how many of them are kept for the accuracy
-SIDE, SMALL = 224, 32  # pixels a side: as stored, and as the classifier sees them
+# How many there are, and how many of them are kept for the accuracy.
+PICTURES = 1720
+HELD_OUT = 440
+# Pixels a side: as stored, and as the classifier sees them.
+SIDE = 224
+SMALL = 32
 
 
 def draw(number: int, noise: np.ndarray) -> Image.Image:
-    """Picture `number`: a bright shape of random place and size on a dark ground, under noise."""
+    """Picture `number`: a bright shape of random place and size on a dark ground,
+    under noise.
+    """
     rng = np.random.default_rng(number)
     picture = Image.new("RGB", (SIDE, SIDE), tuple(rng.integers(0, 90, 3).tolist()))
-    pen, colour = ImageDraw.Draw(picture), tuple(rng.integers(130, 256, 3).tolist())
+    pen = ImageDraw.Draw(picture)
+    colour = tuple(rng.integers(130, 256, 3).tolist())
     x, y = (SIDE / 2 + rng.uniform(-0.1, 0.1, 2) * SIDE).tolist()
     r = float(rng.uniform(0.18, 0.28) * SIDE)
     match NAMES[number % len(NAMES)]:
@@ -36,19 +44,24 @@ def draw(number: int, noise: np.ndarray) -> Image.Image:
         case "cross":
             pen.rectangle((x - r, y - r / 4, x + r, y + r / 4), fill=colour)
             pen.rectangle((x - r / 4, y - r, x + r / 4, y + r), fill=colour)
-    return Image.fromarray(np.clip(np.asarray(picture, np.int16) + noise, 0, 255).astype(np.uint8))
+    return Image.fromarray(
+        np.clip(np.asarray(picture, np.int16) + noise, 0, 255).astype(np.uint8)
+    )
 
 
 def write(folder: Path, step: Callable[[], None]) -> bool:
     """Fills the folder unless it is complete already; says whether it had to."""
-    complete, recipe = folder / "complete.json", json.dumps([PICTURES, SIDE, NAMES])
+    complete = folder / "complete.json"
+    recipe = json.dumps([PICTURES, SIDE, NAMES])
     if complete.exists() and complete.read_text() == recipe:
         return False
     folder.mkdir(parents=True, exist_ok=True)
     noises = np.random.default_rng(0).normal(0, 12, (8, SIDE, SIDE, 3)).astype(np.int16)
 
     def write_one(number: int) -> None:
-        draw(number, noises[number % len(noises)]).save(folder / f"{number:05}.jpg", quality=90)
+        draw(number, noises[number % len(noises)]).save(
+            folder / f"{number:05}.jpg", quality=90
+        )
         step()
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -58,10 +71,14 @@ def write(folder: Path, step: Callable[[], None]) -> bool:
 
 
 class Shapes:
-    """The dataset: sample i is (pixels, label), decoded from its file (in grey) and augmented with mpiter.get_rng()."""
+    """The dataset: sample i is (pixels, label), decoded from its file (in grey) and
+    augmented with mpiter.get_rng().
+    """
 
     def __init__(self, folder: Path, numbers: range, augment: bool = True) -> None:
-        self.folder, self.numbers, self.augment = folder, numbers, augment
+        self.folder = folder
+        self.numbers = numbers
+        self.augment = augment
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -71,7 +88,9 @@ class Shapes:
         with Image.open(self.folder / f"{number:05}.jpg") as file:
             picture = file.convert("L")
         box = self.crop() if self.augment else (0, 0, SIDE, SIDE)
-        pixels = np.asarray(picture.resize((SMALL, SMALL), Image.Resampling.BILINEAR, box), np.float32)
+        pixels = np.asarray(
+            picture.resize((SMALL, SMALL), Image.Resampling.BILINEAR, box), np.float32
+        )
         if self.augment and mpiter.get_rng().random() < 0.5:
             pixels = pixels[:, ::-1]
         return np.ascontiguousarray(pixels) / 255 - 0.5, np.int32(number % len(NAMES))

@@ -2,8 +2,9 @@
 
     python examples/resume_after_kill.py
 
-Starts itself as a trainer that notes its place after each step, kills it half-way (SIGKILL), starts it again with other
-workers, and compares what both have seen with what one trainer sees that isn't interrupted.
+Starts itself as a trainer that notes its place after each step, kills it half-way
+(SIGKILL), starts it again with other workers, and compares what both have seen with
+what one trainer sees that isn't interrupted.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ import numpy as np
 
 import mpiter
 
-EPOCHS, BATCH = 2, 16
+EPOCHS = 2
+BATCH = 16
 
 
 class Noisy:
-    """Samples with random noise in them: it depends only on a sample's place in the order."""
+    """Samples with random noise in them: it depends only on a sample's place in the
+    order.
+    """
 
     def __len__(self) -> int:
         return 400
@@ -34,16 +38,22 @@ class Noisy:
 
 
 def train(folder: Path, workers: int) -> None:
-    """Go on from the last place noted, and note each step: what came, then where we are."""
-    loader = mpiter.DataLoader(Noisy(), BATCH, shuffle=True, seed=7, num_workers=workers)
-    place, steps = folder / "place.json", folder / "steps.txt"
+    """Go on from the last place noted, and note each step: what came, then where we
+    are.
+    """
+    loader = mpiter.DataLoader(
+        Noisy(), BATCH, shuffle=True, seed=7, num_workers=workers
+    )
+    place = folder / "place.json"
+    steps = folder / "steps.txt"
     done = 0
     if place.exists():
         noted = json.loads(place.read_text())
         loader.load_state_dict(noted["loader"])
         done = noted["steps"]
         lines = steps.read_text().splitlines(keepends=True)
-        steps.write_text("".join(lines[:done]))  # a step that was noted, but not finished
+        # A step that was noted, but not finished.
+        steps.write_text("".join(lines[:done]))
     while done < EPOCHS * len(loader):
         for indices, noise in loader:
             with steps.open("a") as file:
@@ -51,7 +61,8 @@ def train(folder: Path, workers: int) -> None:
             done += 1
             half = place.with_suffix(".new")
             half.write_text(json.dumps({"loader": loader.state_dict(), "steps": done}))
-            os.replace(half, place)  # whole, or not at all
+            # Whole, or not at all.
+            os.replace(half, place)
             print(done, flush=True)
     loader.close()
 
@@ -64,7 +75,8 @@ def start(folder: Path, workers: int) -> subprocess.Popen[str]:
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
-        killed, undisturbed = Path(folder, "killed"), Path(folder, "undisturbed")
+        killed = Path(folder, "killed")
+        undisturbed = Path(folder, "undisturbed")
         killed.mkdir()
         undisturbed.mkdir()
         first = start(killed, workers=2)
@@ -78,9 +90,14 @@ def main() -> int:
         print("killed after step 30; going on with 3 workers in place of 2")
         for folder_, workers in ((killed, 3), (undisturbed, 1)):
             start(folder_, workers).communicate()
-        same = (killed / "steps.txt").read_text() == (undisturbed / "steps.txt").read_text()
+        same = (killed / "steps.txt").read_text() == (
+            undisturbed / "steps.txt"
+        ).read_text()
         steps = len((killed / "steps.txt").read_text().splitlines())
-        print(f"{steps} steps, {'identical to' if same else 'DIFFERENT from'} those of a trainer that wasn't killed")
+        print(
+            f"{steps} steps, {'identical to' if same else 'DIFFERENT from'} those of a "
+            "trainer that wasn't killed"
+        )
         return 0 if same else 1
 
 

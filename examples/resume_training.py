@@ -1,9 +1,11 @@
-"""A torch training with a schedule, a gradient scaler and averaged weights, which Ctrl-C interrupts and which goes on.
+"""A torch training with a schedule, a gradient scaler and averaged weights, which
+Ctrl-C interrupts and which goes on.
 
     python examples/resume_training.py            # needs torch
 
-Every step updates five things one after the other.  Trained three times: undisturbed, with an interrupt in the midst of
-a step, and on from there; in the end all of them are the same to the bit.
+Every step updates five things one after the other.  Trained three times: undisturbed,
+with an interrupt in the midst of a step, and on from there; in the end all of them are
+the same to the bit.
 """
 
 from __future__ import annotations
@@ -21,35 +23,53 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import mpiter
 from mpiter.torch import DataLoader
 
-EPOCHS, SAMPLES, BATCH = 2, 400, 20
+EPOCHS = 2
+SAMPLES = 400
+BATCH = 20
 
 
 def train(path: Path, interrupted_at: int | None = None) -> tuple[int, list[Any]]:
     """How many steps were left to do, and what has become of everything."""
     torch.manual_seed(0)
-    data = torch.utils.data.TensorDataset(torch.randn(SAMPLES, 8), torch.randn(SAMPLES, 1))
+    data = torch.utils.data.TensorDataset(
+        torch.randn(SAMPLES, 8), torch.randn(SAMPLES, 1)
+    )
     model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(), nn.ReLU(), nn.Linear(32, 1))
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=EPOCHS * SAMPLES // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 1e-2, total_steps=EPOCHS * SAMPLES // BATCH
+    )
     scaler = torch.amp.GradScaler("cpu", growth_interval=5)
     loader = DataLoader(data, BATCH, shuffle=True, num_workers=2)
-    parts = {"model": model, "average": average, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
+    parts = {
+        "model": model,
+        "average": average,
+        "optimizer": optimizer,
+        "schedule": schedule,
+        "scaler": scaler,
+    }
     steps = 0
     with loader, mpiter.Checkpoint(path, loader, **parts) as c:
         for _ in c.epochs(EPOCHS):
-            for x, y in c.steps(loader):  # a step is all that is done with a batch
+            # A step is all that is done with a batch.
+            for x, y in c.steps(loader):
                 loss = nn.functional.mse_loss(model(x), y)
                 optimizer.zero_grad()
                 scaler.scale(loss).backward()
                 scaler.step(optimizer)
                 if c.finished == interrupted_at:
-                    signal.raise_signal(signal.SIGINT)  # Ctrl-C: waits until the rest of the step is done
+                    # Ctrl-C: waits until the rest of the step is done.
+                    signal.raise_signal(signal.SIGINT)
                 scaler.update()
                 schedule.step()
                 average.update_parameters(model)
                 steps += 1
-    weights = [value.tolist() for part in (model, average) for value in part.state_dict().values()]
+    weights = [
+        value.tolist()
+        for part in (model, average)
+        for value in part.state_dict().values()
+    ]
     return steps, [weights, scaler.state_dict(), schedule.get_last_lr()]
 
 
@@ -60,7 +80,10 @@ def main() -> None:
             train(Path(folder, "run.npz"), interrupted_at=23)
         steps, found = train(Path(folder, "run.npz"))
         same = "identical to" if found == expected else "DIFFERENT from"
-        print(f"interrupted in step 24, {steps} steps after that: {same} a training that wasn't interrupted")
+        print(
+            f"interrupted in step 24, {steps} steps after that: {same} a training that "
+            "wasn't interrupted"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""A stream of records from compressed files: sharded by the library, resumed where it was, under other workers.
+"""A stream of records from compressed files: sharded by the library, resumed where it
+was, under other workers.
 
 python examples/stream.py
 """
@@ -15,7 +16,9 @@ import mpiter
 
 
 class Records:
-    """JSON records from a folder of `.jsonl.gz` files, one after the other; it knows its place."""
+    """JSON records from a folder of `.jsonl.gz` files, one after the other; it knows
+    its place.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.files = sorted(folder.glob("*.jsonl.gz"))
@@ -34,7 +37,8 @@ class Records:
                     if number >= self.line:
                         self.line = number + 1
                         yield json.loads(line)
-            self.file, self.line = self.file + 1, 0
+            self.file = self.file + 1
+            self.line = 0
         self.file = 0
 
 
@@ -42,24 +46,42 @@ def write_some(folder: Path, files: int = 4, lines: int = 250) -> None:
     for file in range(files):
         with gzip.open(folder / f"{file:02}.jsonl.gz", "wt") as out:
             for line in range(lines):
-                out.write(json.dumps({"id": file * lines + line, "text": f"record {line} of file {file}"}) + "\n")
+                out.write(
+                    json.dumps(
+                        {
+                            "id": file * lines + line,
+                            "text": f"record {line} of file {file}",
+                        }
+                    )
+                    + "\n"
+                )
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_some(Path(folder))
-        with mpiter.DataLoader(Records(Path(folder)), batch_size=32, num_workers=2) as loader:
+        with mpiter.DataLoader(
+            Records(Path(folder)), batch_size=32, num_workers=2
+        ) as loader:
             epoch = iter(loader)
             for _ in range(10):
                 batch = next(epoch)
             state = json.dumps(loader.state_dict())
             rest = [batch["id"].tolist() for batch in epoch]
-        print(f"10 batches read by 2 workers; the last one ends with {batch['text'][-1]!r}")
+        print(
+            "10 batches read by 2 workers; the last one ends with "
+            f"{batch['text'][-1]!r}"
+        )
         print(f"the state: {state}")
-        with mpiter.DataLoader(Records(Path(folder)), batch_size=32, num_workers=3) as loader:
+        with mpiter.DataLoader(
+            Records(Path(folder)), batch_size=32, num_workers=3
+        ) as loader:
             loader.load_state_dict(json.loads(state))
             found = [batch["id"].tolist() for batch in loader]
-        print(f"resumed with 3 workers: {len(found)} batches, {'identical' if found == rest else 'DIFFERENT'}")
+        print(
+            f"resumed with 3 workers: {len(found)} batches, "
+            f"{'identical' if found == rest else 'DIFFERENT'}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""The demo's part in torch, in a process of its own: `with_torch.py FOLDER WORKERS [FOLDER WITH PACKAGES ...]`.
+"""The demo's part in torch, in a process of its own: `with_torch.py FOLDER WORKERS
+[FOLDER WITH PACKAGES ...]`.
 
-Where: in the demo's environment, which looks for torch in the folders that are named, after its own. No other part of
-the demo runs with these: Chainer would import what it finds there.
+Where: in the demo's environment, which looks for torch in the folders that are named,
+after its own. No other part of the demo runs with these: Chainer would import what it
+finds there.
 """
 
 import sys
@@ -10,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-FOLDER, WORKERS = Path(sys.argv[1]), int(sys.argv[2])
+FOLDER = Path(sys.argv[1])
+WORKERS = int(sys.argv[2])
 sys.path += sys.argv[3:]  # workers get it too
 
 import interrupted  # noqa: E402
@@ -25,7 +28,9 @@ BATCH = 64
 
 
 def epoch(loader: Callable[..., Any], workers: int) -> tuple[float, float, float]:
-    """Train for an epoch; return the seconds until the first batch, those waited, and all."""
+    """Train for an epoch; return the seconds until the first batch, those waited,
+    and all.
+    """
     torch.manual_seed(0)
     network = torch.nn.Sequential(
         torch.nn.Flatten(),
@@ -51,7 +56,8 @@ def epoch(loader: Callable[..., Any], workers: int) -> tuple[float, float, float
 
 def compare() -> None:
     """Set an epoch from torch's DataLoader and one from ours side by side."""
-    theirs, ours = torch.utils.data.DataLoader, mpiter.torch.DataLoader
+    theirs = torch.utils.data.DataLoader
+    ours = mpiter.torch.DataLoader
     columns = {
         "torch, 0": epoch(theirs, 0),
         f"torch, {WORKERS}": epoch(theirs, WORKERS),
@@ -61,16 +67,30 @@ def compare() -> None:
     meters.side_by_side(
         list(columns),
         {
-            "images/s, the start included": [f"{pictures / all_s:.0f}" for *_, all_s in columns.values()],
-            "seconds until the first batch": [f"{first_s:.2f}" for first_s, *_ in columns.values()],
-            "share of time waited for data": [f"{wait_s / all_s:.0%}" for _, wait_s, all_s in columns.values()],
+            "images/s, the start included": [
+                f"{pictures / all_s:.0f}" for *_, all_s in columns.values()
+            ],
+            "seconds until the first batch": [
+                f"{first_s:.2f}" for first_s, *_ in columns.values()
+            ],
+            "share of time waited for data": [
+                f"{wait_s / all_s:.0%}" for _, wait_s, all_s in columns.values()
+            ],
         },
     )
-    print(f"  (torch {torch.__version__}; the number is that of the workers, one epoch in batches of {BATCH})")
+    print(
+        f"  (torch {torch.__version__}; the number is that of the workers, one epoch "
+        f"in batches of {BATCH})"
+    )
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # the network is too small for more
+    # The network is too small for more.
+    torch.set_num_threads(1)
     interrupted.torch_training(FOLDER, WORKERS)
-    print("  An epoch from torch's own DataLoader, without and with workers, and from mpiter's:", flush=True)
+    print(
+        "  An epoch from torch's own DataLoader, without and with workers, and from "
+        "mpiter's:",
+        flush=True,
+    )
     compare()

@@ -1,12 +1,15 @@
-"""`python3 tests`: the suite, from a fresh clone, in an environment of its own (`.venv`).
+"""`python3 tests`: the suite, from a fresh clone, in an environment of its own
+(`.venv`).
 
     python3 tests              the suite on this Python, without what takes long
     python3 tests -k order     the same; what follows goes to pytest
     python3 tests --all        everything: what takes long, style, the docs as a site, every supported Python, Chainer
-                               on its own NumPy, torch, Ray and MPI, and other people's frameworks; a table at the end
+                               on its own NumPy, torch, Ray and MPI, and other people's
+                               frameworks; a table at the end
 
-With `--all` a test that fails is run once more, alone, when everything else is over. If it passes then, the run is
-green, and the table names the test as unsteady: either the test or the code is wrong where the machine is slow.
+With `--all` a test that fails is run once more, alone, when everything else is over. If
+it passes then, the run is green, and the table names the test as unsteady: either the
+test or the code is wrong where the machine is slow.
 
 Read by Pythons too old for mpiter as well, to be told so: the syntax is that of 3.6.
 """
@@ -21,7 +24,9 @@ import xml.etree.ElementTree as xml
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".ci"))
+sys.path.insert(
+    0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".ci")
+)
 
 import bootstrap
 from bootstrap import TORCH, Environment, Trouble
@@ -30,39 +35,77 @@ PYTHONS = ("3.11", "3.12", "3.13")
 NEWEST = "3.13"  # where workers die as well
 # Of tests/: what rests on the interpreter itself…
 ON_OTHER_PYTHONS = ("samples/test_byvalue.py", "iterators/test_dropped.py")
-# …and, on the newest, what rests on how processes start, stop and share; the rest is Python on top.
+# …and, on the newest, what rests on how processes start, stop and share; the rest is
+# Python on top.
 ON_THE_NEWEST = (
     *("pool", "worker", "iterators/test_contract.py", "datasets/test_variables.py"),
-    *("deaths/test_crash_matrix.py", "deaths/test_interrupts.py", "deaths/test_left_behind.py"),
+    *(
+        "deaths/test_crash_matrix.py",
+        "deaths/test_interrupts.py",
+        "deaths/test_left_behind.py",
+    ),
 )
 ON_CHAINERS_NUMPY = ("samples/test_codec.py", "doors")  # what leans on NumPy
 JAX = "jax==0.10.2"
 MPI = ("mpi4py==4.1.2", "mpich==5.0.2")
-CHAINERS_PYTHON = "3.11"  # the last with numpy.distutils, which Chainer imports unless mpiter.chainer_compat helps it
-CHAINERS_COMPANY = ("numpy<1.24", "setuptools<74", *MPI)  # what it was written for, and ChainerMN's MPI
+# The last with numpy.distutils, which Chainer imports unless mpiter.chainer_compat
+# helps it.
+CHAINERS_PYTHON = "3.11"
+# What it was written for, and ChainerMN's MPI.
+CHAINERS_COMPANY = ("numpy<1.24", "setuptools<74", *MPI)
 # torchvision is apart from the clients, some of which use it unasked
 WITH_TORCH = (TORCH, "torchvision==0.28.0", JAX, "ray==2.60.0", *MPI)
-CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of CUDA
-    *(TORCH, "torchdata==0.11.0", "lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0", "datasets==5.2.0"),
+# Torch named first: else pip chooses one that brings gigabytes of CUDA.
+CLIENTS = (
+    *(
+        TORCH,
+        "torchdata==0.11.0",
+        "lightning==2.6.6",
+        "accelerate==1.15.0",
+        "transformers==5.23.0",
+        "datasets==5.2.0",
+    ),
     *("scikit-learn==1.9.1", "torch_geometric==2.8.1", "albumentations==2.0.8"),
-    *(JAX, "flax==0.12.8", "optax==0.2.8", "orbax-checkpoint==0.12.8", "polars==2.1.0", "zarr==3.1.6"),
+    *(
+        JAX,
+        "flax==0.12.8",
+        "optax==0.2.8",
+        "orbax-checkpoint==0.12.8",
+        "polars==2.1.0",
+        "zarr==3.1.6",
+    ),
 )
-EXTRAS = "test,chainer,images,bench,lint,docs,package"  # of the first environment, at once
+# Of the first environment, at once.
+EXTRAS = "test,chainer,images,bench,lint,docs,package"
 QUICK = "not slow"
-LIMIT_S = 80 * 60  # for everything together, which takes some fifteen minutes on two cores
-# Two processes leave almost half of two cores idle: much of it waits for processes to start.
+# For everything together, which takes some fifteen minutes on two cores.
+LIMIT_S = 80 * 60
+# Two processes leave almost half of two cores idle: much of it waits for processes to
+# start.
 IN_PARALLEL = ("-n", "3", "--dist", "loadgroup")
-ALONE = ("-n", "1", "--dist", "loadgroup", "--last-failed", "--last-failed-no-failures", "none")
-NO_TESTS = 5  # pytest's exit code when nothing was selected
+ALONE = (
+    "-n",
+    "1",
+    "--dist",
+    "loadgroup",
+    "--last-failed",
+    "--last-failed-no-failures",
+    "none",
+)
+# Pytest's exit code when nothing was selected.
+NO_TESTS = 5
 
 
 class Job(NamedTuple):
-    """A run of pytest in an environment of its own; no Python means that this machine has none that fits."""
+    """A run of pytest in an environment of its own; no Python means that this
+    machine has none that fits.
+    """
 
     name: str
     environment: Environment
     arguments: tuple = ()
-    imports: tuple = ()  # what its tests import, and would compile in each of pytest's processes
+    # What its tests import, and would compile in each of pytest's processes.
+    imports: tuple = ()
 
 
 class Row(NamedTuple):
@@ -74,7 +117,8 @@ class Row(NamedTuple):
     skipped: int = 0
     seconds: float = 0.0
     note: str = ""
-    unsteady: tuple = ()  # tests that failed among the others and passed alone
+    # Tests that failed among the others and passed alone.
+    unsteady: tuple = ()
 
 
 def main(arguments: list) -> int:
@@ -86,20 +130,28 @@ def main(arguments: list) -> int:
 
 
 def everything(arguments: list) -> int:
-    """Runs every environment, whatever becomes of the others, and ends with the table."""
+    """Runs every environment, whatever becomes of the others, and ends with the
+    table.
+    """
     deadline = time.monotonic() + LIMIT_S
     first, *others = jobs()
     bootstrap.stand(first.environment)  # whose pip installs all of them
-    with ThreadPoolExecutor(1) as pool:  # pip installs the other environments beside the first and its tests
+    # Pip installs the other environments beside the first and its tests.
+    with ThreadPoolExecutor(1) as pool:
         ready = [pool.submit(make_ready, job) for job in others]
         bootstrap.prepare(here(first.environment.folder, extras=EXTRAS))
         rows = [timed("style", style, deadline), timed("docs", site, deadline)]
         suites = [(first, timed(first.name, suite, first, arguments, deadline))]
         for job, is_ready in zip(others, ready):
-            concurrent.futures.wait([is_ready])  # a failure shows again, with its remedy, where the environment is used
+            # A failure shows again, with its remedy, where the environment is used.
+            concurrent.futures.wait([is_ready])
             suites.append((job, timed(job.name, suite, job, arguments, deadline)))
     rows += [second_chance(job, row, arguments, deadline) for job, row in suites]
-    rows += [timed("examples", demo, deadline), timed("package", package, deadline), timed("guard", guard, deadline)]
+    rows += [
+        timed("examples", demo, deadline),
+        timed("package", package, deadline),
+        timed("guard", guard, deadline),
+    ]
     return report(rows)
 
 
@@ -113,30 +165,61 @@ def make_ready(job: Job) -> None:
 
 
 def jobs() -> list:
-    """Every environment with its part of the suite: all of it here, the quick part elsewhere."""
+    """Every environment with its part of the suite: all of it here, the quick part
+    elsewhere.
+    """
     mine = "{}.{}".format(*sys.version_info)
     found = [Job("python " + mine, here(".venv"))]
     for version in PYTHONS:
         if version != mine:
-            names, extras = ON_OTHER_PYTHONS, "pytest"
+            names = ON_OTHER_PYTHONS
+            extras = "pytest"
             if version == NEWEST:
-                names, extras = names + ON_THE_NEWEST, "pytest,chainer"
+                names = names + ON_THE_NEWEST
+                extras = "pytest,chainer"
             environment = elsewhere(".venv-" + version, version, extras=extras)
-            found.append(Job("python " + version, environment, ("-m", QUICK, *folders(names))))
-    chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, extras="pytest,chainer", wanted=CHAINERS_COMPANY)
-    found.append(Job("chainer", chainer, ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY))))
-    with_torch = ("-m", "torch or ray or mpi", *mentioning("torch", "mark.ray", "launched", "loader_kinds"))
+            found.append(
+                Job("python " + version, environment, ("-m", QUICK, *folders(names)))
+            )
+    chainer = elsewhere(
+        ".venv-chainer",
+        CHAINERS_PYTHON,
+        extras="pytest,chainer",
+        wanted=CHAINERS_COMPANY,
+    )
+    found.append(
+        Job(
+            "chainer",
+            chainer,
+            ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY)),
+        )
+    )
+    with_torch = (
+        "-m",
+        "torch or ray or mpi",
+        *mentioning("torch", "mark.ray", "launched", "loader_kinds"),
+    )
     found.append(Job("torch, Ray, MPI", torchs(), with_torch, ("torch", "jax", "ray")))
-    patient = ("-m", "clients", "-o", "faulthandler_timeout=240")  # whole programs, that import whole frameworks
+    # Whole programs, that import whole frameworks.
+    patient = ("-m", "clients", "-o", "faulthandler_timeout=240")
     clients = Environment(".venv-clients", extras="pytest", wanted=CLIENTS)
     found.append(Job("clients", clients, (*patient, *mentioning("clients"))))
     return found
 
 
 def mentioning(*words: str) -> list:
-    """The test modules with one of these words: to import all the others as well takes longer than some tests."""
-    texts = {path: path.read_text(encoding="utf-8") for path in sorted((bootstrap.ROOT / "tests").rglob("test_*.py"))}
-    return [str(path.relative_to(bootstrap.ROOT)) for path in texts if any(word in texts[path] for word in words)]
+    """The test modules with one of these words: to import all the others as well
+    takes longer than some tests.
+    """
+    texts = {
+        path: path.read_text(encoding="utf-8")
+        for path in sorted((bootstrap.ROOT / "tests").rglob("test_*.py"))
+    }
+    return [
+        str(path.relative_to(bootstrap.ROOT))
+        for path in texts
+        if any(word in texts[path] for word in words)
+    ]
 
 
 def folders(names: tuple) -> list:
@@ -146,18 +229,25 @@ def folders(names: tuple) -> list:
 
 def here(folder: str, **others) -> Environment:
     """An environment on this Python, with everything that the plain tests need."""
-    return Environment(folder, **{"extras": "test,chainer", "build": bootstrap.CHAINERS_BUILD, **others})
+    return Environment(
+        folder,
+        **{"extras": "test,chainer", "build": bootstrap.CHAINERS_BUILD, **others},
+    )
 
 
 def elsewhere(folder: str, version: str, **others) -> Environment:
-    """An environment on a Python of this version: the running one if it fits, one found on this machine, or ""."""
+    """An environment on a Python of this version: the running one if it fits, one
+    found on this machine, or "".
+    """
     fits = version == "{}.{}".format(*sys.version_info)
     python = sys.executable if fits else bootstrap.find_python(version) or ""
     return here(folder, python=python, **others)
 
 
 def timed(name: str, work, *arguments) -> Row:
-    """Does the work under a heading; its row, with the seconds it took. Trouble is a failure like any other."""
+    """Does the work under a heading; its row, with the seconds it took. Trouble is a
+    failure like any other.
+    """
     print(f"\n== {name} ==", flush=True)
     began = time.monotonic()
     try:
@@ -165,7 +255,11 @@ def timed(name: str, work, *arguments) -> Row:
     except Trouble as trouble:
         row = Row(name, failed=1, note=str(trouble))
     except subprocess.TimeoutExpired:
-        row = Row(name, failed=1, note=f"cut short: {LIMIT_S // 60} minutes for everything together were over")
+        row = Row(
+            name,
+            failed=1,
+            note=f"cut short: {LIMIT_S // 60} minutes for everything together were over",
+        )
     return row._replace(seconds=time.monotonic() - began)
 
 
@@ -173,13 +267,17 @@ def style(deadline: float) -> Row:
     """ruff, mypy and pyright, each counting as one test."""
     python = bootstrap.prepare(Environment(".venv", extras="lint"))
     checks = [("ruff", "check", "."), ("mypy",), ("basedpyright",)]
-    codes = [bootstrap.run(python, "-m", *check, timeout=left(deadline)) for check in checks]
+    codes = [
+        bootstrap.run(python, "-m", *check, timeout=left(deadline)) for check in checks
+    ]
     failed = sum(map(bool, codes))
     return Row("style", passed=len(codes) - failed, failed=failed)
 
 
 def site(deadline: float) -> Row:
-    """`build/docs`, from `docs/` and the docstrings; a link that leads nowhere is a failure."""
+    """`build/docs`, from `docs/` and the docstrings; a link that leads nowhere is a
+    failure.
+    """
     python = bootstrap.prepare(Environment(".venv", extras="docs"))
     build = ("mkdocs", "build", "--strict", "-f", "docs/site/mkdocs.yml")
     failed = int(bootstrap.run(python, "-m", *build, timeout=left(deadline)) != 0)
@@ -194,7 +292,9 @@ def demo(deadline: float) -> Row:
 
 
 def package(deadline: float) -> Row:
-    """Wheel and sdist, built twice and compared, checked, and installed with nothing but what the core needs."""
+    """Wheel and sdist, built twice and compared, checked, and installed with nothing
+    but what the core needs.
+    """
     python = bootstrap.prepare(Environment(".venv", extras="package"))
     build = (".ci/package.py", "--at", "https://example.org/mpiter", "v0")
     failed = int(bootstrap.run(python, *build, timeout=left(deadline)) != 0)
@@ -202,7 +302,9 @@ def package(deadline: float) -> Row:
 
 
 def guard(deadline: float) -> Row:
-    """The ratios of `python3 bench guard`, torch's among them; it fails where one misses its bound by half."""
+    """The ratios of `python3 bench guard`, torch's among them; it fails where one
+    misses its bound by half.
+    """
     python = bootstrap.prepare(torchs())
     failed = int(bootstrap.run(python, "bench/guard.py", timeout=left(deadline)) != 0)
     return Row("guard", passed=1 - failed, failed=failed)
@@ -221,30 +323,54 @@ def suite(job: Job, arguments: list, deadline: float) -> Row:
     counts = inside(job, "counts.xml")
     if counts.exists():
         counts.unlink()
-    command = pytest(job, *IN_PARALLEL, f"--junitxml={counts}", "--cache-clear", *arguments)
-    return row_of(job.name, bootstrap.run(python, *command, timeout=left(deadline)), counts)
+    command = pytest(
+        job, *IN_PARALLEL, f"--junitxml={counts}", "--cache-clear", *arguments
+    )
+    return row_of(
+        job.name, bootstrap.run(python, *command, timeout=left(deadline)), counts
+    )
 
 
 def second_chance(job: Job, row: Row, arguments: list, deadline: float) -> Row:
-    """The row again, after its failed tests have run once more with nothing beside them."""
+    """The row again, after its failed tests have run once more with nothing beside
+    them.
+    """
     failed = failures(job) if row.failed else []
     if not failed:
         return row
     print(f"\n== {job.name}, once more: what failed, alone ==", flush=True)
     began = time.monotonic()
     try:
-        bootstrap.run(job.environment.executable(), *pytest(job, *ALONE, *arguments), timeout=left(deadline))
+        bootstrap.run(
+            job.environment.executable(),
+            *pytest(job, *ALONE, *arguments),
+            timeout=left(deadline),
+        )
     except subprocess.TimeoutExpired:
         return row
     again = failures(job)
     unsteady = tuple(name for name in failed if name not in again)
     seconds = row.seconds + time.monotonic() - began
-    return row._replace(passed=row.passed + len(unsteady), failed=len(again), seconds=seconds, unsteady=unsteady)
+    return row._replace(
+        passed=row.passed + len(unsteady),
+        failed=len(again),
+        seconds=seconds,
+        unsteady=unsteady,
+    )
 
 
 def pytest(job: Job, *arguments: str) -> list:
-    """The command, with a cache of the environment's own, which remembers what failed there."""
-    return ["-m", "pytest", "-o", "cache_dir={}".format(inside(job, "pytest")), *job.arguments, *arguments]
+    """The command, with a cache of the environment's own, which remembers what
+    failed there.
+    """
+    return [
+        "-m",
+        "pytest",
+        "-o",
+        "cache_dir={}".format(inside(job, "pytest")),
+        *job.arguments,
+        *arguments,
+    ]
 
 
 def inside(job: Job, name: str):
@@ -253,7 +379,9 @@ def inside(job: Job, name: str):
 
 
 def failures(job: Job) -> list:
-    """The tests that failed when they last ran in this environment, by pytest's own record."""
+    """The tests that failed when they last ran in this environment, by pytest's own
+    record.
+    """
     record = inside(job, "pytest") / "v" / "cache" / "lastfailed"
     return sorted(json.loads(record.read_text())) if record.exists() else []
 
@@ -267,14 +395,23 @@ def row_of(name: str, code: int, counts) -> Row:
     total, failures, errors, skipped = count(counts)
     failed = failures + errors
     if code and not failed:
-        return Row(name, total - skipped, 1, skipped, note=f"pytest ended with exit code {code}")
+        return Row(
+            name,
+            total - skipped,
+            1,
+            skipped,
+            note=f"pytest ended with exit code {code}",
+        )
     return Row(name, total - failed - skipped, failed, skipped)
 
 
 def count(counts) -> tuple:
     """(tests, failures, errors, skipped) of a junit file."""
     suites = list(xml.parse(str(counts)).getroot().iter("testsuite"))
-    return tuple(sum(int(each.get(key, 0)) for each in suites) for key in ("tests", "failures", "errors", "skipped"))
+    return tuple(
+        sum(int(each.get(key, 0)) for each in suites)
+        for key in ("tests", "failures", "errors", "skipped")
+    )
 
 
 def left(deadline: float) -> float:
@@ -284,7 +421,11 @@ def left(deadline: float) -> float:
 
 def report(rows: list) -> int:
     """Prints the table and its sum; 1 if anything failed."""
-    print("\n{:<14} {:>7} {:>7} {:>8} {:>8}".format("environment", "passed", "failed", "skipped", "seconds"))
+    print(
+        "\n{:<14} {:>7} {:>7} {:>8} {:>8}".format(
+            "environment", "passed", "failed", "skipped", "seconds"
+        )
+    )
     for row in rows:
         print("{:<14} {:>7} {:>7} {:>8} {:>8.1f}  {}".format(*row).rstrip())
     if any(row.unsteady for row in rows):
@@ -292,7 +433,8 @@ def report(rows: list) -> int:
         for row in rows:
             for name in row.unsteady:
                 print(f"{row.name:<14} failed among the others, passed alone: {name}")
-    passed, failed = sum(row.passed for row in rows), sum(row.failed for row in rows)
+    passed = sum(row.passed for row in rows)
+    failed = sum(row.failed for row in rows)
     print(f"\n{passed} passed, {failed} failed", flush=True)
     return 1 if failed else 0
 

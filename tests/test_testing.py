@@ -1,4 +1,6 @@
-"""The checks that users' tests may call: they pass where all is well, and name the cause where it isn't."""
+"""The checks that users' tests may call: they pass where all is well, and name the
+cause where it isn't.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,15 @@ from mpiter.testing import check_dataset, check_resume
 from mpiter.testing.interrupting import Interruption, Place, Run, Spot, places, run
 
 LOADERS: dict[str, Callable[[], Any]] = {
-    "batches without workers": lambda: mpiter.batches(Random(10), 3, n_processes=0, seed=1),
-    "an endless iterator": lambda: mpiter.MultiprocessIterator(Random(10), 3, n_processes=1, seed=1),
-    "an iterator of one epoch": lambda: mpiter.SerialIterator(Random(10), 3, repeat=False, seed=1),
+    "batches without workers": lambda: mpiter.batches(
+        Random(10), 3, n_processes=0, seed=1
+    ),
+    "an endless iterator": lambda: mpiter.MultiprocessIterator(
+        Random(10), 3, n_processes=1, seed=1
+    ),
+    "an iterator of one epoch": lambda: mpiter.SerialIterator(
+        Random(10), 3, repeat=False, seed=1
+    ),
     "a loader": lambda: mpiter.DataLoader(Random(10), 3, shuffle=True, seed=1),
 }
 
@@ -56,7 +64,8 @@ class Leaves(Squares):
     files: list[Any]
 
     def __getitem__(self, index: int) -> Any:
-        self.files.append(Path(__file__).open())  # noqa: SIM115 - it stays open
+        # - it stays open.
+        self.files.append(Path(__file__).open())  # noqa: SIM115
         return index
 
 
@@ -81,7 +90,10 @@ class Kinds(Squares):
     """Samples that can be compared in no simple way."""
 
     def __getitem__(self, index: int) -> Any:
-        arrays = np.array([None, float("nan")], object), np.ma.array([1, 2], mask=[0, 1])
+        arrays = (
+            np.array([None, float("nan")], object),
+            np.ma.array([1, 2], mask=[0, 1]),
+        )
         return Record(np.full(3, index)), *arrays, {"b"}
 
 
@@ -103,16 +115,27 @@ def test_samples_of_all_kinds_are_compared() -> None:
 
 @pytest.mark.torch
 def test_tensors_of_all_kinds_are_compared() -> None:
-    pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
     assert check_dataset(Tensors(8), n_processes=1, uneven=True).samples == 8
 
 
 @pytest.mark.parametrize(
     ("dataset", "says"),
     [
-        (Own(), r"dataset\[0\] is another sample when it is fetched once more with the same seed"),
-        (ElsewhereDifferent(8), r"dataset\[1\] is another sample when a worker fetches it"),
-        (Locked(), r"can't be sent to workers as it is: dataset\.lock \(lock\) cannot be pickled"),
+        (
+            Own(),
+            r"dataset\[0\] is another sample when it is fetched once more with the same seed",
+        ),
+        (
+            ElsewhereDifferent(8),
+            r"dataset\[1\] is another sample when a worker fetches it",
+        ),
+        (
+            Locked(),
+            r"can't be sent to workers as it is: dataset\.lock \(lock\) cannot be pickled",
+        ),
         (Uneven(8), "the samples differ in shape or type"),
     ],
 )
@@ -125,7 +148,9 @@ def test_files_that_stay_open_are_found() -> None:
     dataset = Leaves(8)
     dataset.files = []
     try:
-        with pytest.raises(AssertionError, match="fetching 8 samples has left 8 files open"):
+        with pytest.raises(
+            AssertionError, match="fetching 8 samples has left 8 files open"
+        ):
             check_dataset(dataset)
     finally:
         for file in dataset.files:
@@ -135,11 +160,14 @@ def test_files_that_stay_open_are_found() -> None:
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
 def test_every_place_can_be_resumed_from(make: Callable[[], Any]) -> None:
     tried = check_resume(make, batches=7)
-    assert tried in (5, 8)  # an iterator of one epoch has four batches
+    # An iterator of one epoch has four batches.
+    assert tried in (5, 8)
 
 
 def test_a_generator_of_the_datasets_own_is_told() -> None:
-    with pytest.raises(AssertionError, match=r"resumed after batch \d+, batch \d+ is another one"):
+    with pytest.raises(
+        AssertionError, match=r"resumed after batch \d+, batch \d+ is another one"
+    ):
         check_resume(lambda: mpiter.batches(Own(), 2, n_processes=0, seed=1), batches=6)
 
 
@@ -161,15 +189,19 @@ def test_batches_that_do_not_come_are_told() -> None:
         def load_state_dict(self, state: Any) -> None:
             self.left = 0
 
-    with pytest.raises(AssertionError, match="resumed after batch 0, 3 of 3 batches did not come"):
+    with pytest.raises(
+        AssertionError, match="resumed after batch 0, 3 of 3 batches did not come"
+    ):
         check_resume(Forgetful)
 
 
-# -- trainings -------------------------------------------------------------------------------------------------------
+# -- trainings -------------------------------------------------------------------------
 
 
 class Trainer:
-    """A training whose mistakes are the methods that a subclass has in place of these."""
+    """A training whose mistakes are the methods that a subclass has in place of
+    these.
+    """
 
     def __init__(self) -> None:
         self.model: dict[str, Any] = {"weight": np.zeros(2), "losses": []}
@@ -178,7 +210,9 @@ class Trainer:
 
     def __call__(self, path: Path, workers: int) -> Any:
         type(self).__init__(self)
-        self.loader = mpiter.DataLoader(self.dataset(), 2, shuffle=True, num_workers=workers)
+        self.loader = mpiter.DataLoader(
+            self.dataset(), 2, shuffle=True, num_workers=workers
+        )
         with self.loader, mpiter.Checkpoint(path, self.loader, **self.parts()) as c:
             self.loop(c)
         return self.model, self.mean
@@ -197,7 +231,9 @@ class Trainer:
 
     def learn(self, x: Any) -> None:
         noise = np.random.random(2)
-        self.momentum["velocity"] = 0.5 * self.momentum["velocity"] + noise + np.ravel(x)[:2]
+        self.momentum["velocity"] = (
+            0.5 * self.momentum["velocity"] + noise + np.ravel(x)[:2]
+        )
         self.model["weight"] -= 0.1 * self.momentum["velocity"]
         self.model["losses"].append(float(self.model["weight"].sum()))
 
@@ -317,9 +353,12 @@ def test_a_training_is_the_same_wherever_it_is_interrupted() -> None:
     assert check_resume(DrawsWeights(), interruptions=6, workers=(0,)) == 6
 
 
-@pytest.mark.filterwarnings("ignore:(?s).*c.(steps|epochs)")  # those that a Checkpoint gives too
+# Those that a Checkpoint gives too.
+@pytest.mark.filterwarnings("ignore:(?s).*c.(steps|epochs)")
 @pytest.mark.parametrize(("trainer", "says"), MISTAKES.items())
-def test_a_mistake_in_a_training_is_found_and_named(trainer: type[Trainer], says: str) -> None:
+def test_a_mistake_in_a_training_is_found_and_named(
+    trainer: type[Trainer], says: str
+) -> None:
     with pytest.raises(AssertionError, match=says):
         check_resume(trainer(), workers=(0,))
 
@@ -332,22 +371,36 @@ def test_places_are_spread_over_all_steps_and_lines_and_over_what_next_does() ->
     chosen = places(seen, 40)
     assert len({*chosen}) == len(chosen) == 40
     assert {place.spot.step for place in chosen} == {*range(7)}
-    assert {place.spot.line for place in chosen if place.spot.file == __file__} == {*range(9)}
+    assert {place.spot.line for place in chosen if place.spot.file == __file__} == {
+        *range(9)
+    }
     assert 7 <= sum(place.spot.file == mpiter.__file__ for place in chosen) <= 13
     assert {place.before for place in chosen} == {0, 1}
-    assert len(places(Counter({Spot(step, __file__, 1): 1 for step in range(5)}), 100)) == 5
+    assert (
+        len(places(Counter({Spot(step, __file__, 1): 1 for step in range(5)}), 100))
+        == 5
+    )
 
 
-def test_a_place_that_a_run_does_not_come_to_is_made_up_for_a_step_later(tmp_path: Path) -> None:
+def test_a_place_that_a_run_does_not_come_to_is_made_up_for_a_step_later(
+    tmp_path: Path,
+) -> None:
     place = Place(Spot(2, __file__, 0), 0)
     trainer = Trainer()
-    report = run(trainer, Run(tmp_path / "run.npz", 0, 0, 0, 1), Interruption(signal.SIGTERM, place), lambda: None)
+    report = run(
+        trainer,
+        Run(tmp_path / "run.npz", 0, 0, 0, 1),
+        Interruption(signal.SIGTERM, place),
+        lambda: None,
+    )
     assert not report.has_returned
     assert report.came.startswith("at test_testing.py, line ")
     assert len(trainer.model["losses"]) == 3
 
 
-def test_a_training_is_interrupted_in_each_way_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_training_is_interrupted_in_each_way_in_silence(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     ends = list[str]()
 
     class Notes(Trainer):
@@ -378,7 +431,10 @@ def test_tracer_handlers_and_generators_are_as_they_were_before() -> None:
         assert sys.gettrace() is tracer
     finally:
         sys.settrace(before)
-    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == handlers
+    assert [
+        signal.getsignal(signal.SIGINT),
+        signal.getsignal(signal.SIGTERM),
+    ] == handlers
     assert np.random.random() == following
 
 
@@ -401,11 +457,16 @@ def test_an_error_of_the_training_itself_is_raised_as_it_is() -> None:
         check_resume(train)
 
 
-@pytest.mark.parametrize("options", [{"interruptions": 0}, {"workers": ()}, {"ranks": (0,)}, {"workers": (-1,)}])
+@pytest.mark.parametrize(
+    "options",
+    [{"interruptions": 0}, {"workers": ()}, {"ranks": (0,)}, {"workers": (-1,)}],
+)
 def test_wrong_options_of_a_check_are_named(options: dict[str, Any]) -> None:
     with pytest.raises(mpiter.OptionError, match=next(iter(options))):
         check_resume(Trainer(), **options)
-    with pytest.raises(mpiter.OptionError, match=r"train\(path, workers\); this one has \(path\)"):
+    with pytest.raises(
+        mpiter.OptionError, match=r"train\(path, workers\); this one has \(path\)"
+    ):
         check_resume(lambda path: None)  # type: ignore[call-overload]
 
 
@@ -414,7 +475,9 @@ def train_in_ranks(path: Path, workers: int) -> Any:
     import torch
 
     total = {"sum": torch.zeros(1, dtype=torch.float64)}
-    loader = mpiter.DataLoader(range(12), 2, shuffle=True, shard="auto", num_workers=workers)
+    loader = mpiter.DataLoader(
+        range(12), 2, shuffle=True, shard="auto", num_workers=workers
+    )
     with loader, mpiter.Checkpoint(path, loader, total=total) as c:
         for _ in c.epochs(2):
             for x in c.steps(loader):
@@ -427,5 +490,9 @@ def train_in_ranks(path: Path, workers: int) -> Any:
 @pytest.mark.torch
 @pytest.mark.xdist_group("ranks")
 def test_a_training_in_ranks_is_the_same_wherever_one_of_them_is_interrupted() -> None:
-    pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
-    assert check_resume(train_in_ranks, interruptions=3, workers=(0,), ranks=(2, 3)) == 3
+    pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
+    assert (
+        check_resume(train_in_ranks, interruptions=3, workers=(0,), ranks=(2, 3)) == 3
+    )

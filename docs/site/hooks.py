@@ -1,8 +1,10 @@
-"""What the site has beside the pages of `docs/`: the README as its start, and the files that pages link to.
+"""What the site has beside the pages of `docs/`: the README as its start, and the files
+that pages link to.
 
-On a code host a page's links may lead anywhere in the repository.  Here they lead to the page made of that file, to a
-copy of it, or, where a folder is meant, to a page that lists it; a link to what doesn't exist stays and ends the build.
-And the examples in docstrings are code.
+On a code host a page's links may lead anywhere in the repository.  Here they lead to
+the page made of that file, to a copy of it, or, where a folder is meant, to a page that
+lists it; a link to what doesn't exist stays and ends the build. And the examples in
+docstrings are code.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from pygments.formatters import HtmlFormatter
 
 ROOT = Path(__file__).resolve().parents[2]
 # The pages from the top of the repository, by their names there and on the site.
-TOP = {"README.md": "index.md"} | {name: name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")}
+TOP = {"README.md": "index.md"} | {
+    name: name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+}
 PAGES = {source: page for source, page in TOP.items() if (ROOT / source).exists()}
 _LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 _EXAMPLE = re.compile(r"^>>> .*(?:\n.*\S.*)*", re.MULTILINE)
@@ -41,7 +45,9 @@ _STYLE = """\
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages from the top, the styles, and whatever outside of docs/ is linked to."""
+    """Add the pages from the top, the styles, and whatever outside of docs/ is
+    linked to.
+    """
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     files.append(File.generated(config, "pygments.css", content=_CODE))
@@ -59,18 +65,26 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     def led(match: re.Match[str]) -> str:
         path = _meant(match[1], here)
-        return match[1] if path is None else posixpath.relpath(_place(path), posixpath.dirname(here) or ".")
+        return (
+            match[1]
+            if path is None
+            else posixpath.relpath(_place(path), posixpath.dirname(here) or ".")
+        )
 
     return _LINK.sub(led, markdown)
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Mark the cells of figures, which aren't broken where the screen is narrow: the table is scrolled instead."""
+    """Mark the cells of figures, which aren't broken where the screen is narrow: the
+    table is scrolled instead.
+    """
     return _FIGURES.sub('<td class="figures">', html)
 
 
 def _meant(link: str, page: str) -> str | None:
-    """The file or folder of the repository that a link on this page is to; None where there is none."""
+    """The file or folder of the repository that a link on this page is to; None
+    where there is none.
+    """
     source = next((top for top, name in PAGES.items() if name == page), f"docs/{page}")
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
     return path if (ROOT / path).exists() and not path.startswith("..") else None
@@ -92,20 +106,32 @@ def _place(path: str) -> str:
 
 def _add(files: Files, config: Any, path: str) -> None:
     if not (ROOT / path).is_dir():
-        files.append(File.generated(config, _place(path), abs_src_path=str(ROOT / path)))
+        files.append(
+            File.generated(config, _place(path), abs_src_path=str(ROOT / path))
+        )
         return
     files.append(File.generated(config, _place(path), content="\n".join(_listed(path))))
     for file in _files(path):
         if file.suffix != ".py":
-            files.append(File.generated(config, f"files/{path}/{file.name}", abs_src_path=str(file)))
+            files.append(
+                File.generated(
+                    config, f"files/{path}/{file.name}", abs_src_path=str(file)
+                )
+            )
 
 
 def _files(path: str) -> list[Path]:
-    return sorted(file for file in (ROOT / path).iterdir() if file.is_file() and not file.name.startswith("."))
+    return sorted(
+        file
+        for file in (ROOT / path).iterdir()
+        if file.is_file() and not file.name.startswith(".")
+    )
 
 
 def _listed(path: str) -> Iterator[str]:
-    """Yield the lines of a page on a folder: the picture of a package and what each module is, else the files."""
+    """Yield the lines of a page on a folder: the picture of a package and what each
+    module is, else the files.
+    """
     yield f"# {path}/\n"
     if (ROOT / path / "__init__.py").exists():
         picture = _said(ROOT / path / "__init__.py").replace("\n::\n", "")
@@ -114,7 +140,10 @@ def _listed(path: str) -> Iterator[str]:
         if file.suffix != ".py":
             yield f"* [{file.name}]({file.name})"
         elif file.name != "__init__.py":
-            yield f"* **{file.name}**: {' '.join(_said(file).partition(chr(10) * 2)[0].split())}"
+            yield (
+                f"* **{file.name}**: "
+                f"{' '.join(_said(file).partition(chr(10) * 2)[0].split())}"
+            )
 
 
 def _said(module: Path) -> str:
@@ -126,4 +155,6 @@ class Examples(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = _EXAMPLE.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
+            obj.docstring.value = _EXAMPLE.sub(
+                r"```pycon\n\g<0>\n```", obj.docstring.value
+            )

@@ -1,7 +1,8 @@
-"""The pictures of the documentation, made from results that were measured: `python docs/site/pictures.py`.
+"""The pictures of the documentation, made from results that were measured: `python
+docs/site/pictures.py`.
 
-Writes docs/pictures/speed.svg and timeline.svg, which depend on bench/results/ alone and bring their own ground, light
-or dark as the reader has it.
+Writes docs/pictures/speed.svg and timeline.svg, which depend on bench/results/ alone
+and bring their own ground, light or dark as the reader has it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,15 @@ PICTURES = ROOT / "docs" / "pictures"
 SPEED = ROOT / "bench" / "results" / "transport.json"
 TIMELINE = ROOT / "bench" / "results" / "hide.json"
 
-WIDTH, BESIDE, GAP, ROW = 850, 160, 14, 26  # pixels: the picture, the names on the left, between columns, a row
-LETTER = 7.3  # pixels of a digit or letter, about
-BARS = {  # rows of the measurement, and what they are called
+# Pixels: the picture, the names on the left, between columns, a row.
+WIDTH = 850
+BESIDE = 160
+GAP = 14
+ROW = 26
+# Pixels of a digit or letter, about.
+LETTER = 7.3
+# Rows of the measurement, and what they are called.
+BARS = {
     "ours_columns": "mpiter, columns",
     "ours": "mpiter, lists",
     "ours_torch": "mpiter.torch",
@@ -44,67 +51,122 @@ text { font: 13px system-ui, sans-serif; fill: var(--ink); }
 
 
 def speed() -> str:
-    """Batches a second of each loader, a column for each kind of sample, as wide as the limit."""
+    """Batches a second of each loader, a column for each kind of sample, as wide as
+    the limit.
+    """
     result = json.loads(SPEED.read_text())
-    figures = {(one["case"], one["row"]): one["batches_per_s"] for one in result["summary"]}
+    figures = {
+        (one["case"], one["row"]): one["batches_per_s"] for one in result["summary"]
+    }
     rates = {place: figure["median"] for place, figure in figures.items()}
     names = {row: name.format(version(result, row)) for row, name in BARS.items()}
-    cases = {case: about for case, about in result["cases"].items() if (case, "limit") in rates}
+    cases = {
+        case: about
+        for case, about in result["cases"].items()
+        if (case, "limit") in rates
+    }
     width = (WIDTH - BESIDE - GAP * len(cases)) / len(cases)
     parts = [
         _text(10, 58 + ROW * at + 17, name, "bold" if "ours" in row else "")
         for at, (row, name) in enumerate(names.items())
     ]
     for number, (case, about) in enumerate(cases.items()):
-        left, limit = BESIDE + number * (width + GAP), rates[case, "limit"]
-        parts += [_text(left, 24, _called(about), "bold"), _text(left, 44, f"limit {limit:,.0f}", "faint small")]
+        left = BESIDE + number * (width + GAP)
+        limit = rates[case, "limit"]
+        parts += [
+            _text(left, 24, _called(about), "bold"),
+            _text(left, 44, f"limit {limit:,.0f}", "faint small"),
+        ]
         for at, row in enumerate(BARS):
-            rate, top = rates[case, row], 58 + ROW * at
+            rate = rates[case, row]
+            top = 58 + ROW * at
             parts.append(_box(left, top, width, ROW - 4, "track"))
             says = f"{'~' * is_unsteady(figures[case, row])}{rate:,.0f}"
-            parts += _bar(left, top, width * rate / limit, width, says, "ours" if "ours" in row else "theirs")
+            parts += _bar(
+                left,
+                top,
+                width * rate / limit,
+                width,
+                says,
+                "ours" if "ours" in row else "theirs",
+            )
     height = 58 + ROW * len(BARS) + 34
     workers = result["settings"]["workers"]
     limit = f"the limit: {workers} processes that fill slots and do nothing else"
-    says = f"Batches a second, {workers} workers. A whole track is {limit}. ~: rounds differ by more than 15%."
+    says = (
+        f"Batches a second, {workers} workers. A whole track is {limit}. ~: rounds "
+        "differ by more than 15%."
+    )
     parts.append(_text(10, height - 14, says, "faint small"))
     return _svg(height, "Batches a second by loader and kind of sample", parts)
 
 
 def is_unsteady(figure: dict[str, Any]) -> bool:
-    """Tell whether the rounds differ so much that only the order of magnitude counts."""
+    """Tell whether the rounds differ so much that only the order of magnitude
+    counts.
+    """
     return bool(figure["iqr"] > 0.15 * figure["median"])
 
 
 def version(result: dict[str, Any], row: str) -> str:
     """Return the name and version of the library that was measured."""
-    return ".".join(result["versions"][row].get(row, "").split("+")[0].split(".")[: 2 if row == "torch" else 3])
+    return ".".join(
+        result["versions"][row]
+        .get(row, "")
+        .split("+")[0]
+        .split(".")[: 2 if row == "torch" else 3]
+    )
 
 
 def _called(about: str) -> str:
-    """A case in as few words as stand over a column: "batches of 128 x 28x28 float32 and …" as 128 × 28×28."""
+    """A case in as few words as stand over a column: "batches of 128 x 28x28 float32
+    and …" as 128 × 28×28.
+    """
     of, shape = re.findall(r"^batches of (\d+) x (\d+(?:x\d+)*) ", about)[0]
-    for says, what in {"one in 50 takes 50x": "1 in 50 takes 50×", "decoded from JPEG": f"{of} JPEG files"}.items():
+    for says, what in {
+        "one in 50 takes 50x": "1 in 50 takes 50×",
+        "decoded from JPEG": f"{of} JPEG files",
+    }.items():
         if says in about:
             return what
     return f"{of} × {shape.replace('x', '×')}"
 
 
-def _bar(left: float, top: float, long: float, room: float, says: str, colour: str) -> Iterator[str]:
+def _bar(
+    left: float, top: float, long: float, room: float, says: str, colour: str
+) -> Iterator[str]:
     yield _box(left, top, long, ROW - 4, colour)
     is_inside = long + 12 + LETTER * len(says) > room
-    yield _text(left + long + (-6 if is_inside else 6), top + 16, says, "on" if is_inside else "", is_inside)
+    yield _text(
+        left + long + (-6 if is_inside else 6),
+        top + 16,
+        says,
+        "on" if is_inside else "",
+        is_inside,
+    )
 
 
 def timeline() -> str:
-    """What consumer and workers did for a third of a second: one worker, and as many as hide loading."""
+    """What consumer and workers did for a third of a second: one worker, and as many
+    as hide loading.
+    """
     result = json.loads(TIMELINE.read_text())
-    recorded = {turn["row"]: turn["lanes"] for turn in result["turns"] if "lanes" in turn}
-    parts, top = [], 12.0
+    recorded = {
+        turn["row"]: turn["lanes"] for turn in result["turns"] if "lanes" in turn
+    }
+    parts = []
+    top = 12.0
     for workers in ("1", "3"):
         lanes = recorded[f"training, {workers}"]
         title = f"{workers} worker{'s' if workers != '1' else ''}"
-        parts.append(_text(10, top + 16, f"{title}: the consumer waits {_waited(lanes[0][1])} of the time", "bold"))
+        parts.append(
+            _text(
+                10,
+                top + 16,
+                f"{title}: the consumer waits {_waited(lanes[0][1])} of the time",
+                "bold",
+            )
+        )
         top += ROW
         for name, spans in lanes:
             parts += [
@@ -115,7 +177,9 @@ def timeline() -> str:
             top += ROW
         top += 10
     for tenth in range(int(10 * SHOWN_S) + 1):
-        parts.append(_text(_at(tenth / 10), top + 6, f"{100 * tenth} ms", "faint small"))
+        parts.append(
+            _text(_at(tenth / 10), top + 6, f"{100 * tenth} ms", "faint small")
+        )
     parts += _key(
         top + 20,
         {
@@ -129,7 +193,11 @@ def timeline() -> str:
 
 def _waited(spans: list[Any]) -> str:
     """The share of what is shown in which the consumer waited."""
-    waits = [min(end, SHOWN_S) - begin for begin, end, kind, _ in spans if kind == "wait" and begin < SHOWN_S]
+    waits = [
+        min(end, SHOWN_S) - begin
+        for begin, end, kind, _ in spans
+        if kind == "wait" and begin < SHOWN_S
+    ]
     share = sum(waits) / SHOWN_S
     return f"{share:.0%}" if share >= 0.01 else "less than 1%"
 
@@ -140,13 +208,16 @@ def _at(seconds: float) -> float:
 
 def _lane(top: float, spans: list[Any]) -> Iterator[str]:
     for begin, end, kind, label in spans:
-        left, right = _at(begin), _at(min(end, SHOWN_S))
+        left = _at(begin)
+        right = _at(min(end, SHOWN_S))
         if right <= left:
             continue
         yield _box(left, top, max(right - left - 1, 0.5), ROW - 4, kind)
         number = label.removeprefix("batch ")
         if number and right - left > LETTER * len(number) + 4:
-            yield _text((left + right) / 2 - 3 * len(number), top + 15, number, "on-fetch")
+            yield _text(
+                (left + right) / 2 - 3 * len(number), top + 15, number, "on-fetch"
+            )
 
 
 def _key(top: float, kinds: dict[str, str]) -> Iterator[str]:
@@ -158,12 +229,12 @@ def _key(top: float, kinds: dict[str, str]) -> Iterator[str]:
 
 
 def _box(left: float, top: float, width: float, height: float, colour: str) -> str:
-    return (
-        f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2" fill="var(--{colour})"/>'
-    )
+    return f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2" fill="var(--{colour})"/>'
 
 
-def _text(left: float, base: float, says: str, kind: str = "", is_end: bool = False) -> str:
+def _text(
+    left: float, base: float, says: str, kind: str = "", is_end: bool = False
+) -> str:
     which = f' class="{kind}"' if kind else ""
     anchor = ' text-anchor="end"' if is_end else ""
     return f'<text x="{left:.1f}" y="{base:.1f}"{which}{anchor}>{escape(says)}</text>'
@@ -171,8 +242,20 @@ def _text(left: float, base: float, says: str, kind: str = "", is_end: bool = Fa
 
 def _svg(height: float, title: str, parts: list[str]) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" role="img">'
-    ground = f'<rect width="{WIDTH}" height="{height:.0f}" rx="6" fill="var(--ground)"/>'
-    return "\n".join([head, f"<title>{title}</title>", f"<style>{STYLE}</style>", ground, *parts, "</svg>", ""])
+    ground = (
+        f'<rect width="{WIDTH}" height="{height:.0f}" rx="6" fill="var(--ground)"/>'
+    )
+    return "\n".join(
+        [
+            head,
+            f"<title>{title}</title>",
+            f"<style>{STYLE}</style>",
+            ground,
+            *parts,
+            "</svg>",
+            "",
+        ]
+    )
 
 
 def main() -> int:

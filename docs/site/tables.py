@@ -1,8 +1,10 @@
-"""The tables of batches a second in docs/performance.md, made from bench/results/transport.json.
+"""The tables of batches a second in docs/performance.md, made from
+bench/results/transport.json.
 
     python docs/site/tables.py      # writes the figures of that file into the page
 
-A table is found on the page by its first line.  A cell whose loader or case wasn't measured has a dash.
+A table is found on the page by its first line.  A cell whose loader or case wasn't
+measured has a dash.
 """
 
 from __future__ import annotations
@@ -17,16 +19,19 @@ from pictures import ROOT, SPEED, is_unsteady, version
 
 PAGE = ROOT / "docs" / "performance.md"
 NOTHING = "–"
-Figures = Mapping[tuple[str, str], Mapping[str, Any]]  # (case, row) -> figure -> its median and spread
+# (case, row) -> figure -> its median and spread.
+Figures = Mapping[tuple[str, str], Mapping[str, Any]]
 
-WITH_WORKERS = {  # cases, and how their columns are headed
+# Cases, and how their columns are headed.
+WITH_WORKERS = {
     "28x28": "128 × 28×28",
     "3x64x64": "128 × 3×64×64",
     "3x224x224": "64 × 3×224×224",
     "straggler": "one sample in 50 takes 50×",
     "jpeg": "32 JPEG files",
 }
-RATES = {  # rows, and what they are called
+# Rows, and what they are called.
+RATES = {
     "ours": "**mpiter**, lists of samples",
     "ours_columns": "**mpiter**, columns (`batches()`)",
     "ours_torch": "**mpiter**, tensors (`mpiter.torch.DataLoader`)",
@@ -40,17 +45,32 @@ RATIOS = {
     ("ours_columns", "torch"): "mpiter (columns) / torch",
     ("ours_torch", "torch"): "`mpiter.torch` / torch",
 }
-SIZES = {"16x8": "16 × 8", "128x8": "128 × 8", "28x28": "128 × 28×28", "3x64x64": "128 × 3×64×64"}
-TORCHS, OURS = ("ours_torch_alone", "torch_alone"), "`mpiter.torch.DataLoader` / torch's"
+SIZES = {
+    "16x8": "16 × 8",
+    "128x8": "128 × 8",
+    "28x28": "128 × 28×28",
+    "3x64x64": "128 × 3×64×64",
+}
+TORCHS = ("ours_torch_alone", "torch_alone")
+OURS = "`mpiter.torch.DataLoader` / torch's"
 INDEXED = ("ours_alone", "indexing")
-WITHOUT_WORKERS = [  # what a row is called, its two loaders, and what its cases are called after their size
+# What a row is called, its two loaders, and what its cases are called after their size.
+WITHOUT_WORKERS = [
     (f"{OURS}: samples of arrays", TORCHS, ""),
     ("the same: samples of tensors", TORCHS, " tensors"),
     ("the same: a `TensorDataset`", TORCHS, " TensorDataset"),
     ("the same: tensors by `__getitems__`", TORCHS, " getitems"),
-    ("`batches((x, y), n_processes=0)` / `x[rows], y[rows]`, shuffled", INDEXED, " columns"),
+    (
+        "`batches((x, y), n_processes=0)` / `x[rows], y[rows]`, shuffled",
+        INDEXED,
+        " columns",
+    ),
     ("the same with `shuffle=False` / slices, copied", INDEXED, " columns in order"),
-    ("`batches(n_processes=0)` / a loop with `np.stack`", ("ours_alone", "in_process"), ""),
+    (
+        "`batches(n_processes=0)` / a loop with `np.stack`",
+        ("ours_alone", "in_process"),
+        "",
+    ),
     ("`SerialIterator` / Chainer's", ("ours_serial", "chainer_serial"), ""),
 ]
 OF_TORCH = {
@@ -76,7 +96,9 @@ def page(text: str, result: Mapping[str, Any]) -> str:
         new = "".join(f"{line}\n" for line in lines)
         text, count = re.subn(there, lambda _, new=new: new, text, flags=re.MULTILINE)
         if count != 1:
-            raise LookupError(f"{PAGE.name} has {count} tables that begin with {lines[0]}")
+            raise LookupError(
+                f"{PAGE.name} has {count} tables that begin with {lines[0]}"
+            )
     return text
 
 
@@ -87,7 +109,9 @@ def _table(heads: Any, rows: Any) -> list[str]:
     return drawn
 
 
-def _with_workers(figures: Figures, result: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+def _with_workers(
+    figures: Figures, result: Mapping[str, Any]
+) -> Iterator[tuple[str, list[str]]]:
     def each(cell: Callable[..., str], *what: Any) -> list[str]:
         return [cell(figures, case, *what) for case in WITH_WORKERS]
 
@@ -108,7 +132,9 @@ def _without_workers(figures: Figures) -> Iterator[tuple[str, list[str]]]:
         yield name, [_beside(figures, size + form, *loaders) for size in SIZES]
 
 
-def _told(figures: Figures, case: str, row: str, figure: str, places: int, unit: float = 1) -> str:
+def _told(
+    figures: Figures, case: str, row: str, figure: str, places: int, unit: float = 1
+) -> str:
     found = figures.get((case, row), {}).get(figure)
     if found is None:
         return NOTHING
@@ -122,7 +148,9 @@ def _rate(figures: Figures, case: str, row: str) -> str:
 def _ratio(figures: Figures, case: str, ours: str, theirs: str, places: int) -> str:
     if not {(case, ours), (case, theirs)} <= figures.keys():
         return NOTHING
-    mine, reference = (figures[case, row]["batches_per_s"]["median"] for row in (ours, theirs))
+    mine, reference = (
+        figures[case, row]["batches_per_s"]["median"] for row in (ours, theirs)
+    )
     return f"{mine / reference:.{places}f}"
 
 

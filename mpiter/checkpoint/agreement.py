@@ -1,9 +1,12 @@
-"""What the ranks of a training agree on at the end of each step: whether to save, and whether a signal ends them.
+"""What the ranks of a training agree on at the end of each step: whether to save, and
+whether a signal ends them.
 
-A step costs no waiting: each rank tells its wish after one step and looks at the answer after the next, which has come
-by then.  Where steps take long, that would be too late after a signal; so they wait for the answer there, which takes a
-thousandth of such a step.  Guarantees that all ranks learn the same after the same step; and that ranks which aren't
-at the same place of the program get an error, and don't wait for each other without end.
+A step costs no waiting: each rank tells its wish after one step and looks at the answer
+after the next, which has come by then.  Where steps take long, that would be too late
+after a signal; so they wait for the answer there, which takes a thousandth of such a
+step.  Guarantees that all ranks learn the same after the same step; and that ranks
+which aren't at the same place of the program get an error, and don't wait for each
+other without end.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from enum import IntEnum
 from ..errors import RankError
 from .ranks import Numbers, Ranks
 
-_LONG_S = 0.25  # of a step, after which its ranks wait for the answer at once
+# Of a step, after which its ranks wait for the answer at once.
+_LONG_S = 0.25
 
 
 class Place(IntEnum):
@@ -43,7 +47,8 @@ _PLACES = {
 class Wish:
     """What a rank wishes, or all have agreed on."""
 
-    signal: int = 0  # the number of the one that is to end all; 0: none
+    # The number of the one that is to end all; 0: none.
+    signal: int = 0
     saves: bool = False
 
     def __or__(self, other: Wish) -> Wish:
@@ -55,8 +60,10 @@ class Agreement:
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        self._answer: Callable[[], Numbers] | None = None  # of the last step's, not yet looked at
-        self._takes_long = False  # a step, as all ranks have heard
+        # Of the last step's, not yet looked at.
+        self._answer: Callable[[], Numbers] | None = None
+        # A step, as all ranks have heard.
+        self._takes_long = False
         self._at = time.monotonic()
 
     @property
@@ -77,14 +84,18 @@ class Agreement:
         return self._ranks.size > 1
 
     def after_step(self, step: int, wish: Wish) -> Wish:
-        """Tell this rank's wish; return what was agreed on after the step before, or, where steps take long, now."""
+        """Tell this rank's wish; return what was agreed on after the step before,
+        or, where steps take long, now.
+        """
         if not self.are_several:
             return wish
         agreed = self._look(step)
         if agreed.signal or agreed.saves:
             return agreed
         self._tell(Place.STEP, step, wish)
-        return self._look(step) if self._takes_long else agreed
+        if self._takes_long:
+            return self._look(step)
+        return agreed
 
     def at_once(self, place: Place, step: int, wish: Wish) -> Wish:
         """Tell this rank's wish, and wait for what all agree on."""
@@ -98,8 +109,13 @@ class Agreement:
             return self._ranks.gathered(text)
 
     def check(self, problem: Exception | None) -> None:
-        """Wait for all ranks; raise this one's problem, or tell of the first that another one has."""
-        told = "" if problem is None else f"{type(problem).__name__}: {problem}"
+        """Wait for all ranks; raise this one's problem, or tell of the first that
+        another one has.
+        """
+        if problem is None:
+            told = ""
+        else:
+            told = f"{type(problem).__name__}: {problem}"
         problems = self.gathered(told)
         if problem is not None:
             raise problem
@@ -108,17 +124,21 @@ class Agreement:
                 raise RankError(f"rank {rank} can't go on, so no rank does: {other}")
 
     def check_same(self, what: str, mine: str) -> None:
-        """Raise a RankError, which names both, if ranks have different ones of ``what``."""
+        """Raise a RankError, which names both, if ranks have different ones of
+        ``what``.
+        """
         texts = self.gathered(mine)
         for rank, other in enumerate(texts):
             if other != texts[0]:
                 raise RankError(
-                    f"the ranks of a training share one checkpoint, but their {what}: rank 0 has "
-                    f"{texts[0]}, rank {rank} has {other}."
+                    f"the ranks of a training share one checkpoint, but their {what}: "
+                    f"rank 0 has {texts[0]}, rank {rank} has {other}."
                 )
 
     def close(self) -> None:
-        """Give back what was taken for messages, unless one is under way to a rank that may have ended."""
+        """Give back what was taken for messages, unless one is under way to a rank
+        that may have ended.
+        """
         if self._answer is None:
             self._ranks.close()
 
@@ -136,14 +156,16 @@ class Agreement:
         """Return the answer that is still to be looked at, if any."""
         if self._answer is None:
             return Wish()
-        answer, self._answer = self._answer, None
+        answer = self._answer
+        self._answer = None
         with _lost_ranks_named():
             last, first, number, saves, takes_long = answer()
         if last != -first:
             raise RankError(
-                f"the ranks of this training no longer go together: one {_told(-first)}, "
-                f"another one {_told(last)} (this is rank {self.rank}, after {step:,} steps).  "
-                f"All of them must take as many batches, and call c.step() and c.save() alike."
+                "the ranks of this training no longer go together: one "
+                f"{_told(-first)}, another one {_told(last)} (this is rank "
+                f"{self.rank}, after {step:,} steps).  All of them must take as many "
+                "batches, and call c.step() and c.save() alike."
             )
         if last % len(Place) == Place.STEP:
             self._takes_long = bool(takes_long)
@@ -157,9 +179,9 @@ def _lost_ranks_named() -> Iterator[None]:
         yield
     except Exception as error:
         raise RankError(
-            "another rank of this training can't be reached any more, so it has probably "
-            "ended: look for its own error.  What was saved last is whole; start all ranks "
-            "again to go on from there."
+            "another rank of this training can't be reached any more, so it has "
+            "probably ended: look for its own error.  What was saved last is whole; "
+            "start all ranks again to go on from there."
         ) from error
 
 

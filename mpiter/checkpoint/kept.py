@@ -1,7 +1,8 @@
-"""Kept files of a training: beside ``run.npz``, the latest, ``run-000002000.npz`` is that of step 2,000.
+"""Kept files of a training: beside ``run.npz``, the latest, ``run-000002000.npz`` is
+that of step 2,000.
 
-A kept file is a second name of what was the latest, so it takes no time to write; where the file system knows no second
-names, it is a copy.
+A kept file is a second name of what was the latest, so it takes no time to write; where
+the file system knows no second names, it is a copy.
 """
 
 from __future__ import annotations
@@ -18,18 +19,24 @@ _DIGITS = 9
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """Which files are kept: the ``last`` ones, and for ever those whose step is a multiple of ``every``."""
+    """Which files are kept: the ``last`` ones, and for ever those whose step is a
+    multiple of ``every``.
+    """
 
     path: Path
     last: int = 0
     every: int | None = None
 
     def name_of(self, step: int) -> Path:
-        return self.path.with_name(f"{self.path.stem}-{step:0{_DIGITS}d}{self.path.suffix}")
+        return self.path.with_name(
+            f"{self.path.stem}-{step:0{_DIGITS}d}{self.path.suffix}"
+        )
 
     def there(self) -> dict[int, Path]:
         """Return the kept files by their steps, the first ones first."""
-        named = re.compile(rf"{re.escape(self.path.stem)}-(\d{{{_DIGITS},}}){re.escape(self.path.suffix)}")
+        named = re.compile(
+            rf"{re.escape(self.path.stem)}-(\d{{{_DIGITS},}}){re.escape(self.path.suffix)}"
+        )
         found = dict[int, Path]()
         for path in self.path.parent.iterdir():
             if match := named.fullmatch(path.name):
@@ -37,14 +44,18 @@ class Keeping:
         return dict(sorted(found.items()))
 
     def keep(self, step: int) -> None:
-        """Keep what was saved just now, after ``step``, and delete what needn't be kept any longer.
+        """Keep what was saved just now, after ``step``, and delete what needn't be kept
+        any longer.
 
-        Files of later steps are left alone: they are of a training that was begun again from an earlier file.
+        Files of later steps are left alone: they are of a training that was begun again
+        from an earlier file.
         """
         if not self.last and not self._is_for_ever(step):
             return
         self._name_once_more(self.name_of(step))
-        before = [one for one in self.there() if one <= step and not self._is_for_ever(one)]
+        before = [
+            one for one in self.there() if one <= step and not self._is_for_ever(one)
+        ]
         for one in before[: max(0, len(before) - self.last)]:
             self.name_of(one).unlink(missing_ok=True)
 

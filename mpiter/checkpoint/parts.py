@@ -1,7 +1,9 @@
-"""The parts of a checkpoint: what may be one, what is saved of them, and how they are filled again.
+"""The parts of a checkpoint: what may be one, what is saved of them, and how they are
+filled again.
 
-What is the same in all ranks of a training is saved once, as rank 0 has it.  Each rank keeps for itself its global
-random generators, and the places of loaders that differ from rank 0's (those with a sampler of the rank's own).
+What is the same in all ranks of a training is saved once, as rank 0 has it.  Each rank
+keeps for itself its global random generators, and the places of loaders that differ
+from rank 0's (those with a sampler of the rank's own).
 """
 
 from __future__ import annotations
@@ -29,9 +31,14 @@ class Parts:
         for name, part in named.items():
             check_part(name, part)
         if len(set(map(id, named.values()))) < len(named):
-            raise OptionError(f"one object was passed twice among the parts {', '.join(named)}: pass each once.")
+            raise OptionError(
+                f"one object was passed twice among the parts {', '.join(named)}: pass "
+                "each once."
+            )
         self.by_name = named
-        self.loaders = {name: part for name, part in named.items() if hasattr(part, "is_new_epoch")}
+        self.loaders = {
+            name: part for name, part in named.items() if hasattr(part, "is_new_epoch")
+        }
 
     def places(self) -> States:
         """Return the states of the loaders."""
@@ -42,14 +49,20 @@ class Parts:
         return getattr(self.loaders[name], "passes", 0)
 
     def of_rank(self, places: States) -> str:
-        """Return what a rank keeps for itself, as two lines of JSON: its generators, and its loaders' places."""
-        states = {name: state_of(generator) for name, generator in _generators().items()}
+        """Return what a rank keeps for itself, as two lines of JSON: its generators,
+        and its loaders' places.
+        """
+        states = {
+            name: state_of(generator) for name, generator in _generators().items()
+        }
         now = {name: encoded(state) for name, state in states.items()}
         own = {name: _apart(place, now) for name, place in places.items()}
         return f"{json.dumps(now)}\n{json.dumps(encoded(own))}"
 
     def states(self, places: States, of_ranks: Sequence[str]) -> States:
-        """Return what is to be saved: all parts, and what each rank keeps for itself."""
+        """Return what is to be saved: all parts, and what each rank keeps for
+        itself.
+        """
         parts = dict[str, Any]()
         for name, part in self.by_name.items():
             if name in places:
@@ -65,51 +78,76 @@ class Parts:
         return {"parts": parts, "ranks": kept}
 
     def check(self, saved: States, path: Path, is_strict: bool) -> None:
-        """Raise a StateError if the states in the file at ``path`` are not of these parts; warn of new parts."""
+        """Raise a StateError if the states in the file at ``path`` are not of these
+        parts; warn of new parts.
+        """
         for name, part in self.by_name.items():
             state = saved.get(name, {})
             if type(part) is dict and type(state) is not dict:
-                raise StateError(f"{path} holds {state!r:.80} as part {name}, which is a dict here.")
+                raise StateError(
+                    f"{path} holds {state!r:.80} as part {name}, which is a dict here."
+                )
         missing = saved.keys() - self.by_name.keys()
         if is_strict and missing:
-            theirs, ours = ", ".join(saved), ", ".join(self.by_name)
+            theirs = ", ".join(saved)
+            ours = ", ".join(self.by_name)
             raise StateError(
-                f"{path} holds {theirs}, but was given {ours}: pass {', '.join(sorted(missing))} too, or "
-                f"another path, or strict=False to go on without."
+                f"{path} holds {theirs}, but was given {ours}: pass "
+                f"{', '.join(sorted(missing))} too, or another path, or strict=False "
+                "to go on without."
             )
         if new := self.by_name.keys() - saved.keys():
-            warn(f"{path} doesn't hold {', '.join(sorted(new))}: taken as it is, and saved from now on.")
+            warn(
+                f"{path} doesn't hold {', '.join(sorted(new))}: taken as it is, and "
+                "saved from now on."
+            )
 
     def load(self, states: States, path: Path) -> None:
         """Fill the parts with their saved states."""
         names = self.by_name.keys() & states.keys()
         # Loaders first: they raise before anything changes.
         for name in sorted(names, key=lambda name: name not in self.loaders):
-            part, state = self.by_name[name], states[name]
+            part = self.by_name[name]
+            state = states[name]
             if type(part) is dict:
                 filled(part, state, name)
                 continue
             try:
                 part.load_state_dict(state)
             except StateError as error:
-                text = f"part {name} of {path}: {error}  To begin anew, pass another path, or delete this file."
+                text = (
+                    f"part {name} of {path}: {error}  To begin anew, pass another "
+                    "path, or delete this file."
+                )
                 raise StateError(text) from error
 
     def load_all_but_loaders(self, states: States, path: Path) -> None:
-        """Fill the other parts: at the beginning of a training all ranks have what rank 0 has."""
-        self.load({name: state for name, state in states.items() if name not in self.loaders}, path)
+        """Fill the other parts: at the beginning of a training all ranks have what
+        rank 0 has.
+        """
+        self.load(
+            {name: state for name, state in states.items() if name not in self.loaders},
+            path,
+        )
 
 
 class OfRank:
-    """What one rank has kept for itself in a file; nothing, where another number of ranks has saved."""
+    """What one rank has kept for itself in a file; nothing, where another number of
+    ranks has saved.
+    """
 
-    def __init__(self, of_ranks: Sequence[str], rank: int, size: int, path: Path) -> None:
+    def __init__(
+        self, of_ranks: Sequence[str], rank: int, size: int, path: Path
+    ) -> None:
         self.generators, self.places = dict[str, Any](), dict[str, Any]()
         self.is_known = len(of_ranks) == size
-        self._rank, self._path = rank, path
+        self._rank = rank
+        self._path = path
         # Of all ranks, so that no two trainings go on alike
         told = "\n".join(of_ranks).encode()
-        self._seed = int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little")
+        self._seed = int.from_bytes(
+            hashlib.blake2b(told, digest_size=8).digest(), "little"
+        )
         if not self.is_known and rank == 0:
             self._warn_of_own_orders(of_ranks, size)
         if self.is_known:
@@ -118,7 +156,9 @@ class OfRank:
             self.places = self._read(places or "{}")
 
     def give_back_generators(self, step: int) -> None:
-        """Have the global random generators go on where they were, or begin anew by seed, rank and step."""
+        """Have the global random generators go on where they were, or begin anew by
+        seed, rank and step.
+        """
         here = _generators()
         if not self.is_known:
             seed_globals(self._seed, self._rank, step)
@@ -127,12 +167,15 @@ class OfRank:
         for name in here.keys() & self.generators.keys():
             try:
                 give_back(here[name], self.generators[name])
-            except Exception as error:  # generators raise any type for a wrong state
+            except Exception as error:
+                # Generators raise any type for a wrong state.
                 what = f"{self._path} holds no state of the random generator {name}"
                 raise StateError(f"{what}: {type(error).__name__}: {error}.") from error
 
     def _warn_of_own_orders(self, of_ranks: Sequence[str], size: int) -> None:
-        """Warn if ranks have shuffled a loader each in its own way: others can only go on as rank 0."""
+        """Warn if ranks have shuffled a loader each in its own way: others can only
+        go on as rank 0.
+        """
         names = set[str]()
         for text in of_ranks[1:]:
             places = self._read(text.partition("\n")[2] or "{}")
@@ -142,80 +185,132 @@ class OfRank:
         if names:
             shuffled = ", ".join(sorted(names))
             warn(
-                f"{self._path} was saved by {len(of_ranks)} ranks, each of which had shuffled {shuffled} in an order "
-                f"of its own.  All {size} ranks go on in rank 0's now, with the same samples.  Pass shard='auto' to the "
-                f"loader: any number of ranks goes on with that."
+                f"{self._path} was saved by {len(of_ranks)} ranks, each of which had "
+                f"shuffled {shuffled} in an order of its own.  All {size} ranks go on "
+                "in rank 0's now, with the same samples.  Pass shard='auto' to the "
+                "loader: any number of ranks goes on with that."
             )
 
     def _read(self, text: str) -> States:
         try:
             states = decoded(json.loads(text))
         except ValueError as error:
-            raise StateError(f"{self._path} holds no states of rank {self._rank}: {error}") from error
+            raise StateError(
+                f"{self._path} holds no states of rank {self._rank}: {error}"
+            ) from error
         if not isinstance(states, dict):
-            raise StateError(f"{self._path} holds no states of rank {self._rank}: {states!r:.80}")
+            raise StateError(
+                f"{self._path} holds no states of rank {self._rank}: {states!r:.80}"
+            )
         return states
 
 
 def check_part(name: str, part: Any) -> None:
     """Raise an OptionError if ``part`` has no state that could be saved."""
     if isinstance(part, type):
-        raise OptionError(f"part {name} is the class {part.__name__}: pass an object of it.")
+        raise OptionError(
+            f"part {name} is the class {part.__name__}: pass an object of it."
+        )
     has_state = hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
     if type(part) is not dict and not has_state:
-        what = f"part {name} is of type {type(part).__name__}, which has no state_dict() and load_state_dict()"
-        # Values and arrays are kept in a dict; what can be iterated over is a loader of torch's, say.
-        instead = "mpiter.torch.DataLoader for torch's loader" if hasattr(part, "batch_size") else "a dict of it"
+        what = (
+            f"part {name} is of type {type(part).__name__}, which has no state_dict() "
+            "and load_state_dict()"
+        )
+        # Values and arrays are kept in a dict; what can be iterated over is a loader of
+        # torch's, say.
+        instead = (
+            "mpiter.torch.DataLoader for torch's loader"
+            if hasattr(part, "batch_size")
+            else "a dict of it"
+        )
         raise OptionError(f"{what}: pass {instead}; the options have other names.")
 
 
 def gives_batches(part: Any) -> bool:
-    """True for a part that may be another library's loader; torch's modules, of which some can be iterated, are not."""
+    """True for a part that may be another library's loader; torch's modules, of
+    which some can be iterated, are not.
+    """
     is_ours_or_model = hasattr(part, "is_new_epoch") or hasattr(part, "parameters")
     return type(part) is not dict and hasattr(part, "__iter__") and not is_ours_or_model
 
 
 def place_in(state: Any) -> str:
-    """Return what a loader's state tells of its place; the global generators in it may be drawn from by anyone."""
+    """Return what a loader's state tells of its place; the global generators in it
+    may be drawn from by anyone.
+    """
     return repr({**state, "generators": None})
 
 
 def _apart(state: Any, now: dict[str, Any]) -> Any:
-    """Return a loader's state without generators equal to the global ones ``now``, from which its next epoch draws."""
-    own = {name: held for name, held in state.get("generators", {}).items() if held != now.get(name)}
-    return {**state, "generators": own} if "generators" in state else state
+    """Return a loader's state without generators equal to the global ones ``now``,
+    from which its next epoch draws.
+    """
+    own = {
+        name: held
+        for name, held in state.get("generators", {}).items()
+        if held != now.get(name)
+    }
+    if "generators" in state:
+        return {**state, "generators": own}
+    return state
 
 
 def _generators() -> dict[str, Any]:
-    """Return the global random generators by name, torch's of the GPU among them once CUDA is initialised."""
+    """Return the global random generators by name, torch's of the GPU among them
+    once CUDA is initialised.
+    """
     here = global_generators()
     has_gpu = "torch" in here and here["torch"].cuda.is_initialized()
     return here | ({"gpu": here["torch"].cuda} if has_gpu else {})
 
 
 def filled(now: Any, saved: Any, path: str) -> Any:
-    """Copy the saved values into the present dicts, arrays and tensors; return what to put in the place of ``now``."""
+    """Copy the saved values into the present dicts, arrays and tensors; return what
+    to put in the place of ``now``.
+    """
     if isinstance(now, dict) and isinstance(saved, dict):
         gone, new = (
-            ", ".join(sorted(map(repr, one))) for one in (saved.keys() - now.keys(), now.keys() - saved.keys())
+            ", ".join(sorted(map(repr, one)))
+            for one in (saved.keys() - now.keys(), now.keys() - saved.keys())
         )
-        if gone and new:  # renamed: it would stay unfilled
-            raise StateError(f"{path} had {gone:.200} when it was saved, and has {new:.200} now: rename it back.")
+        # Renamed: it would stay unfilled.
+        if gone and new:
+            raise StateError(
+                f"{path} had {gone:.200} when it was saved, and has {new:.200} now: "
+                "rename it back."
+            )
         for key, value in saved.items():
             now[key] = filled(now.get(key), value, f"{path}[{key!r:.60}]")
         return now
-    if isinstance(now, (list, tuple)) and isinstance(saved, (list, tuple)) and len(now) == len(saved):
-        parts = [filled(one, other, f"{path}[{at}]") for at, (one, other) in enumerate(zip(now, saved, strict=True))]
-        return type(now)(*parts) if hasattr(now, "_fields") else type(saved)(parts)
+    if (
+        isinstance(now, (list, tuple))
+        and isinstance(saved, (list, tuple))
+        and len(now) == len(saved)
+    ):
+        parts = [
+            filled(one, other, f"{path}[{at}]")
+            for at, (one, other) in enumerate(zip(now, saved, strict=True))
+        ]
+        if hasattr(now, "_fields"):
+            return type(now)(*parts)
+        return type(saved)(parts)
     if isinstance(now, np.generic) or not hasattr(now, "shape"):
         return saved
-    if not hasattr(saved, "shape") or (now.dtype, now.shape) != (saved.dtype, saved.shape):
-        raise StateError(f"{path} was {saved!r:.80} when it was saved; it is of {now.dtype} and shape {now.shape} now.")
+    if not hasattr(saved, "shape") or (now.dtype, now.shape) != (
+        saved.dtype,
+        saved.shape,
+    ):
+        raise StateError(
+            f"{path} was {saved!r:.80} when it was saved; it is of {now.dtype} and "
+            f"shape {now.shape} now."
+        )
     if type(now).__module__.startswith("jaxlib"):
         jax = sys.modules["jax"]
         if not now.committed:
             return jax.numpy.asarray(saved)
-        # It stays on its devices, also on those of other processes, for which device_put would wait.
+        # It stays on its devices, also on those of other processes, for which
+        # device_put would wait.
         return jax.make_array_from_callback(now.shape, now.sharding, saved.__getitem__)
     (now if isinstance(now, np.ndarray) else now.detach())[...] = saved
     return now

@@ -1,7 +1,9 @@
-"""The passes over loaders that give the steps of a training: which are begun, and which can't be resumed.
+"""The passes over loaders that give the steps of a training: which are begun, and which
+can't be resumed.
 
-What is saved says where a pass is, and how many epochs of ``c.epochs()`` are complete.  A program that counts its
-passes in another way is warned when that shows, once, since it would make too many of them after it is resumed.
+What is saved says where a pass is, and how many epochs of ``c.epochs()`` are complete.
+A program that counts its passes in another way is warned when that shows, once, since
+it would make too many of them after it is resumed.
 """
 
 from __future__ import annotations
@@ -13,43 +15,62 @@ from .parts import Parts, gives_batches
 
 
 class Passes:
-    """The passes within the present epoch of ``c.epochs()``, or within the program if it has no epochs."""
+    """The passes within the present epoch of ``c.epochs()``, or within the program
+    if it has no epochs.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self.first: dict[str, int] = {}  # in which a loader has given steps, by its name; saved
+        # In which a loader has given steps, by its name; saved.
+        self.first: dict[str, int] = {}
         self._has_warned = False
 
     def check_source(self, batches: Any, givers: list[str]) -> None:
-        """Raise an OptionError if no part has given the first batch of ``steps(batches)``."""
-        if givers or any(part is batches or gives_batches(part) for part in self._parts.by_name.values()):
+        """Raise an OptionError if no part has given the first batch of
+        ``steps(batches)``.
+        """
+        if givers or any(
+            part is batches or gives_batches(part)
+            for part in self._parts.by_name.values()
+        ):
             return
         raise OptionError(
-            f"no part of this checkpoint has given the batch of c.steps({type(batches).__name__}), so its place would "
-            f"not be saved: make a loader of mpiter (mpiter.torch.DataLoader for torch's), pass it to Checkpoint, and "
-            f"write  for x in c.steps(loader): …  If no loader is needed, call c.step() after each step instead."
+            "no part of this checkpoint has given the batch of "
+            f"c.steps({type(batches).__name__}), so its place would not be saved: make "
+            "a loader of mpiter (mpiter.torch.DataLoader for torch's), pass it to "
+            "Checkpoint, and write  for x in c.steps(loader): …  If no loader is "
+            "needed, call c.step() after each step instead."
         )
 
     def note(self, givers: list[str], within_epoch: bool) -> None:
-        """Note the passes of what has given a step; warn if all of them are later than the first ones."""
+        """Note the passes of what has given a step; warn if all of them are later
+        than the first ones.
+        """
         later = []
         for name in givers:
             number = self._parts.pass_of(name)
             if self.first.setdefault(name, number) != number:
                 later.append(name)
         if later and later == givers:
-            within = "within one epoch of c.epochs()" if within_epoch else "outside of c.epochs()"
+            within = (
+                "within one epoch of c.epochs()"
+                if within_epoch
+                else "outside of c.epochs()"
+            )
             self._warn(
-                f"another pass over a loader has begun {within}, so nothing saved says how many are left, and a "
-                f"program that is resumed would make too many.  Write  for epoch in c.epochs(n):  around  for x in "
-                f"c.steps(loader): …; to train for a number of steps, write  for x in c.steps(loader, until=n): …"
+                f"another pass over a loader has begun {within}, so nothing saved says "
+                "how many are left, and a program that is resumed would make too "
+                "many.  Write  for epoch in c.epochs(n):  around  for x in "
+                "c.steps(loader): …; to train for a number of steps, write  for x in "
+                "c.steps(loader, until=n): …"
             )
 
     def end(self, are_more: bool) -> None:
-        """Have loaders whose last batch was handed out begin a new pass on resuming, as in the loop that goes on.
+        """Have loaders whose last batch was handed out begin a new pass on resuming, as
+        in the loop that goes on.
 
-        If there ``are_more`` epochs, warn of a loader that has given steps and is still within its pass, since a
-        resumed program would go on there.
+        If there ``are_more`` epochs, warn of a loader that has given steps and is still
+        within its pass, since a resumed program would go on there.
         """
         unfinished = []
         for name, loader in self._parts.loaders.items():
@@ -58,17 +79,22 @@ class Passes:
                 unfinished.append(name)
         if unfinished and are_more:
             self._warn(
-                "a loop over c.steps(loader) was left before its end, so the next epoch begins another pass over the "
-                "loader, where a program that is resumed goes on in this one.  Let the loop come to its end; to do "
-                "something after each 100 steps, say, look at c.finished within one loop over an iterator without end."
+                "a loop over c.steps(loader) was left before its end, so the next "
+                "epoch begins another pass over the loader, where a program that is "
+                "resumed goes on in this one.  Let the loop come to its end; to do "
+                "something after each 100 steps, say, look at c.finished within one "
+                "loop over an iterator without end."
             )
         self.first.clear()
 
     def warn_without_steps(self) -> None:
-        """Warn of batches that were handed out though the program has never finished a step."""
+        """Warn of batches that were handed out though the program has never finished
+        a step.
+        """
         self._warn(
-            "no step has been finished, so nothing can be saved within an epoch: write  for x in c.steps(loader): "
-            "…  in place of  for x in loader: …, or call c.step() after each step."
+            "no step has been finished, so nothing can be saved within an epoch: "
+            "write  for x in c.steps(loader): …  in place of  for x in loader: …, or "
+            "call c.step() after each step."
         )
 
     def _warn(self, text: str) -> None:

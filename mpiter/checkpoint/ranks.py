@@ -1,8 +1,11 @@
-"""The ranks of a training as a checkpoint sees them: how each tells all others something.
+"""The ranks of a training as a checkpoint sees them: how each tells all others
+something.
 
-They talk through what the program has initialised: torch.distributed (beside its backend, in a group of gloo's own),
-MPI (in a communicator of its own) or JAX (by computations on one device of each process).  Guarantees that nothing is
-imported or initialised here, and that no message of the program's own is taken for one of these, or the reverse.
+They talk through what the program has initialised: torch.distributed (beside its
+backend, in a group of gloo's own), MPI (in a communicator of its own) or JAX (by
+computations on one device of each process).  Guarantees that nothing is imported or
+initialised here, and that no message of the program's own is taken for one of these, or
+the reverse.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ import numpy as np
 from ..errors import RankError, warn
 from ..order.ranks import BY_JAX, BY_MPI, BY_TORCH, found
 
-# A rank may wait for another one that validates alone; whether that one has ended shows at
-# once.  What trains over the same ranks has its own, shorter, limit.
+# A rank may wait for another one that validates alone; whether that one has ended shows
+# at once.  What trains over the same ranks has its own, shorter, limit.
 _PATIENCE = timedelta(days=7)
 
 _SILENT_S = 20.0  # of waiting for other ranks
@@ -29,7 +32,9 @@ Numbers = list[int]
 
 
 class Ranks(Protocol):
-    """The ranks of one training, of which this process is one; all methods are called in each of them alike."""
+    """The ranks of one training, of which this process is one; all methods are
+    called in each of them alike.
+    """
 
     rank: int
     size: int
@@ -37,7 +42,9 @@ class Ranks(Protocol):
     def __init__(self, rank: int, size: int) -> None: ...
 
     def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:
-        """Begin to find the highest of all ranks' numbers, place by place; return what waits for the result."""
+        """Begin to find the highest of all ranks' numbers, place by place; return
+        what waits for the result.
+        """
 
     def gathered(self, text: str) -> list[str]:
         """Return what each rank has given, once all have."""
@@ -47,17 +54,24 @@ class Ranks(Protocol):
 
 
 def ranks_of_training(is_alone: bool, say_it_waits: Callable[[], None]) -> Ranks:
-    """Return the ranks that train together with this one, once all are there; raise a RankError if that can't be."""
+    """Return the ranks that train together with this one, once all are there; raise
+    a RankError if that can't be.
+    """
     rank, size, source = found()
     if is_alone or size == 1:
         return OneRank()
-    kinds: dict[str, type[Ranks]] = {BY_TORCH: TorchRanks, BY_MPI: MpiRanks, BY_JAX: JaxRanks}
+    kinds: dict[str, type[Ranks]] = {
+        BY_TORCH: TorchRanks,
+        BY_MPI: MpiRanks,
+        BY_JAX: JaxRanks,
+    }
     if source not in kinds:
         raise RankError(
-            f"{source} say that this is rank {rank} of {size}, but nothing is initialised by which the ranks could "
-            f"agree where to stop.  Before the block, call torch.distributed.init_process_group('gloo') or "
-            f"jax.distributed.initialize(), or import mpi4py.MPI.  If each process is a training of its own, with a "
-            f"file of its own, pass alone=True."
+            f"{source} say that this is rank {rank} of {size}, but nothing is "
+            "initialised by which the ranks could agree where to stop.  Before the "
+            "block, call torch.distributed.init_process_group('gloo') or "
+            "jax.distributed.initialize(), or import mpi4py.MPI.  If each process is "
+            "a training of its own, with a file of its own, pass alone=True."
         )
     with _speaking_up(say_it_waits):
         ranks = kinds[source](rank, size)
@@ -67,7 +81,9 @@ def ranks_of_training(is_alone: bool, say_it_waits: Callable[[], None]) -> Ranks
 
 @contextmanager
 def _speaking_up(say: Callable[[], None]) -> Iterator[None]:
-    """Call ``say`` if the block takes long, since another rank may never come to the same place."""
+    """Call ``say`` if the block takes long, since another rank may never come to the
+    same place.
+    """
     timer = threading.Timer(_SILENT_S, say)
     timer.daemon = True
     timer.start()
@@ -109,7 +125,9 @@ class TorchRanks:
     def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:
         distributed = self._torch.distributed
         highest = self._torch.tensor(numbers, device="cpu")
-        work = distributed.all_reduce(highest, distributed.ReduceOp.MAX, self._group, async_op=True)
+        work = distributed.all_reduce(
+            highest, distributed.ReduceOp.MAX, self._group, async_op=True
+        )
 
         def result() -> Numbers:
             work.wait()
@@ -126,8 +144,9 @@ class TorchRanks:
         # The program may have ended all groups within the block.
         if self._torch.distributed.is_initialized():
             self._torch.distributed.destroy_process_group(self._group)
-        # Its threads end with the last reference.  At the program's end they would abort it: they may still hold
-        # tensors then, and need an interpreter to let go of them.
+        # Its threads end with the last reference.  At the program's end they would
+        # abort it: they may still hold tensors then, and need an interpreter to let go
+        # of them.
         self._group = None
 
 
@@ -140,8 +159,9 @@ class MpiRanks:
         self._mpi: Any = sys.modules["mpi4py.MPI"]
         if rank == 0 and "mpi4py.run" not in sys.modules:
             warn(
-                "this program of MPI's wasn't started by  python -m mpi4py train.py, so if one rank ends alone, by an "
-                "error or a signal, the others wait for it for ever."
+                "this program of MPI's wasn't started by  python -m mpi4py train.py, "
+                "so if one rank ends alone, by an error or a signal, the others wait "
+                "for it for ever."
             )
         self._comm = self._mpi.COMM_WORLD.Dup()
 
@@ -167,7 +187,9 @@ class MpiRanks:
 
 
 class JaxRanks:
-    """The processes of ``jax.distributed``; messages are rows of an array, of which each process has one."""
+    """The processes of ``jax.distributed``; messages are rows of an array, of which
+    each process has one.
+    """
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -180,7 +202,9 @@ class JaxRanks:
         mesh = sharding.Mesh([first_devices[number] for number in range(size)], "ranks")
         self._a_row_each = sharding.NamedSharding(mesh, sharding.PartitionSpec("ranks"))
         everywhere = sharding.NamedSharding(mesh, sharding.PartitionSpec())
-        self._highest = self._jax.jit(lambda rows: rows.max(axis=0), out_shardings=everywhere)
+        self._highest = self._jax.jit(
+            lambda rows: rows.max(axis=0), out_shardings=everywhere
+        )
         self._all = self._jax.jit(lambda rows: rows, out_shardings=everywhere)
 
     def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:
@@ -202,7 +226,9 @@ class JaxRanks:
 
     def _rows(self, own: np.ndarray[Any, Any]) -> Any:
         shape = (self.size, *own.shape)
-        return self._jax.make_array_from_process_local_data(self._a_row_each, own[None], shape)
+        return self._jax.make_array_from_process_local_data(
+            self._a_row_each, own[None], shape
+        )
 
     @staticmethod
     def _fetched(array: Any) -> np.ndarray[Any, Any]:

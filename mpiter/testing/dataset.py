@@ -1,7 +1,7 @@
 """``check_dataset``: fetches samples in this process and in workers, and compares them.
 
-Guarantees that what is wrong with the dataset is an AssertionError with cause and remedy, and that an error which the
-dataset raises for a sample is raised as it is.
+Guarantees that what is wrong with the dataset is an AssertionError with cause and
+remedy, and that an error which the dataset raises for a sample is raised as it is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from .same import same
 _SEED = 20
 _BATCH = 4
 _DESCRIPTORS = "/proc/self/fd"
-SEEDED = "mpiter.get_rng() or a global generator, seeded for each sample, not from a generator of the dataset's own"
+SEEDED = (
+    "mpiter.get_rng() or a global generator, seeded for each sample, not from a "
+    "generator of the dataset's own"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class DatasetReport:
         sample_s: median of the seconds that fetching a sample takes.
         slowest_s: seconds that the slowest sample took.
         sample_bytes: median of the bytes of the arrays in a sample.
-        is_even: True if all samples have the same shapes and types, so that they can be stacked.
+        is_even: True if all samples have the same shapes and types, so that they can be
+            stacked.
 
     >>> from mpiter.testing import check_dataset
     >>> check_dataset([(0.5, 1), (1.5, 0)]).is_even
@@ -51,20 +55,25 @@ class DatasetReport:
     is_even: bool
 
 
-def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, uneven: bool = False) -> DatasetReport:
-    """Check that workers can fetch from ``dataset``, and that their samples are those of a plain loop.
+def check_dataset(
+    dataset: Any, *, samples: int = 32, n_processes: int = 2, uneven: bool = False
+) -> DatasetReport:
+    """Check that workers can fetch from ``dataset``, and that their samples are those
+    of a plain loop.
 
-    The first ``samples`` samples are fetched by this process and by ``n_processes`` workers.  The check fails if the
-    dataset can't be pickled, if a sample raises, if a sample depends on anything but its index, the seed and the epoch
-    (such as a random generator of the dataset's own), if fetching leaves files open, or, unless ``uneven`` is True, if
-    the samples can't be stacked.
+    The first ``samples`` samples are fetched by this process and by ``n_processes``
+    workers.  The check fails if the dataset can't be pickled, if a sample raises, if a
+    sample depends on anything but its index, the seed and the epoch (such as a random
+    generator of the dataset's own), if fetching leaves files open, or, unless
+    ``uneven`` is True, if the samples can't be stacked.
 
     >>> from mpiter.testing import check_dataset
     >>> check_dataset([(0.5, 1), (1.5, 0)] * 10).samples
     20
     """
     whole("samples", samples, least=1)
-    seconds, here = [], []
+    seconds = []
+    here = []
     with _serial(dataset, 1) as singly:
         count = min(samples, len(singly.dataset))
         assert count, "there is nothing to check: the dataset is empty."
@@ -76,26 +85,42 @@ def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, unev
             here.append(copy.deepcopy(sample))
     left_open = _open_files() - before
     assert left_open < max(2, count // 2), (
-        f"fetching {count} samples has left {left_open} files open; close each file that dataset[index] opens."
+        f"fetching {count} samples has left {left_open} files open; close each file "
+        "that dataset[index] opens."
     )
-    _compare(here, _fetched(_serial(dataset, _BATCH), count), "when it is fetched once more with the same seed")
+    _compare(
+        here,
+        _fetched(_serial(dataset, _BATCH), count),
+        "when it is fetched once more with the same seed",
+    )
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)  # a dataset that can't be pickled is forked, with a warning
+        # A dataset that can't be pickled is forked, with a warning.
+        warnings.simplefilter("error", RuntimeWarning)
         workers = MultiprocessIterator(
-            dataset, _BATCH, repeat=False, shuffle=False, seed=_SEED, n_processes=n_processes
+            dataset,
+            _BATCH,
+            repeat=False,
+            shuffle=False,
+            seed=_SEED,
+            n_processes=n_processes,
         )
         try:
             there = _fetched(workers, count)
         except (DatasetNotPicklable, RuntimeWarning) as error:
-            raise AssertionError(f"the dataset can't be sent to workers as it is: {error}") from error
+            raise AssertionError(
+                f"the dataset can't be sent to workers as it is: {error}"
+            ) from error
     _compare(here, there, "when a worker fetches it")
     is_even = _is_even(here)
     assert is_even or uneven, (
-        "the samples differ in shape or type, so they can't be stacked; mpiter.batches(ragged='list') or 'pad' takes "
-        "them. Pass uneven=True if that is meant."
+        "the samples differ in shape or type, so they can't be stacked; "
+        "mpiter.batches(ragged='list') or 'pad' takes them. Pass uneven=True if that "
+        "is meant."
     )
     sample_bytes = int(np.median([*map(_array_bytes, here)]))
-    return DatasetReport(count, float(np.median(seconds)), max(seconds), sample_bytes, is_even)
+    return DatasetReport(
+        count, float(np.median(seconds)), max(seconds), sample_bytes, is_even
+    )
 
 
 def _serial(dataset: Any, batch_size: int) -> SerialIterator:
@@ -104,14 +129,19 @@ def _serial(dataset: Any, batch_size: int) -> SerialIterator:
 
 def _fetched(iterator: Any, count: int) -> list[Any]:
     with iterator:
-        found = [copy.deepcopy(sample) for batch in islice(iterator, -(-count // _BATCH)) for sample in batch]
+        found = [
+            copy.deepcopy(sample)
+            for batch in islice(iterator, -(-count // _BATCH))
+            for sample in batch
+        ]
     return found[:count]
 
 
 def _compare(here: list[Any], there: list[Any], when: str) -> None:
     for index, (one, other) in enumerate(zip(here, there, strict=True)):
         assert same(one, other), (
-            f"dataset[{index}] is another sample {when}. It must depend on the index alone, and draw from {SEEDED}."
+            f"dataset[{index}] is another sample {when}. It must depend on the index "
+            f"alone, and draw from {SEEDED}."
         )
 
 
@@ -125,9 +155,13 @@ def _is_even(samples: list[Any]) -> bool:
 
 def _array_bytes(sample: Any) -> int:
     if isinstance(sample, (tuple, list, dict)):
-        return sum(map(_array_bytes, sample.values() if isinstance(sample, dict) else sample))
+        return sum(
+            map(_array_bytes, sample.values() if isinstance(sample, dict) else sample)
+        )
     return int(getattr(sample, "nbytes", 0))
 
 
 def _open_files() -> int:
-    return len(os.listdir(_DESCRIPTORS)) if os.path.isdir(_DESCRIPTORS) else 0
+    if os.path.isdir(_DESCRIPTORS):
+        return len(os.listdir(_DESCRIPTORS))
+    return 0

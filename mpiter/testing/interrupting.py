@@ -33,8 +33,10 @@ _ENTERS = Checkpoint.__enter__.__code__
 _LEAVES = Checkpoint.__exit__.__code__
 
 # The fractions of their multiples spread evenly over 0 … 1, however many there are.
-_GOLDEN, _PLASTIC = 0.6180339887498949, 0.7548776662466927
-_TRIES = 5  # for each place; a short training has few
+_GOLDEN = 0.6180339887498949
+_PLASTIC = 0.7548776662466927
+# For each place; a short training has few.
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ class Report:
     has_returned: bool = False
     result: Any = None
     error: Exception | None = None
-    came: str = ""  # where it was interrupted, in words; "" if it wasn't
+    # Where it was interrupted, in words; "" if it wasn't.
+    came: str = ""
     seen: Counter[Spot] | None = None  # if lines were only counted
 
 
@@ -296,4 +299,6 @@ def _file_of(train: Train) -> str:
     code = getattr(function, "__code__", None) or getattr(
         type(function).__call__, "__code__", None
     )
-    return "" if code is None else str(code.co_filename)
+    if code is None:
+        return ""
+    return str(code.co_filename)

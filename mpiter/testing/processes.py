@@ -77,7 +77,10 @@ def _wait(processes: Sequence[Any]) -> None:
     left = list(processes)
     kill_at: float | None = None
     while left:
-        patience = None if kill_at is None else max(0.0, kill_at - time.monotonic())
+        if kill_at is None:
+            patience = None
+        else:
+            patience = max(0.0, kill_at - time.monotonic())
         if not connection.wait([process.sentinel for process in left], patience):
             for process in left:
                 process.kill()

@@ -1,4 +1,6 @@
-"""``check_resume``: resumes a loader from each of its states, or a training from wherever it was interrupted."""
+"""``check_resume``: resumes a loader from each of its states, or a training from
+wherever it was interrupted.
+"""
 
 from __future__ import annotations
 
@@ -37,26 +39,31 @@ def check_resume(
     workers: Sequence[int] = (0, 1),
     ranks: Sequence[int] = (1,),
 ) -> int:
-    """Check that a loader, or a training, resumes exactly; return how many states, or interruptions, were tried.
+    """Check that a loader, or a training, resumes exactly; return how many states, or
+    interruptions, were tried.
 
-    A ``function`` without parameters returns a new loader or iterator.  Its first ``batches`` batches, across epochs,
-    are compared with those that a new one gives after loading each state that was saved on the way.
+    A ``function`` without parameters returns a new loader or iterator.  Its first
+    ``batches`` batches, across epochs, are compared with those that a new one gives
+    after loading each state that was saved on the way.
 
-    A ``function(path, workers)`` trains with ``mpiter.Checkpoint(path, …)`` and loaders of ``workers`` workers, and
-    returns what is to be compared, such as weights and losses.  It is interrupted at some place of each step, between
-    steps and before and after them, resumed, and must return the same to the last bit.  Let it take few steps: for
-    each interruption it is run twice.
+    A ``function(path, workers)`` trains with ``mpiter.Checkpoint(path, …)`` and loaders
+    of ``workers`` workers, and returns what is to be compared, such as weights and
+    losses.  It is interrupted at some place of each step, between steps and before and
+    after them, resumed, and must return the same to the last bit.  Let it take few
+    steps: for each interruption it is run twice.
 
     Args:
         function: makes a loader, or trains.
         batches: batches of the loader.
-        interruptions: at most so many, spread over the steps and their lines: SIGTERM, Ctrl-C, and the end as by
-            SIGKILL, which leaves what was saved until then.
-        workers: the numbers that take turns at resuming; the first is that of the run that is interrupted.
-        ranks: the same for ranks.  If one of them is more than 1, the function is run in processes with
-            torch.distributed (gloo), which unpickle it; what it refers to is imported, or goes by value.  The
-            interruption hits one rank, within its block, and all must end.  Resumed by another number of ranks, these
-            must return the same as each other, if the ranks of the first run do.
+        interruptions: at most so many, spread over the steps and their lines: SIGTERM,
+            Ctrl-C, and the end as by SIGKILL, which leaves what was saved until then.
+        workers: the numbers that take turns at resuming; the first is that of the run
+            that is interrupted.
+        ranks: the same for ranks.  If one of them is more than 1, the function is run
+            in processes with torch.distributed (gloo), which unpickle it; what it
+            refers to is imported, or goes by value.  The interruption hits one rank,
+            within its block, and all must end.  Resumed by another number of ranks,
+            these must return the same as each other, if the ranks of the first run do.
 
     >>> import mpiter
     >>> from mpiter.testing import check_resume
@@ -84,7 +91,9 @@ def check_resume(
 
 
 def _trains(function: Callable[..., Any]) -> bool:
-    """Return True for a function of path and workers, False for one that needs no arguments."""
+    """Return True for a function of path and workers, False for one that needs no
+    arguments.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of some that are written in C
@@ -94,13 +103,14 @@ def _trains(function: Callable[..., Any]) -> bool:
             signature.bind(*arguments)
             return bool(arguments)
     raise OptionError(
-        f"check_resume takes a function without parameters, which makes a loader, or train(path, workers); this one "
-        f"has {signature}."
+        "check_resume takes a function without parameters, which makes a loader, or "
+        f"train(path, workers); this one has {signature}."
     )
 
 
 def _check_loader(make_loader: Callable[[], Any], batches: int) -> int:
-    states, expected = [], list[Any]()
+    states = []
+    expected = list[Any]()
     with _closing(make_loader()) as loader:
         states.append(_saved(loader))
         for batch in islice(_endless(loader), batches):
@@ -113,13 +123,17 @@ def _check_loader(make_loader: Callable[[], Any], batches: int) -> int:
             wanted = expected[place:]
             for at, batch in enumerate(islice(_endless(loader), len(wanted))):
                 assert same(batch, wanted[at]), (
-                    f"resumed after batch {place}, batch {place + at} is another one than without the interruption. "
-                    f"The order of a torch loader that shuffles needs generator=; samples must draw from {SEEDED}; "
-                    f"and what the loader wraps must load all that its state_dict() holds."
+                    f"resumed after batch {place}, batch {place + at} is another one "
+                    "than without the interruption. The order of a torch loader that "
+                    f"shuffles needs generator=; samples must draw from {SEEDED}; and "
+                    "what the loader wraps must load all that its state_dict() holds."
                 )
                 wanted[at] = None
             left = sum(one is not None for one in wanted)
-            assert not left, f"resumed after batch {place}, {left} of {len(wanted)} batches did not come."
+            assert not left, (
+                f"resumed after batch {place}, {left} of {len(wanted)} batches did not "
+                "come."
+            )
     return len(states)
 
 
@@ -132,7 +146,9 @@ def _closing(loader: Any) -> Iterator[Any]:
 
 
 def _endless(loader: Any) -> Iterator[Any]:
-    """Yield the batches of epoch after epoch, until two are empty: one may be, after a resume at an epoch's end."""
+    """Yield the batches of epoch after epoch, until two are empty: one may be, after
+    a resume at an epoch's end.
+    """
     empty = 0
     while empty < 2:
         empty += 1
@@ -142,7 +158,9 @@ def _endless(loader: Any) -> Iterator[Any]:
 
 
 def _saved(loader: Any) -> Any:
-    """Return the loader's state after a round trip through JSON, or through pickle if it isn't JSON-able."""
+    """Return the loader's state after a round trip through JSON, or through pickle
+    if it isn't JSON-able.
+    """
     state = loader.state_dict()
     try:
         return json.loads(json.dumps(state))

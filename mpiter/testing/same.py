@@ -24,9 +24,12 @@ def difference(one: Any, other: Any, name: str) -> str | None:
     are_lists = isinstance(one, list) and isinstance(other, list)
     if type(one) is not type(other) and not are_lists:
         return _told(name, one, other)
-    mine, theirs = _parts(one), _parts(other)
+    mine = _parts(one)
+    theirs = _parts(other)
     if mine is None or theirs is None:
-        return None if _are_equal(one, other) else _told(name, one, other)
+        if _are_equal(one, other):
+            return None
+        return _told(name, one, other)
     for key in mine:
         if key in theirs and (
             found := difference(mine[key], theirs[key], f"{name}[{key!r:.{_SHOWN}}]")
@@ -34,7 +37,9 @@ def difference(one: Any, other: Any, name: str) -> str | None:
             return found
     if len(mine) != len(theirs):
         return f"{name} has {len(mine)} parts in place of {len(theirs)}"
-    return None if mine.keys() == theirs.keys() else _told(name, one, other)
+    if mine.keys() == theirs.keys():
+        return None
+    return _told(name, one, other)
 
 
 def _parts(value: Any) -> dict[Any, Any] | None:

@@ -62,7 +62,11 @@ def check_training(
         raise OptionError(
             "call check_resume in the main thread: Python handles signals in no other."
         )
-    runner: Runner = Processes(train) if max(ranks) > 1 else _Here(train)
+    runner: Runner
+    if max(ranks) > 1:
+        runner = Processes(train)
+    else:
+        runner = _Here(train)
     with (
         closing(runner),
         tempfile.TemporaryDirectory(prefix="mpiter-") as folder,
@@ -119,7 +123,8 @@ class _Check:
 
     def run_uninterrupted(self) -> None:
         """Run the training twice, to see how it ends, and that it ends alike."""
-        first, other = self._workers[0], self._workers[-1]
+        first = self._workers[0]
+        other = self._workers[-1]
         path = self._new_path("first")
         self._expected = self._succeeded(path, first, Interruption())
         for report in self._expected:
@@ -166,7 +171,10 @@ class _Check:
         was = f"{_KINDS[kind]} {came}, after {place.spot.step} finished steps"
         if kind == signal.SIGKILL:
             # In this process it only makes a copy.
-            path = _killed(path) if _killed(path).parent.exists() else path
+            if _killed(path).parent.exists():
+                path = _killed(path)
+            else:
+                path = path
         elif any(report.has_returned for report in reports):
             raise AssertionError(
                 f"{was}, was caught within the training, which has gone on or "
@@ -180,12 +188,19 @@ class _Check:
         ranks = self._ranks[(number + 1) // len(self._workers) % len(self._ranks)]
         # A program that goes on has other random numbers than the first, until it loads
         # the file; one that begins the training is to begin it alike.
-        seed = number + 1 if path.exists() else 0
-        parts = (
-            ", ".join(file.read(path)["parts"]) if path.exists() else "not yet known"
-        )
+        if path.exists():
+            seed = number + 1
+        else:
+            seed = 0
+        if path.exists():
+            parts = ", ".join(file.read(path)["parts"])
+        else:
+            parts = "not yet known"
         resumed = self._run(path, workers, ranks, seed, None)
-        of_ranks = f" in {ranks} ranks" if max(self._ranks) > 1 else ""
+        if max(self._ranks) > 1:
+            of_ranks = f" in {ranks} ranks"
+        else:
+            of_ranks = ""
         resumed_with = f"resumed with workers={workers}{of_ranks}"
         again = f"interrupted by {was}, and {resumed_with}, the training"
         if error := _error_of(resumed):
@@ -206,7 +221,10 @@ class _Check:
         )
         for rank, report in enumerate(resumed):
             found = difference(report.result, self._expected[rank].result, "result")
-            where = f" in rank {rank}" if len(resumed) > 1 else ""
+            if len(resumed) > 1:
+                where = f" in rank {rank}"
+            else:
+                where = ""
             assert not found, (
                 f"{again} ends with another result{where}: {found}.  All that changes "
                 f"while training, and all that the function returns, must be a part of "
@@ -278,7 +296,9 @@ def _error_of(reports: Sequence[Report]) -> Exception | None:
     errors = [report.error for report in reports if report.error is not None]
     # A rank that has lost another one isn't the cause.
     errors.sort(key=lambda error: "RankError" in _told(error))
-    return errors[0] if errors else None
+    if errors:
+        return errors[0]
+    return None
 
 
 def _told(error: Exception) -> str:

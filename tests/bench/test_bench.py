@@ -1,4 +1,6 @@
-"""The experiments: each runs, its result says where it comes from, and the driver's arithmetic is right."""
+"""The experiments: each runs, its result says where it comes from, and the driver's
+arithmetic is right.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,33 @@ from workers import nwt
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 EXPERIMENTS = list(runpy.run_path(str(BENCH / "__main__.py"))["found"]())
-RUN = [name for name in EXPERIMENTS if name != "guard"]  # which tests/__main__.py runs as a whole
+# Which tests/__main__.py runs as a whole.
+RUN = [name for name in EXPERIMENTS if name != "guard"]
 # What an experiment can't do without, and what has it.
-NEEDS = dict.fromkeys(("agreeing", "dataloader", "interruptions", "saving"), "torch") | {"cluster": "ray"}
+NEEDS = dict.fromkeys(
+    ("agreeing", "dataloader", "interruptions", "saving"), "torch"
+) | {"cluster": "ray"}
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", slow_but(RUN, "order"))
-def test_a_short_round_runs_and_its_result_and_its_page_say_where_it_comes_from(name: str, tmp_path: Path) -> None:
+def test_a_short_round_runs_and_its_result_and_its_page_say_where_it_comes_from(
+    name: str, tmp_path: Path
+) -> None:
     if name in NEEDS and not importlib.util.find_spec(NEEDS[name]):
-        pytest.skip(f"{NEEDS[name]} is not installed: `python3 bench {name}` says what it needs")
-    command = [sys.executable, str(BENCH / f"{name}.py"), "--small", "--out", "found.json"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+        pytest.skip(
+            f"{NEEDS[name]} is not installed: `python3 bench {name}` says what it needs"
+        )
+    command = [
+        sys.executable,
+        str(BENCH / f"{name}.py"),
+        "--small",
+        "--out",
+        "found.json",
+    ]
+    ran = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=280
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     result = json.loads((tmp_path / "found.json").read_text())
     assert {"machine", "versions", "commit"} <= set(result)
@@ -46,19 +63,31 @@ def test_a_short_round_runs_and_its_result_and_its_page_say_where_it_comes_from(
         page = (tmp_path / "found.html").read_text()
         assert all(turn["row"] in page for turn in result["turns"])
         assert (result["commit"]["id"] or "")[:7] in page
-        assert not re.search(r"""(?:src|href)=["']?https?:""", page), "nothing is loaded from elsewhere"
+        assert not re.search(r"""(?:src|href)=["']?https?:""", page), (
+            "nothing is loaded from elsewhere"
+        )
     if name == "overhead":
-        assert page.index("<svg") < page.index("<table") < page.index("<details"), "a picture first, what is rare last"
+        assert page.index("<svg") < page.index("<table") < page.index("<details"), (
+            "a picture first, what is rare last"
+        )
         assert "milliseconds a batch" in page, "the axis says what it is"
         short = ran.stdout.strip().splitlines()[-4:-2]
         assert short[0].split("  ")[-1].strip() == "ratio"
-        assert re.search(r"batches of 128 +~?[\d,.]+ +~?[\d,.]+ +[\d,.]+ times$", short[1])
+        assert re.search(
+            r"batches of 128 +~?[\d,.]+ +~?[\d,.]+ +[\d,.]+ times$", short[1]
+        )
         assert "article" not in ran.stdout
         chromium = shutil.which("chromium")
         if chromium is None:
             pytest.skip("the page was not opened: install chromium")
         shot = tmp_path / "page.png"
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", f"--screenshot={shot}"]
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--enable-logging=stderr",
+            f"--screenshot={shot}",
+        ]
         command = [chromium, *options, f"file://{tmp_path}/found.html"]
         seen = subprocess.run(command, capture_output=True, text=True, timeout=100)
         assert shot.stat().st_size > 10_000
@@ -66,10 +95,20 @@ def test_a_short_round_runs_and_its_result_and_its_page_say_where_it_comes_from(
 
 
 def test_the_command_lists_the_experiments_and_names_an_unknown_one() -> None:
-    listed = subprocess.run([sys.executable, str(BENCH), "--list"], capture_output=True, text=True, timeout=60)
+    listed = subprocess.run(
+        [sys.executable, str(BENCH), "--list"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert [line.split()[0] for line in listed.stdout.splitlines()] == EXPERIMENTS
     assert all(len(line.split()) > 3 for line in listed.stdout.splitlines())
-    wrong = subprocess.run([sys.executable, str(BENCH), "overhed"], capture_output=True, text=True, timeout=60)
+    wrong = subprocess.run(
+        [sys.executable, str(BENCH), "overhed"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert wrong.returncode == 1
     assert "python3 bench --list" in wrong.stderr
 
@@ -77,13 +116,18 @@ def test_the_command_lists_the_experiments_and_names_an_unknown_one() -> None:
 @pytest.mark.parametrize(
     ("seconds", "workers"),
     [
-        ([14.25, 1.49, 1.41, 1.55, 2.21], 1),  # the published times, one after the other: 1.41 saves too little
-        ([1.09, 1.43, 0.72], 0),  # our own, bench/results/workers.json
-        ([10.0, 9.6, 9.2, 8.8], 2),  # each against what was taken so far
+        # The published times, one after the other: 1.41 saves too little.
+        ([14.25, 1.49, 1.41, 1.55, 2.21], 1),
+        # Our own, bench/results/workers.json
+        ([1.09, 1.43, 0.72], 0),
+        # Each against what was taken so far.
+        ([10.0, 9.6, 9.2, 8.8], 2),
         ([10.0, 9.45, 9.0, 8.4], 3),
     ],
 )
-def test_the_num_worker_tuner_takes_a_number_that_saves_more_than_alpha(seconds: list[float], workers: int) -> None:
+def test_the_num_worker_tuner_takes_a_number_that_saves_more_than_alpha(
+    seconds: list[float], workers: int
+) -> None:
     assert nwt(seconds) == workers
 
 
@@ -96,10 +140,13 @@ def test_what_it_takes_is_never_slower_than_none_and_within_alpha_of_the_best(
     assert all(seconds[taken] - alpha <= other + 1e-9 for other in seconds)
 
 
-# -- what arrived in the transport benchmark ---------------------------------------------------------------------------
+# -- what arrived in the transport benchmark -------------------------------------------
 
 HELD = [
-    pytest.param(name, marks=[pytest.mark.torch] if CASES[name].form is Form.tensors else []) for name in transport.HELD
+    pytest.param(
+        name, marks=[pytest.mark.torch] if CASES[name].form is Form.tensors else []
+    )
+    for name in transport.HELD
 ]
 
 
@@ -107,7 +154,9 @@ HELD = [
 def test_loaders_without_workers_give_what_the_dataset_holds(name: str) -> None:
     case = CASES[name]
     if case.form is Form.tensors:
-        pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+        pytest.importorskip(
+            "torch", reason="torch is not installed: run `python3 tests --all`"
+        )
     setup = Setup(case.batch_size, workers=0, n_prefetch=1, shuffle=False, repeat=True)
     rows = transport.rows_of(name)
     assert len(rows) == 2
@@ -130,7 +179,8 @@ def test_a_sample_that_is_lost_misplaced_or_repeated_has_another_digest(
     arrived: list[int], is_same: bool, is_same_in_another_order: bool
 ) -> None:
     images, labels = CASES["16x8 columns"].dataset(3)
-    wanted, found = Digest(), Digest()
+    wanted = Digest()
+    found = Digest()
     wanted.add_columns((images, labels))
     found.add((images[index], index) for index in arrived)
     assert (found.hex() == wanted.hex()) is is_same
@@ -147,7 +197,7 @@ def test_a_value_or_a_dtype_that_is_wrong_has_another_digest() -> None:
     assert len(digests) == 3
 
 
-# -- the driver --------------------------------------------------------------------------------------------------------
+# -- the driver ------------------------------------------------------------------------
 
 
 def test_rounds_are_interleaved_and_each_begins_with_another_row() -> None:
@@ -158,11 +208,20 @@ def test_rounds_are_interleaved_and_each_begins_with_another_row() -> None:
 
 def test_medians_spreads_and_ratios() -> None:
     assert spread([3.0]) == driver.Spread(3.0, 0.0, (3.0,))
-    assert spread([1.0, 2.0, 4.0]).iqr == pytest.approx(0.8 * 3), "few values have no quartiles"
-    assert (spread([1.0, 2.0, 3.0, 4.0, 5.0]).median, spread([1.0, 2.0, 3.0, 4.0, 5.0]).iqr) == (3.0, 2.0)
-    assert [spread(values).is_noisy for values in ([1.0, 2.0, 4.0], [100.0, 101.0, 102.0])] == [True, False]
+    assert spread([1.0, 2.0, 4.0]).iqr == pytest.approx(0.8 * 3), (
+        "few values have no quartiles"
+    )
+    assert (
+        spread([1.0, 2.0, 3.0, 4.0, 5.0]).median,
+        spread([1.0, 2.0, 3.0, 4.0, 5.0]).iqr,
+    ) == (3.0, 2.0)
+    assert [
+        spread(values).is_noisy for values in ([1.0, 2.0, 4.0], [100.0, 101.0, 102.0])
+    ] == [True, False]
     rates = ("a", 2.0), ("b", 1.0), ("a", 4.0), ("b", 1.0)
-    summary = driver.summarized([{"case": "c", "row": row, "rate": rate} for row, rate in rates], ["rate"])
+    summary = driver.summarized(
+        [{"case": "c", "row": row, "rate": rate} for row, rate in rates], ["rate"]
+    )
     assert driver.ratio(summary, "c", "a", "b", "rate") == 3.0
     assert driver.ratio(summary, "c", "a", "absent", "rate") is None
     assert [number(value) for value in (0.0123, 1234.5, 0)] == ["0.0123", "1,234", "0"]
@@ -179,21 +238,32 @@ def test_medians_spreads_and_ratios() -> None:
         (at_least("c", "rate", 1.0, 1.5), 1, "not a conclusion", False),
     ],
 )
-def test_a_claim_holds_fails_or_is_no_conclusion(claim: Claim, rounds: int, says: str, failed: bool) -> None:
+def test_a_claim_holds_fails_or_is_no_conclusion(
+    claim: Claim, rounds: int, says: str, failed: bool
+) -> None:
     verdict = judge(claim, rounds)
     assert (verdict.says, verdict.failed) == (says, failed)
 
 
 def a_result(**more: Any) -> dict[str, Any]:
     settings = {"rounds": 5, "seconds": 1.0, "warmup": 0.1}
-    return {"settings": settings, "absent": {}, "problems": [], "warnings": [], "says": [], **more}
+    return {
+        "settings": settings,
+        "absent": {},
+        "problems": [],
+        "warnings": [],
+        "says": [],
+        **more,
+    }
 
 
 def test_what_is_printed_ends_with_a_short_table_and_judges_only_if_asked() -> None:
     verdict = judge(at_least("c", "rate", 1.0, 1.5), 5)
     table = "c: a case", [["", "rate"], ["ours", "3"], ["theirs", "2"]]
     line = driver.Compared("a case", spread([3.0]), spread([2.0]))
-    short = driver.InShort("In short", "theirs", [line, driver.Compared("another", None, None)]).table()
+    short = driver.InShort(
+        "In short", "theirs", [line, driver.Compared("another", None, None)]
+    ).table()
     result = a_result(warnings=["busy", "busier"])
     lines = list(driver.report(result, [table], [], [short], is_kept=True))
     assert lines[-4:] == [
@@ -204,7 +274,8 @@ def test_what_is_printed_ends_with_a_short_table_and_judges_only_if_asked() -> N
     ]
     assert "FAIL" not in "".join(lines)
     assert [line for line in lines if "busy" in line] == [
-        "warnings: 2, which stand at the end of the page; most say that the machine was busy"
+        "warnings: 2, which stand at the end of the page; most say that the machine "
+        "was busy"
     ]
     assert "FAIL" in "".join(driver.report(result, [table], [verdict], [short]))
     assert "warning  busier" in list(driver.report(result, [table], [verdict], [short]))
@@ -237,13 +308,20 @@ def test_a_turn_that_fails_hangs_or_lacks_its_package_is_a_line_in_a_result_that
     script = tmp_path / "experiment.py"
     script.write_text(_FOUR_ROWS)
     command = [sys.executable, str(script), "--rounds", "1", "--out", "found.json"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    ran = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
     assert ran.returncode == 1
-    turns = {turn["row"]: turn for turn in json.loads((tmp_path / "found.json").read_text())["turns"]}
+    turns = {
+        turn["row"]: turn
+        for turn in json.loads((tmp_path / "found.json").read_text())["turns"]
+    }
     assert turns["works"]["rate"] == 3.0
     assert "no such luck" in turns["fails"]["error"]
     assert turns["lacks"]["absent"] == "pip install luck"
     assert "no answer within 8 s" in turns["hangs"]["error"]
-    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    again = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
     assert again.returncode == 2
     assert "--force" in again.stderr

@@ -1,4 +1,6 @@
-"""The files of a checkpoint: whole or not at all, with every value as it was, and never unpickled."""
+"""The files of a checkpoint: whole or not at all, with every value as it was, and
+never unpickled.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,18 @@ from mpiter import Checkpoint, StateError
 from mpiter.checkpoint import checkpoint
 
 STATE = {
-    "plain": [1, 2.5, "x", None, True, b"\0", (1, 2), {3: "three"}, 1 << 70, float("inf")],
+    "plain": [
+        1,
+        2.5,
+        "x",
+        None,
+        True,
+        b"\0",
+        (1, 2),
+        {3: "three"},
+        1 << 70,
+        float("inf"),
+    ],
     "arrays": OrderedDict(
         a=np.arange(6, dtype=">i4").reshape(2, 3),
         empty=np.zeros((0, 3), "f4"),
@@ -73,25 +86,45 @@ def test_what_is_read_is_what_was_written(path):
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed: python3 tests --all")
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="torch is not installed: python3 tests --all",
+)
 def test_tensors_of_every_dtype_come_back_as_tensors(path):
     import torch
 
-    kinds = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.float8_e4m3fn, torch.complex64)
+    kinds = (
+        torch.float32,
+        torch.bfloat16,
+        torch.int64,
+        torch.bool,
+        torch.float8_e4m3fn,
+        torch.complex64,
+    )
     tensors = {str(kind): torch.ones(2, 3).to(kind) for kind in kinds}
-    tensors |= {"parameter": torch.nn.Parameter(torch.ones(2)), "empty": torch.zeros(0, 2), "number": torch.tensor(3)}
+    tensors |= {
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "empty": torch.zeros(0, 2),
+        "number": torch.tensor(3),
+    }
     written(path, tensors)
     for name, tensor in tensors.items():
         assert found(path)[name].dtype == tensor.dtype
-        assert torch.equal(found(path)[name].to(torch.complex64), tensor.detach().to(torch.complex64))
+        assert torch.equal(
+            found(path)[name].to(torch.complex64), tensor.detach().to(torch.complex64)
+        )
     with torch.no_grad():
         tensors["parameter"].zero_()
     with Checkpoint(path, model=tensors):
         assert tensors["parameter"].tolist() == [1, 1]
 
 
-def test_what_no_file_can_hold_is_refused_before_the_training_and_leaves_nothing(tmp_path):
-    with pytest.raises(StateError, match=r"state\['parts'\]\['model'\]\['a'\]\[1\] is of type object"):
+def test_what_no_file_can_hold_is_refused_before_the_training_and_leaves_nothing(
+    tmp_path,
+):
+    with pytest.raises(
+        StateError, match=r"state\['parts'\]\['model'\]\['a'\]\[1\] is of type object"
+    ):
         written(tmp_path / "run.npz", {"a": [1, object()]})
     (tmp_path / "file").touch()
     with pytest.raises(OSError):
@@ -105,7 +138,10 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_told_or_reads_as_it_was(path)
     untold = 0
     for at in range(0, len(whole), 29):
         path.write_bytes(whole[:at])
-        with pytest.raises(StateError, match=r"run\.npz cannot be read .* or delete the file if it is a damaged one"):
+        with pytest.raises(
+            StateError,
+            match=r"run\.npz cannot be read .* or delete the file if it is a damaged one",
+        ):
             found(path)
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         try:
@@ -113,7 +149,8 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_told_or_reads_as_it_was(path)
             untold += 1
         except StateError:
             pass
-    assert untold < len(whole) / 58  # a date, say
+    # A date, say
+    assert untold < len(whole) / 58
     with path.open("wb") as file:
         np.savez(file, states=np.frombuffer(b"[1]", np.uint8))  # another program's
     with pytest.raises(StateError, match="cannot be read"):
@@ -124,13 +161,34 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_told_or_reads_as_it_was(path)
     assert path.read_bytes() == b"rubbish", "it is not written over"
 
 
-PLANTED = [None, 0, -1, 1 << 70, 0.5, "x", [], {}, [1], {"a": 1}, {"~dict": [[1, 2]]}, {"~array": ["|S0", [9], ""]}]
+PLANTED = [
+    None,
+    0,
+    -1,
+    1 << 70,
+    0.5,
+    "x",
+    [],
+    {},
+    [1],
+    {"a": 1},
+    {"~dict": [[1, 2]]},
+    {"~array": ["|S0", [9], ""]},
+]
 
 
 def parts_of(plain, path=()):
-    """The paths of the values in a checkpoint's JSON; of a long list only the first ones."""
+    """The paths of the values in a checkpoint's JSON; of a long list only the first
+    ones.
+    """
     yield path
-    items = plain.items() if isinstance(plain, dict) else enumerate(plain[:3]) if isinstance(plain, list) else ()
+    items = (
+        plain.items()
+        if isinstance(plain, dict)
+        else enumerate(plain[:3])
+        if isinstance(plain, list)
+        else ()
+    )
     for key, part in items:
         yield from parts_of(part, (*path, key))
 
@@ -138,7 +196,9 @@ def parts_of(plain, path=()):
 @pytest.mark.filterwarnings("ignore:.* doesn't hold .*taken as it is")
 @settings(max_examples=50)
 @given(data=st.data())
-def test_a_value_that_was_planted_in_a_file_is_a_state_error_or_a_value(tmp_path_factory, data):
+def test_a_value_that_was_planted_in_a_file_is_a_state_error_or_a_value(
+    tmp_path_factory, data
+):
     path = tmp_path_factory.mktemp("planted") / "run.npz"
 
     def parts():
@@ -151,7 +211,9 @@ def test_a_value_that_was_planted_in_a_file_is_a_state_error_or_a_value(tmp_path
     with np.load(path) as file:
         arrays = dict(file)
     plain = json.loads(bytes(arrays.pop("states")))
-    *ways, last = data.draw(st.sampled_from([way for way in parts_of(plain) if way]), "path")
+    *ways, last = data.draw(
+        st.sampled_from([way for way in parts_of(plain) if way]), "path"
+    )
     inner = plain
     for way in ways:
         inner = inner[way]
@@ -160,11 +222,16 @@ def test_a_value_that_was_planted_in_a_file_is_a_state_error_or_a_value(tmp_path
     else:
         inner[last] = data.draw(st.sampled_from(PLANTED), "value")
     with path.open("wb") as file:
-        np.savez(file, states=np.frombuffer(json.dumps(plain).encode(), np.uint8), **arrays)
+        np.savez(
+            file, states=np.frombuffer(json.dumps(plain).encode(), np.uint8), **arrays
+        )
     before = random.getstate(), np.random.get_state()
     loader, model = parts()
     try:
-        with contextlib.suppress(StateError), Checkpoint(path, loader, model=model) as c:
+        with (
+            contextlib.suppress(StateError),
+            Checkpoint(path, loader, model=model) as c,
+        ):
             list(c.steps(loader))
     finally:
         random.setstate(before[0])
@@ -189,7 +256,11 @@ def test_what_is_wrong_with_a_file_is_said(path):
         ({"passes": {"0": "x"}}, "'0' is 'x', not of type int"),
     ):
         with path.open("wb") as file:
-            np.savez(file, states=np.frombuffer(json.dumps(genuine | change).encode(), np.uint8), **arrays)
+            np.savez(
+                file,
+                states=np.frombuffer(json.dumps(genuine | change).encode(), np.uint8),
+                **arrays,
+            )
         with pytest.raises(StateError, match=rf"run\.npz .*{told}"):
             Checkpoint(path, model={"a": 2}).__enter__()
     with path.open("wb") as file:
@@ -213,8 +284,11 @@ def test_a_disk_that_is_full_leaves_the_file_that_was_there(path, monkeypatch, w
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_a_save_that_fails_on_the_way_is_told_and_tried_again(path, monkeypatch, background):
-    replace, model = os.replace, {"a": 1}
+def test_a_save_that_fails_on_the_way_is_told_and_tried_again(
+    path, monkeypatch, background
+):
+    replace = os.replace
+    model = {"a": 1}
 
     def fails_once(*paths):
         monkeypatch.setattr(os, "replace", replace)
@@ -222,9 +296,13 @@ def test_a_save_that_fails_on_the_way_is_told_and_tried_again(path, monkeypatch,
 
     with Checkpoint(path, model=model, every_steps=1, background=background) as c:
         monkeypatch.setattr(os, "replace", fails_once)
-        for _ in range(background):  # a thread's error is raised by the next step
+        # A thread's error is raised by the next step.
+        for _ in range(background):
             c.step()
-        with pytest.warns(RuntimeWarning, match="nothing could be saved after . steps .the server is gone"):
+        with pytest.warns(
+            RuntimeWarning,
+            match="nothing could be saved after . steps .the server is gone",
+        ):
             c.step()
         model["a"] = 4
         c.step()
@@ -232,7 +310,8 @@ def test_a_save_that_fails_on_the_way_is_told_and_tried_again(path, monkeypatch,
 
 
 def test_a_save_that_fails_at_an_epochs_end_is_told_and_tried_again(path, monkeypatch):
-    replace, model = os.replace, {"a": 1}
+    replace = os.replace
+    model = {"a": 1}
 
     def fails_once(*paths):
         monkeypatch.setattr(os, "replace", replace)
@@ -240,14 +319,20 @@ def test_a_save_that_fails_at_an_epochs_end_is_told_and_tried_again(path, monkey
 
     monkeypatch.setattr(checkpoint, "_SOON", 0)  # as of a large model
     loader = mpiter.DataLoader(range(4), 2)
-    with pytest.raises(SystemExit), Checkpoint(path, loader, model=model, background=False) as c:
+    with (
+        pytest.raises(SystemExit),
+        Checkpoint(path, loader, model=model, background=False) as c,
+    ):
         batches = c.steps(loader)
         for _ in c.epochs(1):
             next(batches)
             next(batches)
             model["a"] = 3
             monkeypatch.setattr(os, "replace", fails_once)
-            with pytest.warns(RuntimeWarning, match="nothing could be saved after 2 steps .the server is gone"):
+            with pytest.warns(
+                RuntimeWarning,
+                match="nothing could be saved after 2 steps .the server is gone",
+            ):
                 next(batches, None)
             model["a"] = 9
             signal.raise_signal(signal.SIGTERM)
@@ -255,14 +340,19 @@ def test_a_save_that_fails_at_an_epochs_end_is_told_and_tried_again(path, monkey
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_a_disk_that_is_full_is_an_error_with_the_sizes_at_the_next_step(path, monkeypatch, background):
+def test_a_disk_that_is_full_is_an_error_with_the_sizes_at_the_next_step(
+    path, monkeypatch, background
+):
     model = {"w": np.zeros(500_000)}
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with (
-        pytest.raises(OSError, match=r"run\.npz takes 4\.0 MB, and [\d,.]+ MB are free there; what was saved before"),
+        pytest.raises(
+            OSError,
+            match=r"run\.npz takes 4\.0 MB, and [\d,.]+ MB are free there; what was saved before",
+        ),
         Checkpoint(path, model=model, background=background) as c,
     ):
         monkeypatch.setattr(os, "fsync", full)
@@ -275,8 +365,11 @@ def test_a_disk_that_is_full_is_an_error_with_the_sizes_at_the_next_step(path, m
     assert found(path)["w"].max() == 0
 
 
-def test_what_is_saved_beside_the_training_is_what_it_was_when_the_step_ended(path, monkeypatch):
-    fsync, written_at = os.fsync, threading.Event()
+def test_what_is_saved_beside_the_training_is_what_it_was_when_the_step_ended(
+    path, monkeypatch
+):
+    fsync = os.fsync
+    written_at = threading.Event()
 
     def waits(descriptor):
         written_at.wait(30)
@@ -298,7 +391,8 @@ def test_what_is_saved_beside_the_training_is_what_it_was_when_the_step_ended(pa
 
 
 def test_an_error_in_the_block_waits_for_what_is_being_saved(path, monkeypatch):
-    model, replace = {"n": 0}, os.replace
+    model = {"n": 0}
+    replace = os.replace
     begun = threading.Event()
 
     def slowly(*paths):
@@ -323,7 +417,9 @@ def test_other_files_are_left_alone_and_an_unfinished_one_is_cleared_away(path):
     with pytest.raises(FileNotFoundError):
         Checkpoint.read(path)
     written(path, {})
-    assert sorted(other.name for other in path.parent.iterdir()) == sorted([*others, "run.npz"])
+    assert sorted(other.name for other in path.parent.iterdir()) == sorted(
+        [*others, "run.npz"]
+    )
 
 
 def test_no_link_is_followed_where_a_file_is_written(tmp_path):

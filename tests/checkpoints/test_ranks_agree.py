@@ -1,4 +1,6 @@
-"""One checkpoint for all ranks: they begin, save and end after the same step, or are told why they can't."""
+"""One checkpoint for all ranks: they begin, save and end after the same step, or are
+told why they can't.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launched import LIMIT_S, TELL, Launched, by_mpiexec, by_torch, launch, told, with_mpi4py, with_torch
+from launched import (
+    LIMIT_S,
+    TELL,
+    Launched,
+    by_mpiexec,
+    by_torch,
+    launch,
+    told,
+    with_mpi4py,
+    with_torch,
+)
 
 import mpiter
 from mpiter.checkpoint import agreement, checkpoint, file
@@ -30,7 +42,9 @@ TERM = 15
 
 
 class Meeting:
-    """Threads as the ranks of a training; a message is complete once each has sent its own."""
+    """Threads as the ranks of a training; a message is complete once each has sent
+    its own.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -39,7 +53,9 @@ class Meeting:
         self._has_left: set[int] = set()
 
     def exchange(self, number: int, rank: int, message: Any) -> Callable[[], list[Any]]:
-        """Send the ``number``-th message of a rank; return what waits for all of that number."""
+        """Send the ``number``-th message of a rank; return what waits for all of
+        that number.
+        """
         with self._changed:
             sent = self._sent.setdefault(number, {})
             sent[rank] = message
@@ -47,7 +63,10 @@ class Meeting:
 
         def result() -> list[Any]:
             with self._changed:
-                came = self._changed.wait_for(lambda: len(sent) == self.size or self._has_left - sent.keys(), LIMIT_S)
+                came = self._changed.wait_for(
+                    lambda: len(sent) == self.size or self._has_left - sent.keys(),
+                    LIMIT_S,
+                )
                 assert came, f"message {number} never came from all ranks"
                 if len(sent) < self.size:
                     raise ConnectionError("a rank has left")
@@ -99,9 +118,11 @@ def in_ranks(size: int, run: Callable[[ThreadRanks], Any]) -> list[Any]:
         return list(pool.map(of_rank, range(size)))
 
 
-# -- what they agree on ----------------------------------------------------------------------------------------------
+# -- what they agree on ----------------------------------------------------------------
 
-wishes = st.builds(Wish, st.sampled_from([0, 0, 0, TERM]), st.sampled_from([False, False, True]))
+wishes = st.builds(
+    Wish, st.sampled_from([0, 0, 0, TERM]), st.sampled_from([False, False, True])
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -111,7 +132,10 @@ def test_all_ranks_learn_the_same_wishes_after_the_same_step_and_no_later_than_t
 ) -> None:
     def run(ranks: ThreadRanks) -> list[Wish]:
         agreed = Agreement(ranks)
-        answers = [agreed.after_step(number, wish[ranks.rank]) for number, wish in enumerate(steps)]
+        answers = [
+            agreed.after_step(number, wish[ranks.rank])
+            for number, wish in enumerate(steps)
+        ]
         return [*answers, agreed.at_once(Place.EXIT, len(steps), Wish())]
 
     answers = in_ranks(3, run)
@@ -119,19 +143,24 @@ def test_all_ranks_learn_the_same_wishes_after_the_same_step_and_no_later_than_t
     last = Wish()
     for wish, answer in zip(steps, answers[0], strict=False):
         assert answer == last
-        # Once all act on an answer, what each wished for after the same step is asked for again by the next one.
+        # Once all act on an answer, what each wished for after the same step is asked
+        # for again by the next one.
         last = Wish() if answer != Wish() else wish[0] | wish[1] | wish[2]
     assert answers[0][-1] == last
 
 
-def test_steps_that_take_long_are_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_that_take_long_are_ended_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = threading.local()
     monkeypatch.setattr(agreement.time, "monotonic", lambda: getattr(now, "time", 0.0))
 
     def run(ranks: ThreadRanks) -> list[int]:
-        agreed, answers = Agreement(ranks), []
+        agreed = Agreement(ranks)
+        answers = []
         for step in range(5):
-            now.time = getattr(now, "time", 0.0) + (1.0 if ranks.rank == 0 else 0.0)  # rank 0 decides
+            # Rank 0 decides
+            now.time = getattr(now, "time", 0.0) + (1.0 if ranks.rank == 0 else 0.0)
             signal = TERM if (ranks.rank, step) == (1, 3) else 0
             answers.append(agreed.after_step(step, Wish(signal)).signal)
         return answers
@@ -140,8 +169,12 @@ def test_steps_that_take_long_are_ended_at_once(monkeypatch: pytest.MonkeyPatch)
 
 
 PLACES = {
-    "another number of steps": lambda agreed, rank: agreed.at_once(Place.EXIT, 7 - rank, Wish()),
-    "another place": lambda agreed, rank: agreed.at_once(Place.EXIT if rank else Place.SAVE, 7, Wish()),
+    "another number of steps": lambda agreed, rank: agreed.at_once(
+        Place.EXIT, 7 - rank, Wish()
+    ),
+    "another place": lambda agreed, rank: agreed.at_once(
+        Place.EXIT if rank else Place.SAVE, 7, Wish()
+    ),
     "a step more": lambda agreed, rank: (
         [agreed.after_step(7, Wish()), agreed.after_step(8, Wish())]
         if rank
@@ -149,7 +182,10 @@ PLACES = {
     ),
 }
 TOLD = {
-    "another number of steps": "one has left the block after 6 steps, another one has left the block after 7 steps",
+    "another number of steps": (
+        "one has left the block after 6 steps, another one has left the block after 7 "
+        "steps"
+    ),
     "another place": r"one has called c\.save\(\) after 7 steps, another one has left the block after 7 steps",
     "a step more": "one has left the block after 7 steps, another one has finished step 8",
 }
@@ -160,7 +196,8 @@ def test_ranks_that_are_elsewhere_are_told_of_both_places(how: str) -> None:
     def run(ranks: ThreadRanks) -> None:
         agreed = Agreement(ranks)
         PLACES[how](agreed, ranks.rank)
-        agreed.after_step(9, Wish())  # a message that is under way is looked at then
+        # A message that is under way is looked at then.
+        agreed.after_step(9, Wish())
         agreed.at_once(Place.EXIT, 9, Wish())
 
     first, second = in_ranks(2, run)
@@ -187,7 +224,7 @@ def test_a_rank_that_has_ended_is_named_as_the_likely_cause() -> None:
     assert "another rank of this training can't be reached" in str(others)
 
 
-# -- what they save and load -----------------------------------------------------------------------------------------
+# -- what they save and load -----------------------------------------------------------
 
 
 @pytest.fixture
@@ -218,11 +255,15 @@ def raised(outcomes: list[Any], kind: type[Exception], text: str) -> None:
             raise outcome
 
 
-def test_each_sample_is_learnt_once_by_any_numbers_of_ranks_one_after_the_other(train_in: Any, path: Path) -> None:
+def test_each_sample_is_learnt_once_by_any_numbers_of_ranks_one_after_the_other(
+    train_in: Any, path: Path
+) -> None:
     seen: Counter[int] = Counter()
 
     def train(rank: int, size: int, until: int | None) -> tuple[int, float]:
-        loader = mpiter.DataLoader(range(60), 2, shuffle=True, seed=1, shard=(rank, size))
+        loader = mpiter.DataLoader(
+            range(60), 2, shuffle=True, seed=1, shard=(rank, size)
+        )
         model = {"weight": float(rank)}  # all begin with rank 0's
         with mpiter.Checkpoint(path, loader, model=model) as c:
             begun = (c.finished, model["weight"])
@@ -234,12 +275,17 @@ def test_each_sample_is_learnt_once_by_any_numbers_of_ranks_one_after_the_other(
                         return begun
         return begun
 
-    begun = [train_in(size, partial(train, until=until)) for size, until in ((3, 4), (2, 10), (1, 19), (3, None))]
+    begun = [
+        train_in(size, partial(train, until=until))
+        for size, until in ((3, 4), (2, 10), (1, 19), (3, None))
+    ]
     assert begun == [[(0, 0.0)] * 3, [(4, 4.0)] * 2, [(10, 10.0)], [(19, 19.0)] * 3]
     assert seen == Counter(dict.fromkeys(range(60), 2))
 
 
-def test_ranks_that_shuffle_each_in_its_own_way_are_told_when_their_number_changes(train_in: Any, path: Path) -> None:
+def test_ranks_that_shuffle_each_in_its_own_way_are_told_when_their_number_changes(
+    train_in: Any, path: Path
+) -> None:
     def train(rank: int, size: int, seeds: int) -> None:
         mine = mpiter.DataLoader(range(60), 2, shuffle=True, seed=rank % seeds)
         plain = mpiter.DataLoader(range(6), 2, seed=rank)
@@ -248,7 +294,10 @@ def test_ranks_that_shuffle_each_in_its_own_way_are_told_when_their_number_chang
 
     train_in(2, partial(train, seeds=2))
     train_in(2, partial(train, seeds=2))
-    with pytest.warns(RuntimeWarning, match=r"saved by 2 ranks, each of which had shuffled 0 in an order of its own"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"saved by 2 ranks, each of which had shuffled 0 in an order of its own",
+    ):
         train_in(3, partial(train, seeds=1))
     train_in(2, partial(train, seeds=2))
 
@@ -259,7 +308,9 @@ REFUSED: dict[str, tuple[Callable[[Path, int], Any], str]] = {
         r"their paths differ: rank 0 has .*0\.npz, rank 1 has .*1\.npz",
     ),
     "parts": (
-        lambda path, rank: mpiter.Checkpoint(path, model={}, **({"ema": {}} if rank else {})),
+        lambda path, rank: mpiter.Checkpoint(
+            path, model={}, **({"ema": {}} if rank else {})
+        ),
         "their parts differ: rank 0 has model, rank 1 has model, ema",
     ),
     "steps": (
@@ -270,13 +321,19 @@ REFUSED: dict[str, tuple[Callable[[Path, int], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_ranks_that_differ_are_refused_with_both_named(train_in: Any, path: Path, what: str) -> None:
+def test_ranks_that_differ_are_refused_with_both_named(
+    train_in: Any, path: Path, what: str
+) -> None:
     make, text = REFUSED[what]
-    raised(train_in(2, lambda rank, size: make(path, rank).__enter__()), RankError, text)
+    raised(
+        train_in(2, lambda rank, size: make(path, rank).__enter__()), RankError, text
+    )
     assert not path.exists()
 
 
-def test_what_one_rank_cannot_load_stops_all_before_a_step(train_in: Any, path: Path) -> None:
+def test_what_one_rank_cannot_load_stops_all_before_a_step(
+    train_in: Any, path: Path
+) -> None:
     def train(rank: int, size: int, longer: int) -> int:
         loader = mpiter.DataLoader(range(20 + longer * rank), 2, shard=(rank, size))
         with mpiter.Checkpoint(path, loader) as c:
@@ -286,7 +343,11 @@ def test_what_one_rank_cannot_load_stops_all_before_a_step(train_in: Any, path: 
     assert train_in(2, partial(train, longer=0)) == [1, 1]
     before = path.read_bytes()
     others, own = train_in(2, partial(train, longer=1))
-    raised([others], RankError, r"rank 1 can't go on, so no rank does: StateError: .*dataset_length=20")
+    raised(
+        [others],
+        RankError,
+        r"rank 1 can't go on, so no rank does: StateError: .*dataset_length=20",
+    )
     raised([own], mpiter.StateError, "dataset_length=20")
     assert path.read_bytes() == before
 
@@ -295,7 +356,9 @@ def test_a_damaged_file_and_a_full_disk_are_told_in_all_ranks(
     train_in: Any, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path.write_bytes(b"rubbish")
-    outcomes = train_in(2, lambda rank, size: mpiter.Checkpoint(path, {"a": 1}).__enter__())
+    outcomes = train_in(
+        2, lambda rank, size: mpiter.Checkpoint(path, {"a": 1}).__enter__()
+    )
     raised(outcomes, mpiter.StateError, r"run\.npz cannot be read")
     path.unlink()
 
@@ -309,7 +372,11 @@ def test_a_damaged_file_and_a_full_disk_are_told_in_all_ranks(
 
     own, others = train_in(2, train)
     raised([own], OSError, "No space left on device")
-    raised([others], RankError, "rank 0 can't go on, so no rank does: OSError: .*No space left")
+    raised(
+        [others],
+        RankError,
+        "rank 0 can't go on, so no rank does: OSError: .*No space left",
+    )
 
 
 @pytest.mark.parametrize("ranks_that_ask", [(0,), (1,), (0, 1)])
@@ -319,7 +386,9 @@ def test_rank_0_writes_and_any_rank_may_ask_for_it_in_a_step(
     def train(rank: int, size: int) -> list[int]:
         loader = mpiter.DataLoader(range(24), 2, shard=(rank, size))
         model = {"at": 0, "rank": rank}
-        with mpiter.Checkpoint(path, loader, model=model, keep=9, every_s=None, background=False) as c:
+        with mpiter.Checkpoint(
+            path, loader, model=model, keep=9, every_s=None, background=False
+        ) as c:
             for _ in c.steps(loader):
                 model["at"] += 1
                 if rank in ranks_that_ask and model["at"] == 2:
@@ -333,7 +402,9 @@ def test_rank_0_writes_and_any_rank_may_ask_for_it_in_a_step(
     assert mpiter.Checkpoint.read(path)["model"] == {"at": 6, "rank": 0}
 
 
-def test_between_two_steps_all_ranks_save_at_once_or_are_told_who_does(train_in: Any, path: Path) -> None:
+def test_between_two_steps_all_ranks_save_at_once_or_are_told_who_does(
+    train_in: Any, path: Path
+) -> None:
     def train(rank: int, size: int, ranks_that_ask: tuple[int, ...]) -> bool:
         with mpiter.Checkpoint(path, {}, every_s=None, background=False) as c:
             for _ in range(3):
@@ -348,9 +419,12 @@ def test_between_two_steps_all_ranks_save_at_once_or_are_told_who_does(train_in:
     raised(train_in(2, partial(train, ranks_that_ask=(1,))), RankError, told)
 
 
-def test_an_error_in_the_tail_of_an_epoch_leaves_its_last_step_saved(path: Path) -> None:
+def test_an_error_in_the_tail_of_an_epoch_leaves_its_last_step_saved(
+    path: Path,
+) -> None:
     def train(fails: bool) -> list[Any]:
-        loader, done = mpiter.DataLoader(range(6), 2, shuffle=True, seed=1), {"done": list[Any]()}
+        loader = mpiter.DataLoader(range(6), 2, shuffle=True, seed=1)
+        done = {"done": list[Any]()}
         with mpiter.Checkpoint(path, loader, model=done) as c:
             for epoch in c.epochs(2):
                 for x in c.steps(loader):
@@ -374,14 +448,17 @@ def test_ranks_told_of_by_variables_alone_are_refused_unless_they_are_trainings_
     for name, value in {"RANK": "1", "WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(RankError, match=r"RANK and WORLD_SIZE say that this is rank 1 of 4.* pass alone=True"):
+    with pytest.raises(
+        RankError,
+        match=r"RANK and WORLD_SIZE say that this is rank 1 of 4.* pass alone=True",
+    ):
         mpiter.Checkpoint(path, {}).__enter__()
     with mpiter.Checkpoint(path, {"a": 1}, alone=True) as c:
         c.step()
     assert path.exists()
 
 
-# -- real ranks ------------------------------------------------------------------------------------------------------
+# -- real ranks ------------------------------------------------------------------------
 
 MESSAGES = (
     TELL
@@ -418,12 +495,17 @@ tell("messages", rank, **told)
 
 @pytest.mark.timeout(2 * LIMIT_S)
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=with_torch)])
-def test_ranks_of_torch_share_a_file_or_are_told_why_they_cannot(tmp_path: Path, ranks: int) -> None:
+def test_ranks_of_torch_share_a_file_or_are_told_why_they_cannot(
+    tmp_path: Path, ranks: int
+) -> None:
     code, _, err = launch(tmp_path, by_torch(ranks), MESSAGES)
     assert code == 0, err
     for facts in told(tmp_path, "messages", ranks):
         assert facts["one file"] == facts["resumed"] == 2
-        assert "one has left the block after 2 steps, another one has finished step 3" in facts["lengths"]
+        assert (
+            "one has left the block after 2 steps, another one has finished step 3"
+            in facts["lengths"]
+        )
         assert "their files differ" in facts["folders"]
         assert "rank 0 has that of step 0 (id " in facts["folders"]
         assert "rank 1 has none" in facts["folders"]
@@ -496,11 +578,15 @@ def learnt(folder: Path, ranks: int) -> Counter[tuple[int, int]]:
 
 
 @pytest.mark.timeout(3 * LIMIT_S)
-@pytest.mark.parametrize(("first", "then"), [pytest.param(*of, marks=with_mpi4py) for of in ((3, 3), (2, 3))])
+@pytest.mark.parametrize(
+    ("first", "then"), [pytest.param(*of, marks=with_mpi4py) for of in ((3, 3), (2, 3))]
+)
 def test_a_signal_to_one_rank_of_mpi_ends_all_after_one_step_and_all_go_on(
     tmp_path: Path, first: int, then: int
 ) -> None:
-    code, _, err = launch(tmp_path, [*by_mpiexec(first), "-m", "mpi4py"], TRAINING, "mpi", 1)
+    code, _, err = launch(
+        tmp_path, [*by_mpiexec(first), "-m", "mpi4py"], TRAINING, "mpi", 1
+    )
     assert code == 143, err
     assert err.count("mpiter: saved: ") == 1
     code, _, err = launch(tmp_path, by_mpiexec(then), TRAINING, "mpi", -1)
@@ -508,7 +594,8 @@ def test_a_signal_to_one_rank_of_mpi_ends_all_after_one_step_and_all_go_on(
     assert err.count("wasn't started by  python -m mpi4py") == 1
     facts = told(tmp_path, "training", then)
     begun = facts[0]["begun"]
-    assert begun in (8, 9)  # the signal comes in the eighth step; a short one is followed by another
+    # The signal comes in the eighth step; a short one is followed by another.
+    assert begun in (8, 9)
     assert {fact["begun"] for fact in facts} == {begun}
     assert set(learnt(tmp_path, max(first, then)).values()) == {1}
     for rank, fact in enumerate(facts):
@@ -519,13 +606,24 @@ def test_a_signal_to_one_rank_of_mpi_ends_all_after_one_step_and_all_go_on(
 
 @pytest.mark.torch
 @pytest.mark.timeout(3 * LIMIT_S)
-def test_a_signal_to_one_process_of_jax_ends_all_after_one_step_and_all_go_on(tmp_path: Path) -> None:
+def test_a_signal_to_one_process_of_jax_ends_all_after_one_step_and_all_go_on(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("jax", reason="JAX is not installed: run `python3 tests --all`")
     for hit, code_expected in ((1, 143), (-1, 0)):
         with socket.create_server(("127.0.0.1", 0)) as free:
             address = f"127.0.0.1:{free.getsockname()[1]}"
         started = [
-            Launched(tmp_path, [sys.executable], TRAINING, "jax", hit, number, address, JAX_PLATFORMS="cpu")
+            Launched(
+                tmp_path,
+                [sys.executable],
+                TRAINING,
+                "jax",
+                hit,
+                number,
+                address,
+                JAX_PLATFORMS="cpu",
+            )
             for number in range(2)
         ]
         for program in started:

@@ -1,4 +1,5 @@
-"""Ranks that are interrupted at planned places, and resumed by as many, fewer or more: a short part of the experiment.
+"""Ranks that are interrupted at planned places, and resumed by as many, fewer or more:
+a short part of the experiment.
 
 What is counted, and how, is said in `bench/interruptions.py`; all of it must be nought.
 """
@@ -39,7 +40,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 
 def problems_of(found: Found, *names: str) -> dict[str, int]:
-    """Return the problems of these names that were found, and print what was said of any."""
+    """Return the problems of these names that were found, and print what was said of
+    any.
+    """
     ours = found["rows"]["mpiter"]
     for one in ours["words"]:
         print(one["chain"], *one["words"], sep="\n")
@@ -47,7 +50,9 @@ def problems_of(found: Found, *names: str) -> dict[str, int]:
 
 
 def cells(matrix: Found) -> Iterator[tuple[str, str, str]]:
-    """Yield the signal, the place and by how many was resumed, of the interruptions of two and three ranks."""
+    """Yield the signal, the place and by how many was resumed, of the interruptions
+    of two and three ranks.
+    """
     for ranks in ("2 ranks", "3 ranks"):
         for signal, places in matrix[ranks].items():
             for place, resumed in places.items():
@@ -66,18 +71,25 @@ def test_ranks_begin_and_end_alike(found: Found) -> None:
     assert not problems_of(found, "unequal_starts", "unequal_ends")
 
 
-def test_each_sample_is_learnt_once_an_epoch_and_each_validation_counts_once(found: Found) -> None:
+def test_each_sample_is_learnt_once_an_epoch_and_each_validation_counts_once(
+    found: Found,
+) -> None:
     assert not problems_of(found, "lost", "twice", "tails")
 
 
-def test_as_many_ranks_end_to_the_last_bit_as_if_nobody_had_interrupted_them(found: Found) -> None:
+def test_as_many_ranks_end_to_the_last_bit_as_if_nobody_had_interrupted_them(
+    found: Found,
+) -> None:
     assert not problems_of(found, "bits")
 
 
 def test_a_signal_that_can_be_heard_loses_no_step_and_a_kill_few(found: Found) -> None:
     assert not problems_of(found, "lost_steps")
     every = found["settings"]["every_steps"]
-    assert all(steps["most"] <= 2 * every for steps in found["rows"]["mpiter"]["redone"].values())
+    assert all(
+        steps["most"] <= 2 * every
+        for steps in found["rows"]["mpiter"]["redone"].values()
+    )
 
 
 def test_no_rank_hangs_or_aborts_or_is_refused(found: Found) -> None:

@@ -1,4 +1,6 @@
-"""Checkpoint: whatever interrupts a training loop, each batch is learnt once, in order."""
+"""Checkpoint: whatever interrupts a training loop, each batch is learnt once, in
+order.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,23 @@ from mpiter.checkpoint import checkpoint
 from mpiter.checkpoint.ranks import OneRank
 from mpiter.echo import Echo
 
-EPOCHS, LENGTH, BATCH = 2, 10, 2
+EPOCHS = 2
+LENGTH = 10
+BATCH = 2
 OURS = (os.path.dirname(mpiter.__file__), __file__)
 LOADERS = {
     "loader": lambda: mpiter.DataLoader(range(LENGTH), BATCH, shuffle=True, seed=3),
     "batches": lambda: mpiter.batches(range(LENGTH), BATCH, seed=3, n_processes=0),
-    "sampler": lambda: mpiter.DataLoader(range(LENGTH), BATCH, sampler=range(LENGTH)[::-1]),
+    "sampler": lambda: mpiter.DataLoader(
+        range(LENGTH), BATCH, sampler=range(LENGTH)[::-1]
+    ),
 }
 
-# between opening a file and entering its `with` an interrupt leaves it to the garbage collector to close
+# between opening a file and entering its `with` an interrupt leaves it to the garbage
+# collector to close
 left_to_the_collector = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed file:ResourceWarning"
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore:unclosed file:ResourceWarning",
 )
 
 
@@ -45,7 +53,9 @@ def path(tmp_path):
 
 
 def learn(folder, loader, model):
-    """A training loop: the model notes what it has learnt, an epoch what came after its last step."""
+    """A training loop: the model notes what it has learnt, an epoch what came after
+    its last step.
+    """
     with mpiter.Checkpoint(folder, loader, model=model) as c:
         for epoch in c.epochs(EPOCHS):
             for x in loader:
@@ -67,8 +77,11 @@ def learnt(folder, make):
 
 
 def interrupted_at(line, function, *arguments, within=OURS):
-    """Call it with Ctrl-C at so many lines of ours from its beginning; how many have there been?"""
-    lines, came = count(), []
+    """Call it with Ctrl-C at so many lines of ours from its beginning; how many have
+    there been?
+    """
+    lines = count()
+    came = []
     handlers = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
 
     def tracer(frame, event, arg):
@@ -88,27 +101,34 @@ def interrupted_at(line, function, *arguments, within=OURS):
     finally:
         sys.settrace(before)
     assert was_raised == bool(came), "Ctrl-C was swallowed"
-    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == handlers
+    assert [
+        signal.getsignal(signal.SIGINT),
+        signal.getsignal(signal.SIGTERM),
+    ] == handlers
     return next(lines)
 
 
 @left_to_the_collector
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # against hanging: it takes some seconds alone, and many beside others
+# Against hanging: it takes some seconds alone, and many beside others.
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", LOADERS)
 def test_many_interrupts_lose_no_batch_and_repeat_none(tmp_path, kind):
     make = LOADERS[kind]
 
     def is_interrupted_at(line, folder):
-        with make() as loader:  # its close() is not what is interrupted here
+        # Its close() is not what is interrupted here.
+        with make() as loader:
             return interrupted_at(line, learn, folder, loader, anew())
 
-    lines, expected = is_interrupted_at(-1, tmp_path / "counted"), learnt(tmp_path / "whole", make)
+    lines = is_interrupted_at(-1, tmp_path / "counted")
+    expected = learnt(tmp_path / "whole", make)
     assert len(expected["learnt"]) == EPOCHS * LENGTH / BATCH
     for at in range(0, lines, lines // 12):  # of each of three loaders
         folder = tmp_path / str(at)
         is_interrupted_at(at, folder)
-        if at % 2:  # once more, further on
+        # Once more, further on.
+        if at % 2:
             is_interrupted_at(min(at // 3, 700), folder)
         assert learnt(folder, make) == expected, at
 
@@ -142,15 +162,22 @@ def test_an_interrupt_waits_for_the_step_and_a_second_one_does_not(path, capfd):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ctrl_c_that_a_launcher_passes_on_counts_once_but_not_for_ever(path, monkeypatch):
+def test_ctrl_c_that_a_launcher_passes_on_counts_once_but_not_for_ever(
+    path, monkeypatch
+):
     class Ranks(OneRank):
         def gathered(self, text):
             return [text] * self.size
 
-    now, model, came = itertools.count(), {"at": 0}, []
+    now = itertools.count()
+    model = {"at": 0}
+    came = []
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: next(now))
     monkeypatch.setattr(checkpoint, "ranks_of_training", lambda *_: Ranks(0, 2))
-    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, model=model, every_s=None) as c:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        mpiter.Checkpoint(path, model=model, every_s=None) as c,
+    ):
         c.step()
         for _ in range(9):  # a second after the other
             came.append(signal.SIGINT)
@@ -192,7 +219,9 @@ def test_ctrl_c_for_the_whole_group_leaves_the_workers_at_work_until_the_step(tm
         assert [x.tolist() for x in stream] == expected[12:]
 
 
-def test_a_validation_without_an_end_is_left_at_once_and_done_again_from_what_the_last_step_left(tmp_path):
+def test_a_validation_without_an_end_is_left_at_once_and_done_again_from_what_the_last_step_left(
+    tmp_path,
+):
     program = """
         import sys, time, mpiter
         if __name__ == "__main__":
@@ -215,16 +244,27 @@ def test_a_validation_without_an_end_is_left_at_once_and_done_again_from_what_th
     assert "saved: " in outcome.err
     assert "waits for the end" not in outcome.err
     epoch = [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert mpiter.Checkpoint.read(tmp_path / "run")["model"] == {"learnt": epoch * 2, "validated": 1.0}
+    assert mpiter.Checkpoint.read(tmp_path / "run")["model"] == {
+        "learnt": epoch * 2,
+        "validated": 1.0,
+    }
     outcome = scripts.run(tmp_path, program)
     assert (outcome.code, outcome.left_running) == (0, [])
-    assert outcome.err == f"mpiter: continues from {tmp_path / 'run'}: epoch 1, 8 steps finished\n"
-    assert mpiter.Checkpoint.read(tmp_path / "run")["model"] == {"learnt": epoch * 2, "validated": 2.0}
+    assert (
+        outcome.err
+        == f"mpiter: continues from {tmp_path / 'run'}: epoch 1, 8 steps finished\n"
+    )
+    assert mpiter.Checkpoint.read(tmp_path / "run")["model"] == {
+        "learnt": epoch * 2,
+        "validated": 2.0,
+    }
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("within", ["a step", "a tail"])
-def test_a_planned_stop_ends_as_the_shell_expects_and_tells_of_the_users_lines_only(tmp_path, number, within):
+def test_a_planned_stop_ends_as_the_shell_expects_and_tells_of_the_users_lines_only(
+    tmp_path, number, within
+):
     program = """
         import signal, sys, mpiter
         if __name__ == "__main__":
@@ -240,14 +280,24 @@ def test_a_planned_stop_ends_as_the_shell_expects_and_tells_of_the_users_lines_o
     assert outcome.code == (-number if number == signal.SIGINT else 128 + number)
     assert f"mpiter: saved: {tmp_path / 'run'}" in outcome.err
     assert "checkpoint.py" not in outcome.err
-    lines = [line.strip() for line in outcome.err.splitlines() if line.startswith("    ")]
-    shown = {"a step": "for x in c.steps(loader):", "a tail": "signal.raise_signal(int(sys.argv[1]))"}[within]
-    assert [line for line in lines if "^" not in line] == ([shown] if number == signal.SIGINT else [])
+    lines = [
+        line.strip() for line in outcome.err.splitlines() if line.startswith("    ")
+    ]
+    shown = {
+        "a step": "for x in c.steps(loader):",
+        "a tail": "signal.raise_signal(int(sys.argv[1]))",
+    }[within]
+    assert [line for line in lines if "^" not in line] == (
+        [shown] if number == signal.SIGINT else []
+    )
 
 
 def test_an_error_saves_nothing_of_the_step_in_whose_midst_it_comes(path):
     model = {"half": 0}
-    with pytest.raises(ZeroDivisionError), mpiter.Checkpoint(path, model, every_steps=1) as c:
+    with (
+        pytest.raises(ZeroDivisionError),
+        mpiter.Checkpoint(path, model, every_steps=1) as c,
+    ):
         for number in range(4):
             model["half"] = number + 0.5
             if number == 3:
@@ -258,7 +308,9 @@ def test_an_error_saves_nothing_of_the_step_in_whose_midst_it_comes(path):
 
 
 def test_it_is_saved_every_so_many_seconds(path, monkeypatch):
-    now, model, saved = [0.0], {"at": 0}, []
+    now = [0.0]
+    model = {"at": 0}
+    saved = []
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
     monkeypatch.chdir(path.parent)
     with mpiter.Checkpoint(path.name, model, every_s=10, background=False) as c:
@@ -274,7 +326,12 @@ def test_it_is_saved_every_so_many_seconds(path, monkeypatch):
 def test_epochs_go_on_from_the_one_that_was_under_way(path):
     loader = mpiter.DataLoader(range(4), 2)
     with mpiter.Checkpoint(path, loader) as c:
-        assert [epoch for epoch in c.epochs(2) for _ in loader if c.step() is None] == [0, 0, 1, 1]
+        assert [epoch for epoch in c.epochs(2) for _ in loader if c.step() is None] == [
+            0,
+            0,
+            1,
+            1,
+        ]
     again = mpiter.DataLoader(range(4), 2)
     with mpiter.Checkpoint(path, again) as c:
         assert (c.finished, c.epoch, list(c.epochs(2))) == (4, 2, [])
@@ -287,7 +344,9 @@ AT = ["in the last step", "in its tail", "in the tail's tail"]
 @pytest.mark.filterwarnings("ignore:the stream has no state")
 @pytest.mark.parametrize("source", ["loader", "batches", "stream"])
 @pytest.mark.parametrize("at", AT)
-def test_what_follows_an_epochs_last_step_is_done_again_from_what_that_step_left(tmp_path, source, at):
+def test_what_follows_an_epochs_last_step_is_done_again_from_what_that_step_left(
+    tmp_path, source, at
+):
     class Stream:
         def __iter__(self):
             return iter(range(LENGTH))
@@ -317,12 +376,17 @@ def test_what_follows_an_epochs_last_step_is_done_again_from_what_that_step_left
         with pytest.raises(SystemExit):
             train(tmp_path / "again", interrupted_in=epoch)
         saved = mpiter.Checkpoint.read(tmp_path / "again")["model"]
-        assert (len(saved["learnt"]), saved["schedule"]) == ((epoch + 1) * LENGTH // BATCH, 0.5**epoch)
+        assert (len(saved["learnt"]), saved["schedule"]) == (
+            (epoch + 1) * LENGTH // BATCH,
+            0.5**epoch,
+        )
     assert train(tmp_path / "again") == expected
 
 
 @pytest.mark.parametrize("is_at_end", [False, True])
-def test_a_signal_between_an_epochs_tail_and_the_next_step_comes_at_once(path, is_at_end):
+def test_a_signal_between_an_epochs_tail_and_the_next_step_comes_at_once(
+    path, is_at_end
+):
     def train(interrupted):
         model = {"learnt": [], "tails": np.zeros(1)}
         loader = mpiter.DataLoader(range(6), 2, shuffle=True, seed=3)
@@ -347,7 +411,9 @@ def test_a_signal_between_an_epochs_tail_and_the_next_step_comes_at_once(path, i
     assert len(model["learnt"]) == 6
 
 
-def test_what_follows_an_epochs_last_step_and_is_left_by_break_is_done_again_from_what_that_step_left(path):
+def test_what_follows_an_epochs_last_step_and_is_left_by_break_is_done_again_from_what_that_step_left(
+    path,
+):
     def train(stops, epochs=3):
         model = {"seen": [], "tails": np.zeros(1)}
         loader = mpiter.DataLoader(range(6), 2, shuffle=True, seed=3)
@@ -363,16 +429,23 @@ def test_what_follows_an_epochs_last_step_and_is_left_by_break_is_done_again_fro
     for _ in range(2):
         assert train(stops=True)["tails"] == 2
         assert mpiter.Checkpoint.read(path)["model"]["tails"] == 1
-    assert train(stops=False, epochs=0)["tails"] == 1  # nothing is done, and the file stays as it is
+    # Nothing is done, and the file stays as it is.
+    assert train(stops=False, epochs=0)["tails"] == 1
     model = train(stops=False)
     assert model["tails"] == 3
     assert len(model["seen"]) == 9
 
 
-def test_an_endless_iterators_epoch_has_what_follows_it_done_before_a_signal_comes(tmp_path):
+def test_an_endless_iterators_epoch_has_what_follows_it_done_before_a_signal_comes(
+    tmp_path,
+):
     def train(path, until=None):
-        done, endless = [], mpiter.batches(range(6), 2, n_processes=0, epochs=None, seed=1)
-        with contextlib.suppress(KeyboardInterrupt), mpiter.Checkpoint(path, endless) as c:
+        done = []
+        endless = mpiter.batches(range(6), 2, n_processes=0, epochs=None, seed=1)
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            mpiter.Checkpoint(path, endless) as c,
+        ):
             for epoch in c.epochs(3):
                 for x in c.steps(endless):
                     done.append(x.tolist())
@@ -399,7 +472,8 @@ def test_a_signal_before_the_first_step_comes_at_once(path):
         with pytest.raises(SystemExit), mpiter.Checkpoint(path, loader) as c:
             next(c.steps(loader))
             c.step()
-            c.save()  # a validation, say, may follow
+            # A validation, say, may follow.
+            c.save()
             signal.raise_signal(signal.SIGTERM)
             raise AssertionError("it is held back")
         assert c.finished == done
@@ -420,7 +494,9 @@ def test_the_global_generators_go_on_where_they_were(path):
         assert draw() == expected
 
 
-def test_a_sampler_that_draws_as_it_goes_from_a_global_generator_goes_on_in_the_next_epoch_too(tmp_path):
+def test_a_sampler_that_draws_as_it_goes_from_a_global_generator_goes_on_in_the_next_epoch_too(
+    tmp_path,
+):
     class Drawing:
         def __len__(self):
             return 8
@@ -448,7 +524,10 @@ def test_a_sampler_that_draws_as_it_goes_from_a_global_generator_goes_on_in_the_
 
 def test_named_tuples_and_dicts_are_filled_as_they_are(path):
     Moments = namedtuple("Moments", "mean var")
-    params = {"layers": [{"w": np.ones((2, 3), np.float32)}], "opt": (Moments(np.zeros(2), 1), ())}
+    params = {
+        "layers": [{"w": np.ones((2, 3), np.float32)}],
+        "opt": (Moments(np.zeros(2), 1), ()),
+    }
     with mpiter.Checkpoint(path, params) as c:
         c.step()
     other = {"layers": [{"w": None}], "opt": (Moments(None, None), ())}
@@ -460,12 +539,18 @@ def test_named_tuples_and_dicts_are_filled_as_they_are(path):
 
 
 def test_a_loader_for_validation_holds_nothing_back_for_longer_than_a_step(path):
-    training, validation = mpiter.DataLoader(range(10), 2), mpiter.DataLoader(range(4), 2)
-    model, unsaved = {"steps": 0}, []
-    with mpiter.Checkpoint(path, training, validation, model=model, every_s=1e-9, background=False) as c:
+    training = mpiter.DataLoader(range(10), 2)
+    validation = mpiter.DataLoader(range(4), 2)
+    model = {"steps": 0}
+    unsaved = []
+    with mpiter.Checkpoint(
+        path, training, validation, model=model, every_s=1e-9, background=False
+    ) as c:
         for _ in c.epochs(3):
             for _ in c.steps(training):
-                unsaved.append(c.finished - mpiter.Checkpoint.read(path)["model"]["steps"])
+                unsaved.append(
+                    c.finished - mpiter.Checkpoint.read(path)["model"]["steps"]
+                )
                 model["steps"] += 1
                 if c.finished == 7:
                     list(validation)
@@ -484,9 +569,12 @@ def test_nothing_works_outside_of_the_block(path):
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_does_not_end_the_saving_that_the_first_one_has_begun(path, monkeypatch, second):
+def test_a_second_signal_does_not_end_the_saving_that_the_first_one_has_begun(
+    path, monkeypatch, second
+):
     """A launcher that has heard SIGTERM with its whole group passes it on, too."""
-    loader, model = mpiter.DataLoader(range(6), 2), {"sum": 0}
+    loader = mpiter.DataLoader(range(6), 2)
+    model = {"sum": 0}
     synced = os.fsync
 
     def interrupted(descriptor):
@@ -494,7 +582,10 @@ def test_a_second_signal_does_not_end_the_saving_that_the_first_one_has_begun(pa
         signal.raise_signal(second)
         synced(descriptor)
 
-    with pytest.raises((SystemExit, KeyboardInterrupt)), mpiter.Checkpoint(path, loader, model=model) as c:
+    with (
+        pytest.raises((SystemExit, KeyboardInterrupt)),
+        mpiter.Checkpoint(path, loader, model=model) as c,
+    ):
         for _ in c.epochs(2):
             for x in c.steps(loader):
                 model["sum"] += int(x.sum())
@@ -519,9 +610,16 @@ class Interrupting(dict):
         self.update(state)
 
 
-def test_a_signal_that_comes_while_an_epochs_end_is_copied_does_not_wait_for_what_follows(path):
-    loader, model, followed = mpiter.DataLoader(range(6), 2), Interrupting(sum=0), []
-    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, loader, model=model) as c:
+def test_a_signal_that_comes_while_an_epochs_end_is_copied_does_not_wait_for_what_follows(
+    path,
+):
+    loader = mpiter.DataLoader(range(6), 2)
+    model = Interrupting(sum=0)
+    followed = []
+    with (
+        pytest.raises(KeyboardInterrupt),
+        mpiter.Checkpoint(path, loader, model=model) as c,
+    ):
         for _ in c.epochs(2):
             for x in c.steps(loader):
                 model["sum"] += int(x.sum())
@@ -531,9 +629,16 @@ def test_a_signal_that_comes_while_an_epochs_end_is_copied_does_not_wait_for_wha
     assert mpiter.Checkpoint.read(path)["model"] == {"sum": 15}
 
 
-def test_a_signal_that_comes_while_save_makes_its_copy_does_not_wait_for_the_next_step(path):
-    loader, model, followed = mpiter.DataLoader(range(6), 2), Interrupting(sum=0), []
-    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, loader, model=model) as c:
+def test_a_signal_that_comes_while_save_makes_its_copy_does_not_wait_for_the_next_step(
+    path,
+):
+    loader = mpiter.DataLoader(range(6), 2)
+    model = Interrupting(sum=0)
+    followed = []
+    with (
+        pytest.raises(KeyboardInterrupt),
+        mpiter.Checkpoint(path, loader, model=model) as c,
+    ):
         for x in loader:
             model["sum"] += int(x.sum())
             c.step()
@@ -546,7 +651,9 @@ def test_a_signal_that_comes_while_save_makes_its_copy_does_not_wait_for_the_nex
 
 @pytest.fixture
 def hangs_up():
-    """SIGHUP ends this process, as in a terminal: a program started by nohup ignores it."""
+    """SIGHUP ends this process, as in a terminal: a program started by nohup ignores
+    it.
+    """
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -559,8 +666,13 @@ def hangs_up():
         ((signal.SIGINT, signal.SIGHUP), SystemExit(129), True),
     ],
 )
-def test_the_last_signal_comes_when_all_is_saved_though_the_step_fails(path, hangs_up, signals, expected, fails):
-    with pytest.raises(type(expected)) as raised, mpiter.Checkpoint(path, {"a": 1}) as c:
+def test_the_last_signal_comes_when_all_is_saved_though_the_step_fails(
+    path, hangs_up, signals, expected, fails
+):
+    with (
+        pytest.raises(type(expected)) as raised,
+        mpiter.Checkpoint(path, {"a": 1}) as c,
+    ):
         c.step()
         for number in signals:
             signal.raise_signal(number)
@@ -572,7 +684,9 @@ def test_the_last_signal_comes_when_all_is_saved_though_the_step_fails(path, han
 
 
 @pytest.mark.parametrize("is_in_step", [False, True])
-def test_a_process_that_is_forked_in_the_block_ends_by_sigterm_and_saves_nothing(path, is_in_step):
+def test_a_process_that_is_forked_in_the_block_ends_by_sigterm_and_saves_nothing(
+    path, is_in_step
+):
     loader = mpiter.DataLoader(range(4), 2)
     with mpiter.Checkpoint(path, loader, every_s=None) as c:
         steps = c.steps(loader)
@@ -581,13 +695,15 @@ def test_a_process_that_is_forked_in_the_block_ends_by_sigterm_and_saves_nothing
         saved = path.stat().st_ino
         reader, writer = os.pipe()
         if not (child := os.fork()):
-            os.write(writer, b"!")  # before that, Python drops what it is sent
+            # Before that, Python drops what it is sent.
+            os.write(writer, b"!")
             time.sleep(20)
             os._exit(0)
         os.read(reader, 1)
         os.close(reader)
         os.close(writer)
-        os.kill(child, signal.SIGINT)  # a terminal's comes to both, and the step may need the child
+        # A terminal's comes to both, and the step may need the child.
+        os.kill(child, signal.SIGINT)
         os.kill(child, signal.SIGTERM)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
         assert path.stat().st_ino == saved
@@ -624,9 +740,16 @@ def test_arrays_stay_where_they_are_and_others_are_refused(path):
     mine = {"w": w, "deep": [{"v": np.zeros(2)}], "best": 0, "new": 5}
     with mpiter.Checkpoint(path, model=mine):
         assert mine["w"] is w
-        assert (w.tolist(), mine["deep"][0]["v"].tolist(), mine["best"], mine["new"]) == ([1, 1, 1], [1, 1], 1, 5)
+        assert (
+            w.tolist(),
+            mine["deep"][0]["v"].tolist(),
+            mine["best"],
+            mine["new"],
+        ) == ([1, 1, 1], [1, 1], 1, 5)
     for other in (np.zeros((2, 2)), np.zeros(3, np.float32)):
-        with pytest.raises(mpiter.StateError, match=r"model\['w'\] was array.* when it was saved"):
+        with pytest.raises(
+            mpiter.StateError, match=r"model\['w'\] was array.* when it was saved"
+        ):
             mpiter.Checkpoint(path, model={"w": other}).__enter__()
 
 
@@ -638,23 +761,37 @@ def test_a_renamed_value_is_refused_and_one_that_is_new_or_gone_is_not(path):
             mpiter.Checkpoint(path, model=model).__enter__()
     for model in ({"w": 0, "deep": {}, "new": 5}, {}):
         with mpiter.Checkpoint(path, model=model):
-            assert {name: model[name] for name in ("w", "deep")} == {"w": 1, "deep": {"a": 1}}
+            assert {name: model[name] for name in ("w", "deep")} == {
+                "w": 1,
+                "deep": {"a": 1},
+            }
 
 
 def test_steps_of_a_loader_that_is_not_saved_are_refused(path):
-    saved, other = mpiter.DataLoader(range(4), 2), mpiter.DataLoader(range(4), 2)
+    saved = mpiter.DataLoader(range(4), 2)
+    other = mpiter.DataLoader(range(4), 2)
     with mpiter.Checkpoint(path, saved) as c:
-        with pytest.raises(mpiter.OptionError, match="not among the checkpoint's parts"):
+        with pytest.raises(
+            mpiter.OptionError, match="not among the checkpoint's parts"
+        ):
             next(c.steps(other))
         for batches in (list(other), map(len, other)):
-            with pytest.raises(mpiter.OptionError, match=r"no part .* write  for x in c\.steps\(loader\): …"):
+            with pytest.raises(
+                mpiter.OptionError,
+                match=r"no part .* write  for x in c\.steps\(loader\): …",
+            ):
                 next(c.steps(batches))
     assert c.finished == 0
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed: python3 tests --all")
-def test_steps_of_torchs_own_loader_are_refused_though_it_draws_from_a_generator_in_the_state(path):
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="torch is not installed: python3 tests --all",
+)
+def test_steps_of_torchs_own_loader_are_refused_though_it_draws_from_a_generator_in_the_state(
+    path,
+):
     import torch
 
     import mpiter.torch
@@ -663,7 +800,10 @@ def test_steps_of_torchs_own_loader_are_refused_though_it_draws_from_a_generator
     other = torch.utils.data.DataLoader([1, 2, 3, 4], 2, shuffle=True)
     with (
         mpiter.Checkpoint(path, saved, model=torch.nn.Sequential()) as c,
-        pytest.raises(mpiter.OptionError, match=r"c\.steps\(DataLoader\).*mpiter\.torch\.DataLoader for torch's"),
+        pytest.raises(
+            mpiter.OptionError,
+            match=r"c\.steps\(DataLoader\).*mpiter\.torch\.DataLoader for torch's",
+        ),
     ):
         next(c.steps(other))
 
@@ -702,7 +842,9 @@ def test_steps_of_another_librarys_loader_with_a_state_are_resumed(path, wrapped
 def test_other_parts_and_another_dataset_are_refused_before_anything_changes(path):
     with mpiter.Checkpoint(path, mpiter.DataLoader(range(4), 2), model={"a": 1}) as c:
         c.step()
-    with pytest.raises(mpiter.StateError, match=r"holds 0, model, but was given model: pass 0 too"):
+    with pytest.raises(
+        mpiter.StateError, match=r"holds 0, model, but was given model: pass 0 too"
+    ):
         mpiter.Checkpoint(path, model={}).__enter__()
     model = {"a": 2}
     with pytest.raises(mpiter.StateError, match="dataset_length"):
@@ -723,13 +865,19 @@ def test_what_makes_no_sense_is_refused_at_once(path):
     ):
         with pytest.raises(mpiter.OptionError, match=message):
             mpiter.Checkpoint(path, part, **options)
-    with pytest.raises(mpiter.OptionError, match="part model is the class DataLoader: pass an object of it"):
+    with pytest.raises(
+        mpiter.OptionError,
+        match="part model is the class DataLoader: pass an object of it",
+    ):
         mpiter.Checkpoint(path, model=mpiter.DataLoader)
-    with pytest.raises(mpiter.OptionError, match=r"the path of the file comes first, not a DataLoader: Checkpoint\('"):
+    with pytest.raises(
+        mpiter.OptionError,
+        match=r"the path of the file comes first, not a DataLoader: Checkpoint\('",
+    ):
         mpiter.Checkpoint(mpiter.DataLoader([1, 2]))
 
 
-# -- steps as the unit -----------------------------------------------------------------------------------------------
+# -- steps as the unit -----------------------------------------------------------------
 
 
 def kept(path):
@@ -745,7 +893,9 @@ def test_files_are_kept_by_their_steps(path):
                 model["at"] += 1
                 c.step()
         assert kept(path) == [*(f"run-{step:09d}.npz" for step in steps), "run.npz"]
-    assert mpiter.Checkpoint.read(path.with_name("run-000000006.npz")) == {"model": {"at": 6}}
+    assert mpiter.Checkpoint.read(path.with_name("run-000000006.npz")) == {
+        "model": {"at": 6}
+    }
     assert mpiter.Checkpoint.read(path) == {"model": {"at": 13}}
 
 
@@ -766,7 +916,9 @@ def test_a_training_that_begins_again_at_a_kept_file_leaves_later_ones_alone(pat
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_a_kept_file_stays_as_it_was_also_where_files_have_one_name(path, monkeypatch, links):
+def test_a_kept_file_stays_as_it_was_also_where_files_have_one_name(
+    path, monkeypatch, links
+):
     if not links:
 
         def refused(*_):
@@ -781,15 +933,21 @@ def test_a_kept_file_stays_as_it_was_also_where_files_have_one_name(path, monkey
             c.save()
     assert kept(path) == [f"run-00000000{step}.npz" for step in (1, 2, 3)] + ["run.npz"]
     for step in (1, 2, 3):
-        assert mpiter.Checkpoint.read(path.with_name(f"run-00000000{step}.npz")) == {"model": {"at": step}}
+        assert mpiter.Checkpoint.read(path.with_name(f"run-00000000{step}.npz")) == {
+            "model": {"at": step}
+        }
 
 
 @pytest.mark.parametrize("source", ["loader", "sampler", "endless"])
 @pytest.mark.parametrize("first", [3, 5, 7, 10])
-def test_a_number_of_steps_goes_over_as_many_epochs_as_it_takes_and_on_with_a_larger_number(tmp_path, source, first):
+def test_a_number_of_steps_goes_over_as_many_epochs_as_it_takes_and_on_with_a_larger_number(
+    tmp_path, source, first
+):
     def make():
         if source == "endless":
-            return mpiter.batches(range(LENGTH), BATCH, seed=3, n_processes=0, epochs=None)
+            return mpiter.batches(
+                range(LENGTH), BATCH, seed=3, n_processes=0, epochs=None
+            )
         return LOADERS[source]()
 
     def train(path, until):
@@ -809,7 +967,10 @@ def test_a_number_of_steps_goes_over_as_many_epochs_as_it_takes_and_on_with_a_la
 
 def test_steps_that_cannot_be_reached_are_an_error(path):
     loader = mpiter.DataLoader(range(6), 2)
-    with mpiter.Checkpoint(path, loader) as c, pytest.raises(mpiter.StateError, match="no more batches after 3 steps"):
+    with (
+        mpiter.Checkpoint(path, loader) as c,
+        pytest.raises(mpiter.StateError, match="no more batches after 3 steps"),
+    ):
         list(c.steps(iter(loader), until=9))
     with mpiter.Checkpoint(path.with_name("other"), loader) as c:
         for _ in c.epochs(1):
@@ -823,13 +984,22 @@ def test_a_part_that_is_new_is_taken_as_it_is_and_one_that_is_missing_is_named(p
     average = {"b": 2}
     parts = {"model": {}, "average": average, "schedule": {"c": 3}}
     with (
-        pytest.warns(RuntimeWarning, match="doesn't hold schedule: taken as it is") as warned,
+        pytest.warns(
+            RuntimeWarning, match="doesn't hold schedule: taken as it is"
+        ) as warned,
         mpiter.Checkpoint(path, **parts) as c,
     ):
         c.step()
     assert len(warned) == 1
-    assert mpiter.Checkpoint.read(path) == {"model": {"a": 1}, "average": {"b": 1}, "schedule": {"c": 3}}
-    with pytest.raises(mpiter.StateError, match="pass average, schedule too, or another path, or strict=False"):
+    assert mpiter.Checkpoint.read(path) == {
+        "model": {"a": 1},
+        "average": {"b": 1},
+        "schedule": {"c": 3},
+    }
+    with pytest.raises(
+        mpiter.StateError,
+        match="pass average, schedule too, or another path, or strict=False",
+    ):
         mpiter.Checkpoint(path, model={}).__enter__()
     with mpiter.Checkpoint(path, model={}, strict=False) as c:
         assert c.finished == 2
@@ -847,16 +1017,23 @@ def test_in_another_thread_nothing_is_held_back_and_all_else_works(path):
     assert mpiter.Checkpoint.read(path) == {"0": {"a": 1}}
 
 
-# -- where a step ends -----------------------------------------------------------------------------------------------
+# -- where a step ends -----------------------------------------------------------------
 
 PLACES = ["step", "steps"]
 
 
 def train(folder, place, signal_at=None, loader=None, validation=None):
-    """Each step learns, then takes note of it, then follows; steps() finishes it, or step() as the last thing."""
+    """Each step learns, then takes note of it, then follows; steps() finishes it, or
+    step() as the last thing.
+    """
     loader = loader or mpiter.DataLoader(range(LENGTH), BATCH, shuffle=True, seed=3)
     model = {"learnt": [], "noted": [], "followed": []}
-    with mpiter.Checkpoint(folder, loader, model=model, **({"validation": validation} if validation else {})) as c:
+    with mpiter.Checkpoint(
+        folder,
+        loader,
+        model=model,
+        **({"validation": validation} if validation else {}),
+    ) as c:
         for _ in c.epochs(EPOCHS):
             for x in c.steps(loader) if place == "steps" else loader:
                 for part in ("learnt", "noted", "followed"):
@@ -873,7 +1050,9 @@ def train(folder, place, signal_at=None, loader=None, validation=None):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_wherever_a_step_tells_of_itself_all_of_it_is_done_before_the_signal_is_delivered(tmp_path, place):
+def test_wherever_a_step_tells_of_itself_all_of_it_is_done_before_the_signal_is_delivered(
+    tmp_path, place
+):
     def validation():
         return mpiter.DataLoader(range(4), 2) if place == "steps" else None
 
@@ -881,9 +1060,15 @@ def test_wherever_a_step_tells_of_itself_all_of_it_is_done_before_the_signal_is_
     for step in range(EPOCHS * LENGTH // BATCH):
         folder = tmp_path / str(step)
         with pytest.raises(SystemExit):
-            train(folder, place, (step, ("learnt", "noted", "followed")[step % 3]), validation=validation())
+            train(
+                folder,
+                place,
+                (step, ("learnt", "noted", "followed")[step % 3]),
+                validation=validation(),
+            )
         saved = mpiter.Checkpoint.read(folder)["model"]
-        # A plain loop doesn't tell that its first step has begun, and nothing is lost that was finished.
+        # A plain loop doesn't tell that its first step has begun, and nothing is lost
+        # that was finished.
         done = 0 if place == "step" and step == 0 else step + 1
         assert len(saved["learnt"]) == len(saved["followed"]) == done
         assert train(folder, place, validation=validation()) == expected
@@ -891,7 +1076,8 @@ def test_wherever_a_step_tells_of_itself_all_of_it_is_done_before_the_signal_is_
 
 def test_a_step_of_several_batches_ends_where_step_is_called(path):
     def accumulate(signal_at=None):
-        loader, model = mpiter.DataLoader(range(18), 2), {"sums": []}
+        loader = mpiter.DataLoader(range(18), 2)
+        model = {"sums": []}
         with mpiter.Checkpoint(path, loader, model=model) as c:
             total = 0
             for number, x in enumerate(loader, c.finished * 3):
@@ -913,7 +1099,8 @@ def test_a_step_of_several_batches_ends_where_step_is_called(path):
 def test_steps_goes_through_whatever_wraps_a_loader(tmp_path):
     wraps = [iter, enumerate, lambda loader: zip(loader, loader.dataset, strict=False)]
     for number, wrapped in enumerate(wraps):
-        path, loader = tmp_path / str(number), mpiter.DataLoader(range(6), 2)
+        path = tmp_path / str(number)
+        loader = mpiter.DataLoader(range(6), 2)
         with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, loader) as c:
             for _ in c.steps(wrapped(loader)):
                 signal.raise_signal(signal.SIGINT)
@@ -934,9 +1121,13 @@ def test_a_step_that_is_left_by_break_is_finished(path):
 
 
 def test_what_follows_a_loop_that_was_left_is_done_before_the_signal_is_delivered(path):
-    loader, validation = mpiter.DataLoader(range(10), 2), mpiter.DataLoader(range(4), 2)
+    loader = mpiter.DataLoader(range(10), 2)
+    validation = mpiter.DataLoader(range(4), 2)
     model = {"evaluated": 0}
-    with pytest.raises(SystemExit), mpiter.Checkpoint(path, loader, validation, model=model) as c:
+    with (
+        pytest.raises(SystemExit),
+        mpiter.Checkpoint(path, loader, validation, model=model) as c,
+    ):
         for _ in c.epochs(3):
             for number, _ in enumerate(c.steps(loader)):
                 if number == 2:
@@ -948,32 +1139,52 @@ def test_what_follows_a_loop_that_was_left_is_done_before_the_signal_is_delivere
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed: python3 tests --all")
-def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bit_after_an_interrupt(tmp_path):
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="torch is not installed: python3 tests --all",
+)
+def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bit_after_an_interrupt(
+    tmp_path,
+):
     import torch
 
     import mpiter.torch
 
-    data = torch.utils.data.TensorDataset(torch.arange(30.0).reshape(10, 3), torch.arange(10.0))
+    data = torch.utils.data.TensorDataset(
+        torch.arange(30.0).reshape(10, 3), torch.arange(10.0)
+    )
     total = 15
 
     def train(folder, until=None):
         torch.manual_seed(7)
-        model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
-        average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn())
+        model = torch.nn.Sequential(
+            torch.nn.Linear(3, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1)
+        )
+        average = torch.optim.swa_utils.AveragedModel(
+            model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn()
+        )
         optimizer = torch.optim.Adam(model.parameters(), 0.01)
-        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4, 4])  # which counts them in a Counter
+        # Which counts them in a Counter.
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4, 4])
         scaler = torch.amp.GradScaler("cpu", growth_interval=3)
         loader = mpiter.torch.DataLoader(data, 2, shuffle=True)
-        valid = mpiter.torch.DataLoader(data, 5)  # as torch's, it draws from the global generator at each epoch
-        parts = {"average": average, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
+        # As torch's, it draws from the global generator at each epoch.
+        valid = mpiter.torch.DataLoader(data, 5)
+        parts = {
+            "average": average,
+            "optimizer": optimizer,
+            "schedule": schedule,
+            "scaler": scaler,
+        }
         done = 0
         with mpiter.Checkpoint(folder, loader, valid, model, **parts) as c:
             begun = c.finished
             for _ in c.epochs(3):
                 for x, y in c.steps(loader):
                     optimizer.zero_grad()
-                    scaler.scale(torch.nn.functional.mse_loss(model(x)[:, 0], y)).backward()
+                    scaler.scale(
+                        torch.nn.functional.mse_loss(model(x)[:, 0], y)
+                    ).backward()
                     scaler.step(optimizer)
                     done += 1
                     if begun + done == until:
@@ -982,11 +1193,21 @@ def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bi
                     schedule.step()
                     average.update_parameters(model)
                 list(valid)
-        weights = [value.tolist() for part in (model, average) for value in part.state_dict().values()]
-        return weights, scaler.state_dict(), schedule.state_dict(), optimizer.state_dict()["param_groups"]
+        weights = [
+            value.tolist()
+            for part in (model, average)
+            for value in part.state_dict().values()
+        ]
+        return (
+            weights,
+            scaler.state_dict(),
+            schedule.state_dict(),
+            optimizer.state_dict()["param_groups"],
+        )
 
     expected = train(tmp_path / "uninterrupted")
-    for step in range(1, total + 1, 2):  # one after the other, in one folder
+    # One after the other, in one folder.
+    for step in range(1, total + 1, 2):
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path / "again", until=step)
     assert train(tmp_path / "again") == expected
@@ -994,18 +1215,30 @@ def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bi
 
 @pytest.mark.parametrize(
     "pairs",
-    [lambda c, a, b: zip(c.steps(a), b, strict=False), lambda c, a, b: c.steps(zip(a, b, strict=False))],
+    [
+        lambda c, a, b: zip(c.steps(a), b, strict=False),
+        lambda c, a, b: c.steps(zip(a, b, strict=False)),
+    ],
     ids=["steps of one", "steps of both"],
 )
 @pytest.mark.parametrize(
     "other",
-    [lambda: mpiter.DataLoader(range(6), 2, shuffle=True, seed=2), lambda: Echo(mpiter.DataLoader(range(2), 2), 3)],
+    [
+        lambda: mpiter.DataLoader(range(6), 2, shuffle=True, seed=2),
+        lambda: Echo(mpiter.DataLoader(range(2), 2), 3),
+    ],
     ids=["loader", "echo"],
 )
-def test_loaders_that_are_zipped_go_on_with_the_next_epoch_after_the_last_step_of_one(tmp_path, pairs, other):
+def test_loaders_that_are_zipped_go_on_with_the_next_epoch_after_the_last_step_of_one(
+    tmp_path, pairs, other
+):
     def train(path, until=None):
-        done, loaders = [], [mpiter.DataLoader(range(6), 2, shuffle=True, seed=1), other()]
-        with contextlib.suppress(KeyboardInterrupt), mpiter.Checkpoint(path, *loaders) as c:
+        done = []
+        loaders = [mpiter.DataLoader(range(6), 2, shuffle=True, seed=1), other()]
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            mpiter.Checkpoint(path, *loaders) as c,
+        ):
             for epoch in c.epochs(3):
                 for x, y in pairs(c, *loaders):
                     done.append((epoch, x.tolist(), y.tolist()))
@@ -1020,7 +1253,7 @@ def test_loaders_that_are_zipped_go_on_with_the_next_epoch_after_the_last_step_o
         assert train(path, step) + train(path) == expected
 
 
-# -- loops that can't be resumed -------------------------------------------------------------------------------------
+# -- loops that can't be resumed -------------------------------------------------------
 
 
 SOURCES = {
@@ -1032,8 +1265,11 @@ ANOTHER = r"another pass .* outside of c\.epochs.*Write  for epoch in c\.epochs\
 
 
 def passes_by_range(path, source, calls_step, until=None):
-    """Three passes without epochs(), with a validation after each step and pass; a signal comes in step ``until``."""
-    loader, valid = source(), mpiter.DataLoader(range(4), 2)
+    """Three passes without epochs(), with a validation after each step and pass; a
+    signal comes in step ``until``.
+    """
+    loader = source()
+    valid = mpiter.DataLoader(range(4), 2)
     with mpiter.Checkpoint(path, loader, valid) as c:
         for _ in range(3):
             for _ in loader if calls_step else c.steps(loader):
@@ -1048,9 +1284,13 @@ def passes_by_range(path, source, calls_step, until=None):
 
 @pytest.mark.parametrize("calls_step", [False, True])
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_a_second_pass_without_epochs_is_warned_of_when_it_begins_and_when_it_is_resumed(path, source, calls_step):
-    first, again = passes_by_range(path, source, calls_step, until=8), passes_by_range(path, source, calls_step)
-    assert next(first) == 5  # in silence: a program of one pass is right
+def test_a_second_pass_without_epochs_is_warned_of_when_it_begins_and_when_it_is_resumed(
+    path, source, calls_step
+):
+    first = passes_by_range(path, source, calls_step, until=8)
+    again = passes_by_range(path, source, calls_step)
+    # In silence: a program of one pass is right.
+    assert next(first) == 5
     with pytest.warns(RuntimeWarning, match=ANOTHER), pytest.raises(SystemExit):
         next(first)
     with pytest.warns(RuntimeWarning, match=ANOTHER) as warned:
@@ -1059,9 +1299,13 @@ def test_a_second_pass_without_epochs_is_warned_of_when_it_begins_and_when_it_is
     again.close()
 
 
-@pytest.mark.parametrize("source", [SOURCES["loader"], SOURCES["echo"]], ids=["loader", "echo"])
+@pytest.mark.parametrize(
+    "source", [SOURCES["loader"], SOURCES["echo"]], ids=["loader", "echo"]
+)
 @pytest.mark.parametrize("first", [1, None], ids=["left", "whole"])
-def test_another_loop_within_an_epoch_is_warned_of_at_its_first_step(path, source, first):
+def test_another_loop_within_an_epoch_is_warned_of_at_its_first_step(
+    path, source, first
+):
     loader = source()
     with mpiter.Checkpoint(path, loader) as c:
         for _ in c.epochs(1):
@@ -1076,7 +1320,9 @@ def test_a_loop_that_is_left_within_each_epoch_is_warned_of_at_the_first_ones_en
         epochs = c.epochs(3)
         next(epochs)
         list(itertools.islice(c.steps(loader), 2))
-        with pytest.warns(RuntimeWarning, match="was left before its end.*look at c.finished"):
+        with pytest.warns(
+            RuntimeWarning, match="was left before its end.*look at c.finished"
+        ):
             next(epochs)
 
 
@@ -1090,9 +1336,12 @@ def test_a_loop_that_is_left_with_the_last_epoch_is_not(path):
 
 
 def test_loops_that_can_be_resumed_are_silent(tmp_path):
-    loader, valid = mpiter.DataLoader(range(6), 2), mpiter.DataLoader(range(4), 2)
-    labelled, unlabelled = mpiter.DataLoader(range(4), 2), mpiter.DataLoader(range(12), 2)
-    stream, endless = mpiter.batches(range(6), 2, epochs=3, n_processes=0), mpiter.SerialIterator(range(6), 2)
+    loader = mpiter.DataLoader(range(6), 2)
+    valid = mpiter.DataLoader(range(4), 2)
+    labelled = mpiter.DataLoader(range(4), 2)
+    unlabelled = mpiter.DataLoader(range(12), 2)
+    stream = mpiter.batches(range(6), 2, epochs=3, n_processes=0)
+    endless = mpiter.SerialIterator(range(6), 2)
     with mpiter.Checkpoint(tmp_path / "epochs", loader, valid) as c:
         for _ in c.epochs(3):
             for _ in loader:
@@ -1123,7 +1372,9 @@ def test_loops_that_can_be_resumed_are_silent(tmp_path):
     assert c.finished == 9
 
 
-def test_a_plain_loop_within_epochs_is_told_once_and_goes_on_at_an_epochs_begin(path, capfd):
+def test_a_plain_loop_within_epochs_is_told_once_and_goes_on_at_an_epochs_begin(
+    path, capfd
+):
     loader = mpiter.DataLoader(range(LENGTH), BATCH)
     done = []
 
@@ -1138,7 +1389,10 @@ def test_a_plain_loop_within_epochs_is_told_once_and_goes_on_at_an_epochs_begin(
     told = r"no step .* write  for x in c\.steps\(loader\)"
     with pytest.warns(RuntimeWarning, match=told), pytest.raises(SystemExit):
         train(until=8)
-    assert "only c.steps(loader) or c.step() tell where a step ends" in capfd.readouterr().err
+    assert (
+        "only c.steps(loader) or c.step() tell where a step ends"
+        in capfd.readouterr().err
+    )
     with pytest.warns(RuntimeWarning, match=told) as warned:
         train()
     assert done == [0] * 5 + [1] * 5 + [2] * 5
@@ -1148,7 +1402,10 @@ def test_a_plain_loop_within_epochs_is_told_once_and_goes_on_at_an_epochs_begin(
 def test_a_loop_without_steps_is_told_and_nothing_of_it_is_saved(path):
     loader = mpiter.DataLoader(range(8), 2)
     with (
-        pytest.warns(RuntimeWarning, match=r"no step has been finished, .* write  for x in c\.steps"),
+        pytest.warns(
+            RuntimeWarning,
+            match=r"no step has been finished, .* write  for x in c\.steps",
+        ),
         mpiter.Checkpoint(path, loader),
     ):
         list(loader)
@@ -1162,7 +1419,8 @@ class Gated:
         return 12
 
     def __getitem__(self, index):
-        while index >= 4:  # a signal just before a long sleep would wait for its end
+        # A signal just before a long sleep would wait for its end.
+        while index >= 4:
             time.sleep(0.01)
         return index
 
@@ -1170,7 +1428,11 @@ class Gated:
 def test_a_signal_that_comes_while_a_batch_is_waited_for_is_delivered_at_once(path):
     model = {"sum": 0}
     loader = mpiter.DataLoader(Gated(), 4, num_workers=1)
-    with loader, pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, loader, model=model) as c:
+    with (
+        loader,
+        pytest.raises(KeyboardInterrupt),
+        mpiter.Checkpoint(path, loader, model=model) as c,
+    ):
         for _ in c.epochs(1):
             for x in c.steps(loader):
                 model["sum"] += int(x.sum())
@@ -1226,7 +1488,8 @@ class Signals:
 
 
 def test_a_signal_within_a_fetch_of_the_loop_itself_waits_for_the_step(path):
-    loader, model = mpiter.DataLoader(Signals(), 4, on_error="skip"), {"sum": 0}
+    loader = mpiter.DataLoader(Signals(), 4, on_error="skip")
+    model = {"sum": 0}
     with pytest.raises(SystemExit), mpiter.Checkpoint(path, loader, model=model) as c:
         for x in c.steps(loader):
             model["sum"] += int(x.sum())

@@ -1,8 +1,9 @@
-"""Other people's programs: whole trainings by frameworks, each with its own settings, fed by our loaders.
+"""Other people's programs: whole trainings by frameworks, each with its own settings,
+fed by our loaders.
 
-The programs lie in `tests/programs/clients/`.  Each trains to a known result (that of the framework's own loader where
-the order is the same), resumes in the midst of an epoch to the same, and says so by ending well.  `docs/clients.md`
-tells more.
+The programs lie in `tests/programs/clients/`.  Each trains to a known result (that of
+the framework's own loader where the order is the same), resumes in the midst of an
+epoch to the same, and says so by ending well.  `docs/clients.md` tells more.
 """
 
 from __future__ import annotations
@@ -21,8 +22,13 @@ import pytest
 from scripts import session
 
 HERE = Path(__file__).resolve().parent
-LIMIT_S = 240  # against hanging: most take ten to twenty seconds of a processor
-OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+# Against hanging: most take ten to twenty seconds of a processor.
+LIMIT_S = 240
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
 SMALL = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
@@ -30,14 +36,25 @@ pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 @functools.cache
 def installed() -> set[str]:
-    """The names that can be imported from distributions; what lies in our own path may have one of them, too."""
-    return {*sys.stdlib_module_names, "mpiter", *importlib.metadata.packages_distributions()}
+    """The names that can be imported from distributions; what lies in our own path
+    may have one of them, too.
+    """
+    return {
+        *sys.stdlib_module_names,
+        "mpiter",
+        *importlib.metadata.packages_distributions(),
+    }
 
 
 def missing(program: Path) -> set[str]:
     """What the program imports and is not installed."""
     nodes = list(ast.walk(ast.parse(program.read_text())))
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names = [
+        alias.name
+        for node in nodes
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    ]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     return {name.partition(".")[0] for name in names} - installed()
 
@@ -45,7 +62,11 @@ def missing(program: Path) -> set[str]:
 def programs() -> list:
     found = []
     for path in sorted((HERE / "clients").glob("*.py")):
-        marks = [pytest.mark.chainer if path.stem.startswith("chainer_") else pytest.mark.clients]
+        marks = [
+            pytest.mark.chainer
+            if path.stem.startswith("chainer_")
+            else pytest.mark.clients
+        ]
         found.append(pytest.param(path, id=path.stem, marks=marks))
     return found
 
@@ -55,8 +76,16 @@ def programs() -> list:
 def test_a_client_trains_and_resumes(program: Path, tmp_path: Path) -> None:
     if absent := missing(program):
         pytest.skip(f"{', '.join(absent)} is not installed: run `python3 tests --all`")
-    homes = {name: str(tmp_path / name.lower()) for name in ("HF_HOME", "XDG_CACHE_HOME")}
-    ours = {"PYTHONPATH": str(HERE.parents[1]), "PYTHONFAULTHANDLER": "1", **OFFLINE, **SMALL, **homes}
+    homes = {
+        name: str(tmp_path / name.lower()) for name in ("HF_HOME", "XDG_CACHE_HOME")
+    }
+    ours = {
+        "PYTHONPATH": str(HERE.parents[1]),
+        "PYTHONFAULTHANDLER": "1",
+        **OFFLINE,
+        **SMALL,
+        **homes,
+    }
     with (tmp_path / "output").open("w+") as output:
         process = subprocess.Popen(
             [sys.executable, str(program)],
@@ -72,11 +101,14 @@ def test_a_client_trains_and_resumes(program: Path, tmp_path: Path) -> None:
         try:
             code = process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
-            hanging = psutil.Process(process.pid).children(recursive=True)  # launchers give ranks sessions of their own
+            # Launchers give ranks sessions of their own.
+            hanging = psutil.Process(process.pid).children(recursive=True)
             for one in (process, *hanging):
                 one.send_signal(signal.SIGABRT)  # has faulthandler write them
         finally:
-            _, left_running = psutil.wait_procs([*session(process.pid), *hanging], timeout=10)
+            _, left_running = psutil.wait_procs(
+                [*session(process.pid), *hanging], timeout=10
+            )
             for other in left_running:
                 other.kill()
             process.wait()

@@ -1,6 +1,8 @@
-"""Every Python block of the README and of docs/ runs, in the order of the page; messages are quoted as they are.
+"""Every Python block of the README and of docs/ runs, in the order of the page;
+messages are quoted as they are.
 
-A block that begins with the command by which it is started is a program of its own, of several ranks.
+A block that begins with the command by which it is started is a program of its own, of
+several ranks.
 """
 
 from __future__ import annotations
@@ -34,8 +36,14 @@ LINKING = [
     *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY")),
 ]
 TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
-EXCERPTS = ROOT / "docs" / "clients.md"  # of programs that test_clients.py runs
-RUN = [page for page in PAGES if page != EXCERPTS and page.name not in ("README.md", "tutorial.md")]  # test_tutorial.py
+# Of programs that test_clients.py runs.
+EXCERPTS = ROOT / "docs" / "clients.md"
+# test_tutorial.py
+RUN = [
+    page
+    for page in PAGES
+    if page != EXCERPTS and page.name not in ("README.md", "tutorial.md")
+]
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LAUNCHED = "# torchrun "
 _ENDS_RANK_1 = """
@@ -49,22 +57,41 @@ if os.environ["RANK"] == "1":
 def _scripts() -> Iterator[Any]:
     """The blocks of each page, joined, but for programs of several ranks."""
     for page in RUN:
-        blocks = [block for block in _BLOCK.findall(page.read_text()) if not block.startswith(_LAUNCHED)]
+        blocks = [
+            block
+            for block in _BLOCK.findall(page.read_text())
+            if not block.startswith(_LAUNCHED)
+        ]
         if text := "\n".join(blocks):
-            yield pytest.param(text, id=page.name, marks=pytest.mark.torch if "import torch\n" in text else [])
+            yield pytest.param(
+                text,
+                id=page.name,
+                marks=pytest.mark.torch if "import torch\n" in text else [],
+            )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", list(_scripts()))
 def test_the_examples_of_a_page_run_as_one_script(text: str, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
-    imports = re.findall(r"^(?:import|from) .*$", text, re.MULTILINE)  # first, as in a program: workers have them ready
+    # First, as in a program: workers have them ready.
+    imports = re.findall(r"^(?:import|from) .*$", text, re.MULTILINE)
     script.write_text("\n".join([*imports, text]))
-    for library, name in (("chainer", "Chainer"), ("PIL", "Pillow"), ("torch", "torch")):
+    for library, name in (
+        ("chainer", "Chainer"),
+        ("PIL", "Pillow"),
+        ("torch", "torch"),
+    ):
         if re.search(rf"^(import|from) {library}\b", text, re.MULTILINE):
-            pytest.importorskip(library, reason=f"{name} is not installed: run `python3 tests --all`")
+            pytest.importorskip(
+                library, reason=f"{name} is not installed: run `python3 tests --all`"
+            )
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=100
+        [sys.executable, "-W", "error", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -87,7 +114,12 @@ def test_a_program_of_ranks_ends_alike_whether_a_signal_to_one_of_them_came_in_b
     *by, name = shlex.split(first.removeprefix("# "))
     assert name == "train.py"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    interrupted = re.sub(r"^optimizer = .*\n", lambda line: line[0] + _ENDS_RANK_1, text, flags=re.MULTILINE)
+    interrupted = re.sub(
+        r"^optimizer = .*\n",
+        lambda line: line[0] + _ENDS_RANK_1,
+        text,
+        flags=re.MULTILINE,
+    )
     assert interrupted != text
 
     def ran(folder: str, text: str) -> tuple[int, str, str]:
@@ -105,19 +137,34 @@ def test_a_program_of_ranks_ends_alike_whether_a_signal_to_one_of_them_came_in_b
 
 
 def test_the_examples_of_clients_stand_in_programs_that_run() -> None:
-    programs = [path.read_text() for path in (ROOT / "tests" / "programs" / "clients").glob("*.py")]
+    programs = [
+        path.read_text()
+        for path in (ROOT / "tests" / "programs" / "clients").glob("*.py")
+    ]
     blocks = _BLOCK.findall(EXCERPTS.read_text())
     assert blocks
-    forms = {block: [textwrap.indent(block, depth * " ") for depth in (0, 4, 8, 12)] for block in blocks}
-    assert [block for block in blocks if not any(form in text for form in forms[block] for text in programs)] == []
+    forms = {
+        block: [textwrap.indent(block, depth * " ") for depth in (0, 4, 8, 12)]
+        for block in blocks
+    }
+    assert [
+        block
+        for block in blocks
+        if not any(form in text for form in forms[block] for text in programs)
+    ] == []
 
 
 def test_the_pages_are_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
-    assert sum(len(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md")) <= 25_000
+    assert (
+        sum(len(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md"))
+        <= 25_000
+    )
 
 
-def test_the_change_of_a_line_in_the_readme_gives_the_batches_of_the_line_that_it_replaces() -> None:
+def test_the_change_of_a_line_in_the_readme_gives_the_batches_of_the_line_that_it_replaces() -> (
+    None
+):
     lines = (ROOT / "README.md").read_text().splitlines()
     theirs, ours = (line[1:] for line in lines if line[1:].startswith("batches = "))
     files = range(200)
@@ -150,21 +197,41 @@ def _told(node: ast.expr) -> str:
 
 
 def _phrases(text: str) -> list[str]:
-    phrases = (" ".join(part.strip(" .;:(,)").split()) for part in re.split(r"…|(?<=[.?]) ", text))
+    phrases = (
+        " ".join(part.strip(" .;:(,)").split())
+        for part in re.split(r"…|(?<=[.?]) ", text)
+    )
     return [phrase for phrase in phrases if len(phrase) > 2]
 
 
 def test_messages_are_those_of_the_source() -> None:
     page = TROUBLESHOOTING.read_text()
-    nodes = [node for path in ROOT.glob("mpiter/**/*.py") for node in ast.walk(ast.parse(path.read_text()))]
-    strings = [" ".join(_told(node).split()) for node in nodes if isinstance(node, (ast.Constant, ast.JoinedStr))]
+    nodes = [
+        node
+        for path in ROOT.glob("mpiter/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+    ]
+    strings = [
+        " ".join(_told(node).split())
+        for node in nodes
+        if isinstance(node, (ast.Constant, ast.JoinedStr))
+    ]
     source = "\n".join(strings)
     headings = re.findall(r"^### (.*)$", page, re.MULTILINE)
     quoted = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    messages = [re.sub(r"^[A-Z]\w+: ", "", line) for block in quoted for line in block.splitlines()]
+    messages = [
+        re.sub(r"^[A-Z]\w+: ", "", line)
+        for block in quoted
+        for line in block.splitlines()
+    ]
     assert len(headings) == len(quoted)
     assert [heading for heading in headings if heading not in source] == []
-    assert [phrase for message in messages for phrase in _phrases(message) if phrase not in source] == []
+    assert [
+        phrase
+        for message in messages
+        for phrase in _phrases(message)
+        if phrase not in source
+    ] == []
 
 
 def test_kinds_of_messages_are_those_that_there_are() -> None:
@@ -176,26 +243,41 @@ def test_kinds_of_messages_are_those_that_there_are() -> None:
 
 def test_every_extra_that_is_named_is_there() -> None:
     section = (
-        (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+        (ROOT / "pyproject.toml")
+        .read_text()
+        .partition("[project.optional-dependencies]\n")[2]
+        .partition("\n[")[0]
     )
     extras = set(re.findall(r"^(\w+) = ", section, re.MULTILINE))
     sources = [
         *LINKING,
-        *(path for folder in ("mpiter", "tests", "examples", "bench") for path in (ROOT / folder).rglob("*.py")),
+        *(
+            path
+            for folder in ("mpiter", "tests", "examples", "bench")
+            for path in (ROOT / folder).rglob("*.py")
+        ),
     ]
     asked: dict[str, str] = {}
     for path in sources:
-        for found in re.findall(r"""(?:mpiter|\.)\[([a-z,]+)\]|extras="([a-z,]+)\"""", path.read_text()):
+        for found in re.findall(
+            r"""(?:mpiter|\.)\[([a-z,]+)\]|extras="([a-z,]+)\"""", path.read_text()
+        ):
             asked |= dict.fromkeys("".join(found).split(","), path.name)
     assert {"images", "bench", "pytest"} <= set(asked)
     assert not {name: where for name, where in asked.items() if name not in extras}
 
 
-def test_what_the_tests_install_is_bounded_above(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_tests_install_is_bounded_above(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])  # the file puts a folder there
     runner = runpy.run_path(str(ROOT / "tests" / "__main__.py"))
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    bounded = [one for name in extras for one in extras[name] if not one.startswith("mpiter[")]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    bounded = [
+        one for name in extras for one in extras[name] if not one.startswith("mpiter[")
+    ]
     bounded += [*runner["CLIENTS"], *runner["WITH_TORCH"], *runner["CHAINERS_COMPANY"]]
     assert [one for one in bounded if "<" not in one and "==" not in one] == []
 
@@ -203,7 +285,9 @@ def test_what_the_tests_install_is_bounded_above(monkeypatch: pytest.MonkeyPatch
 def test_the_published_readme_has_absolute_links_and_the_package_has_urls() -> None:
     texts = [(ROOT / name).read_text() for name in ("README.md", "pyproject.toml")]
     address = "https://example.org/mpiter"
-    readme, pyproject = runpy.run_path(str(ROOT / ".ci" / "package.py"))["published"](*texts, address, "v1")
+    readme, pyproject = runpy.run_path(str(ROOT / ".ci" / "package.py"))["published"](
+        *texts, address, "v1"
+    )
     links = re.findall(r"\]\(([^)]+)\)", readme)
     assert f"{address}/raw/v1/docs/pictures/speed.svg" in links
     assert [link for link in links if not link.startswith(f"{address}/")] == []

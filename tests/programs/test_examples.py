@@ -28,23 +28,42 @@ def cases():
 @pytest.mark.parametrize("name", list(cases()))
 def test_an_example_runs(name, tmp_path):
     if name in OF_TORCH:
-        pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+        pytest.importorskip(
+            "torch", reason="torch is not installed: run `python3 tests --all`"
+        )
     workers = ["--workers=0"] if name == "many_trainers.py" else []
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), *workers]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110)
-    assert (ran.returncode, [line for line in ran.stderr.splitlines() if not line.startswith("mpiter: ")]) == (0, [])
+    ran = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=110
+    )
+    assert (
+        ran.returncode,
+        [line for line in ran.stderr.splitlines() if not line.startswith("mpiter: ")],
+    ) == (0, [])
     assert all(words in ran.stdout for words in SAID[name].split(" … "))
 
 
 def test_every_example_is_run():
-    of_demo = {"__main__.py", "demo.py", "interrupted.py", "meters.py", "pictures.py", "with_torch.py"}
+    of_demo = {
+        "__main__.py",
+        "demo.py",
+        "interrupted.py",
+        "meters.py",
+        "pictures.py",
+        "with_torch.py",
+    }
     scripts = {path.name for path in EXAMPLES.glob("*.py")} - of_demo
     assert scripts == set(SAID)
 
 
-def callers_torch(folder: Path | None, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]:
-    """What the demo finds where the calling Python has no other packages than those of ``folder``."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))  # and put back as it was, afterwards
+def callers_torch(
+    folder: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], str]:
+    """What the demo finds where the calling Python has no other packages than those
+    of ``folder``.
+    """
+    # And put back as it was, afterwards.
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     find = runpy.run_path(str(EXAMPLES / "__main__.py"))["callers_torch"]
     others = [place for place in sys.path if not place.endswith("-packages")]
     monkeypatch.setattr(sys, "path", [*([str(folder)] if folder else []), *others])
@@ -57,7 +76,9 @@ def with_a_torch(folder: Path, version: str) -> Path:
     (folder / "torch").mkdir(parents=True)
     (folder / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")
     (folder / f"torch-{version}.dist-info").mkdir()
-    (folder / f"torch-{version}.dist-info" / "METADATA").write_text(f"Name: torch\nVersion: {version}\n")
+    (folder / f"torch-{version}.dist-info" / "METADATA").write_text(
+        f"Name: torch\nVersion: {version}\n"
+    )
     return folder
 
 
@@ -69,7 +90,10 @@ def test_the_demo_takes_the_torch_of_the_python_that_runs_it_or_says_why_not(
     old = with_a_torch(tmp_path / "old" / "site-packages", "1.13.1")
     folders, lacks = callers_torch(old, monkeypatch)
     assert folders == []
-    assert "has torch 1.13.1, older than 2.6: `python3 examples --torch` installs one" in lacks
+    assert (
+        "has torch 1.13.1, older than 2.6: `python3 examples --torch` installs one"
+        in lacks
+    )
     folders, lacks = callers_torch(None, monkeypatch)
     assert folders == []
     assert "has no torch: `python3 examples --torch` installs one" in lacks

@@ -1,4 +1,6 @@
-"""A notebook, executed by a real kernel: cells that define and iterate, run again, are interrupted, and shut down."""
+"""A notebook, executed by a real kernel: cells that define and iterate, run again,
+are interrupted, and shut down.
+"""
 
 import os
 import queue
@@ -12,10 +14,17 @@ from scripts import LIMIT_S, METHODS, lives, wait_until
 
 import mpiter
 
-manager = pytest.importorskip("jupyter_client.manager", reason="jupyter_client is not installed")
+manager = pytest.importorskip(
+    "jupyter_client.manager", reason="jupyter_client is not installed"
+)
 pytest.importorskip("ipykernel", reason="ipykernel is not installed")
-jupyter_core_utils = pytest.importorskip("jupyter_core.utils", reason="jupyter_core is not installed")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")]
+jupyter_core_utils = pytest.importorskip(
+    "jupyter_core.utils", reason="jupyter_core is not installed"
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+]
 
 DEFINE = """
 import time
@@ -76,7 +85,9 @@ class Kernel:
 
     def finish(self, until=None):
         """(what the cell printed, the names of its errors)"""
-        printed, errors, end = "", [], time.monotonic() + LIMIT_S
+        printed = ""
+        errors = []
+        end = time.monotonic() + LIMIT_S
         while time.monotonic() < end:
             if until is not None and until in printed:
                 return printed, errors
@@ -86,7 +97,8 @@ class Kernel:
                 continue
             if message["parent_header"].get("msg_id") != self.cell:
                 continue
-            kind, content = message["msg_type"], message["content"]
+            kind = message["msg_type"]
+            content = message["content"]
             if kind == "stream":
                 printed += content["text"]
             elif kind == "error":
@@ -131,8 +143,11 @@ def iterates(kernel):
     assert (printed.splitlines()[-1:], errors) == (["True"], [])
 
 
-def test_cells_may_be_run_again_and_interrupted_and_nothing_outlives_the_kernel(kernel, tmp_path):
-    for method in METHODS[:2]:  # of spawned workers a kernel sees what a script sees
+def test_cells_may_be_run_again_and_interrupted_and_nothing_outlives_the_kernel(
+    kernel, tmp_path
+):
+    # Of spawned workers a kernel sees what a script sees.
+    for method in METHODS[:2]:
         for _ in range(2):
             assert kernel.run(f"{DEFINE}method = {method!r}") == ("", [])
             iterates(kernel)

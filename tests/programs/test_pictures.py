@@ -1,4 +1,6 @@
-"""The pictures of the documentation, and its tables of speed, show what was measured."""
+"""The pictures of the documentation, and its tables of speed, show what was
+measured.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,33 @@ def test_a_picture_is_what_its_results_give() -> None:
 
 def test_the_speed_chart_has_the_figures_of_the_table() -> None:
     texts = [
-        element.text for element in ElementTree.parse(PICTURES / "speed.svg").iter() if element.tag.endswith("text")
+        element.text
+        for element in ElementTree.parse(PICTURES / "speed.svg").iter()
+        if element.tag.endswith("text")
     ]
     table = (ROOT / "docs" / "performance.md").read_text()
-    rows = re.findall(r"^\| (?:\*\*mpiter\*\*.*|Chainer 7.*|torch 2.*|limit) \|.*$", table, re.MULTILINE)
-    in_table = [figure for row in rows[:7] for figure in re.findall(r"(?<=[ *])~?[\d,]+(?=[* ]+\|)", row)]
+    rows = re.findall(
+        r"^\| (?:\*\*mpiter\*\*.*|Chainer 7.*|torch 2.*|limit) \|.*$",
+        table,
+        re.MULTILINE,
+    )
+    in_table = [
+        figure
+        for row in rows[:7]
+        for figure in re.findall(r"(?<=[ *])~?[\d,]+(?=[* ]+\|)", row)
+    ]
     in_picture = [
-        figure.removeprefix("limit ") for text in texts if re.fullmatch(r"(limit )?~?[\d,]+", figure := text or "")
+        figure.removeprefix("limit ")
+        for text in texts
+        if re.fullmatch(r"(limit )?~?[\d,]+", figure := text or "")
     ]
     assert len(in_table) == 35
     assert sorted(in_picture) == sorted(in_table)
 
 
-def test_the_tables_of_speed_are_what_its_results_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_of_speed_are_what_its_results_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
     made = runpy.run_path(str(ROOT / "docs" / "site" / "tables.py"))
     result = json.loads((ROOT / "bench" / "results" / "transport.json").read_text())

@@ -1,4 +1,6 @@
-"""Whole programs: without ceremony, under every start method, and out again whichever way they end."""
+"""Whole programs: without ceremony, under every start method, and out again
+whichever way they end.
+"""
 
 import os
 import re
@@ -8,7 +10,8 @@ from scripts import METHODS, Script, run, wait_until
 
 import mpiter
 
-pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
+# This Python shows it; the further ones are spared.
+pytestmark = pytest.mark.slow
 
 PLAIN = """
     from collections import namedtuple
@@ -47,10 +50,14 @@ PLAIN = """
 """
 
 
-def test_a_plain_script_with_classes_and_a_lambda_gives_the_same_under_every_start_method(tmp_path):
+def test_a_plain_script_with_classes_and_a_lambda_gives_the_same_under_every_start_method(
+    tmp_path,
+):
     lines = run(tmp_path, PLAIN).ended_well().lines
     assert len(lines) == 40
-    assert [lines[at : at + 10] == lines[:10] for at in (10, 20, 30)] == [True] * 3, lines
+    assert [lines[at : at + 10] == lines[:10] for at in (10, 20, 30)] == [True] * 3, (
+        lines
+    )
 
 
 LOCKED = """
@@ -76,10 +83,15 @@ def test_what_cannot_travel_by_value_is_forked_with_a_warning_that_names_it(tmp_
     assert "Forking the workers instead" in outcome.err
 
 
-def test_under_another_start_method_the_error_names_it_and_the_script_is_not_run_again(tmp_path):
+def test_under_another_start_method_the_error_names_it_and_the_script_is_not_run_again(
+    tmp_path,
+):
     outcome = run(tmp_path, LOCKED, "spawn")
     assert outcome.lines == ["the script runs"]
-    assert "DatasetNotPicklable: Numbers.__getitem__:lock (lock) cannot be pickled" in outcome.err
+    assert (
+        "DatasetNotPicklable: Numbers.__getitem__:lock (lock) cannot be pickled"
+        in outcome.err
+    )
 
 
 class Environment:
@@ -93,7 +105,9 @@ class Environment:
 def test_workers_see_later_changes_of_the_environment(monkeypatch):
     monkeypatch.setenv("GONE", "still here")
     for seen in (("", "still here"), ("good evening", "")):
-        with mpiter.MultiprocessIterator(Environment(), 1, repeat=False, n_processes=1) as it:
+        with mpiter.MultiprocessIterator(
+            Environment(), 1, repeat=False, n_processes=1
+        ) as it:
             assert it.next() == [seen]
         monkeypatch.setenv("GREETING", "good evening")
         monkeypatch.delenv("GONE", raising=False)
@@ -122,7 +136,9 @@ OPEN = """
     ],
     ids=["break", "exception", "exit"],
 )
-def test_a_loop_that_is_left_ends_the_script_with_its_own_traceback_alone(tmp_path, left_by, method, code, said):
+def test_a_loop_that_is_left_ends_the_script_with_its_own_traceback_alone(
+    tmp_path, left_by, method, code, said
+):
     outcome = run(tmp_path, f"{OPEN}    for batch in it:\n        {left_by}\n", method)
     assert (outcome.code, outcome.left_running) == (code, [])
     assert outcome.lines == (["[0, 1, 2, 3, 4]"] if "print" in left_by else [])
@@ -153,7 +169,9 @@ def test_a_script_ends_cleanly_with_an_iterator_in_any_state(tmp_path, method, e
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_process_of_multiprocessings_ends_cleanly_with_workers_that_are_not_closed(tmp_path, method):
+def test_a_process_of_multiprocessings_ends_cleanly_with_workers_that_are_not_closed(
+    tmp_path, method
+):
     text = """
     import multiprocessing, sys
     import mpiter
@@ -201,7 +219,9 @@ LIBRARY = """
 """
 
 
-@pytest.mark.parametrize(("ending", "method"), [("renew and close", "forkserver"), ("leave", "spawn")])
+@pytest.mark.parametrize(
+    ("ending", "method"), [("renew and close", "forkserver"), ("leave", "spawn")]
+)
 def test_workers_give_back_what_libraries_have_made_in_them(tmp_path, method, ending):
     lines = run(tmp_path, LIBRARY, method, ending).ended_well().lines
     assert lines == (["40"] if ending == "leave" else ["40"] * 2)
@@ -278,7 +298,8 @@ CHILDREN = (
     "del it, first; gc.collect(); sys.exit(0)",
     "print(next(it)); sys.exit(0)",
     "print(next(mpiter.SerialIterator(Numbers(), 3, shuffle=False))); sys.exit(0)",
-    "it = mpiter.MultiprocessIterator(Numbers(), 3, shuffle=False, n_processes=1); print(next(it)); sys.exit(0)",
+    "it = mpiter.MultiprocessIterator(Numbers(), 3, shuffle=False, n_processes=1); "
+    "print(next(it)); sys.exit(0)",
 )
 FORKING = f"""{OPEN}
     first = next(it)
@@ -295,8 +316,14 @@ FORKING = f"""{OPEN}
 
 @pytest.mark.parametrize("method", METHODS[:2])
 def test_a_forked_copy_of_the_consumer_does_not_disturb_it(tmp_path, method):
-    lines = ["child 0"] * 4 + ["[5, 6, 7, 8, 9]", "child 0"] + ["[0, 1, 2]", "child 0"] * 2
-    assert run(tmp_path, FORKING, method).ended_well().lines == [*lines, "True", "[0, 1, 2, 3, 4]"]
+    lines = (
+        ["child 0"] * 4 + ["[5, 6, 7, 8, 9]", "child 0"] + ["[0, 1, 2]", "child 0"] * 2
+    )
+    assert run(tmp_path, FORKING, method).ended_well().lines == [
+        *lines,
+        "True",
+        "[0, 1, 2, 3, 4]",
+    ]
 
 
 @pytest.mark.parametrize("method", METHODS[:2])

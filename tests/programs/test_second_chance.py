@@ -1,4 +1,6 @@
-"""`python3 tests --all` runs what failed once more, alone: an unsteady test is told and doesn't stop a landing."""
+"""`python3 tests --all` runs what failed once more, alone: an unsteady test is told
+and doesn't stop a landing.
+"""
 
 import importlib.util
 import sys
@@ -40,20 +42,26 @@ def test_whose_end_fails(dirty):
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """tests/__main__.py, in a clone of a few tests whose environment is this one."""
     monkeypatch.syspath_prepend(str(_ROOT / ".ci"))
-    spec = importlib.util.spec_from_file_location("runner", _ROOT / "tests" / "__main__.py")
+    spec = importlib.util.spec_from_file_location(
+        "runner", _ROOT / "tests" / "__main__.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module.bootstrap, "ROOT", tmp_path)
     monkeypatch.setattr(module.bootstrap, "prepare", lambda environment: sys.executable)
-    monkeypatch.setattr(module.bootstrap.Environment, "executable", lambda environment: sys.executable)
+    monkeypatch.setattr(
+        module.bootstrap.Environment, "executable", lambda environment: sys.executable
+    )
     monkeypatch.setattr(module, "IN_PARALLEL", ("-n", "1", "--dist", "loadgroup"))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     return module
 
 
-def test_what_passes_alone_is_unsteady_and_what_fails_twice_stays_a_failure(runner, tmp_path: Path, capsys) -> None:
+def test_what_passes_alone_is_unsteady_and_what_fails_twice_stays_a_failure(
+    runner, tmp_path: Path, capsys
+) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_it.py").write_text(_SUITE)
     job = runner.Job("here", runner.Environment(".venv"), ("tests",))

@@ -17,7 +17,8 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SITE = Path(__file__).resolve().parents[2] / "build" / "docs"
-# A page that opens another one as wide as a telephone, and tells the server what it finds there as soon as it is so.
+# A page that opens another one as wide as a telephone, and tells the server what it
+# finds there as soon as it is so.
 ASKING = """<iframe src="{page}" width="380" height="2000"></iframe>
 <script>
 const found = () => {{ const page = frames[0].document; {script} }};
@@ -51,24 +52,43 @@ class Server(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Callable[[str, str], str]:
-    """A function that opens a page and returns the first text that a script finds there."""
+    """A function that opens a page and returns the first text that a script finds
+    there.
+    """
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("the site was not opened: install chromium")
     if not (SITE / "index.html").exists():
-        pytest.skip("there is no site: run `mkdocs build -f docs/site/mkdocs.yml`, or `python3 tests --all`")
+        pytest.skip(
+            "there is no site: run `mkdocs build -f docs/site/mkdocs.yml`, or "
+            "`python3 tests --all`"
+        )
 
     def found(page: str, script: str) -> str:
         asking = ASKING.format(page=page, script=script)
         told: queue.Queue[str] = queue.Queue()
         handler = type("Handler", (Server,), {"asking": asking, "told": told})
-        with http.server.HTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(SITE))) as server:
+        with http.server.HTTPServer(
+            ("127.0.0.1", 0), functools.partial(handler, directory=str(SITE))
+        ) as server:
             thread = threading.Thread(target=server.serve_forever)
             thread.start()
-            options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-            options.append("--remote-debugging-port=0")  # with it the browser stays until it is ended
-            command = [chromium, *options, f"http://127.0.0.1:{server.server_port}/asking"]
-            run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            options = [
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                f"--user-data-dir={tmp_path / 'profile'}",
+            ]
+            # With it the browser stays until it is ended.
+            options.append("--remote-debugging-port=0")
+            command = [
+                chromium,
+                *options,
+                f"http://127.0.0.1:{server.server_port}/asking",
+            ]
+            run = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
             try:
                 return told.get(timeout=60)
             finally:
@@ -81,7 +101,10 @@ def browser(tmp_path: Path) -> Callable[[str, str], str]:
 
 
 def test_the_search_finds_the_page_on_a_word(browser: Any) -> None:
-    script = "return [...page.querySelectorAll('#mkdocs-search-results h3')].map(each => each.textContent).join('\\n')"
+    script = (
+        "return [...page.querySelectorAll('#mkdocs-search-results h3')].map(each => "
+        "each.textContent).join('\\n')"
+    )
     assert "Several training processes" in browser("/search.html?q=ranks", script)
 
 

@@ -1,7 +1,8 @@
-"""Programs of several ranks, started by ``mpiexec`` or torch's launcher: their ranks have sessions of their own.
+"""Programs of several ranks, started by ``mpiexec`` or torch's launcher: their ranks
+have sessions of their own.
 
-All that they start runs in a folder of the test's, by which it is found.  What MPI leaves in /dev/shm when its ranks
-are killed is cleared away.
+All that they start runs in a folder of the test's, by which it is found.  What MPI
+leaves in /dev/shm when its ranks are killed is cleared away.
 """
 
 from __future__ import annotations
@@ -21,25 +22,37 @@ import pytest
 
 import mpiter
 
-LIMIT_S = 110  # against hanging: eight processes that import torch on two cores take their time
+# Against hanging: eight processes that import torch on two cores take their time.
+LIMIT_S = 110
 _SHM = Path("/dev/shm")
-_PLACES = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+_PLACES = os.pathsep.join(
+    [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+)
 MPIEXEC = shutil.which("mpiexec", path=_PLACES) or ""
 
 _one_by_one = pytest.mark.xdist_group("ranks")  # each takes all cores
 with_mpiexec = [
     _one_by_one,
     pytest.mark.mpi,
-    pytest.mark.skipif(not MPIEXEC, reason="mpiexec is not installed: `pip install mpich`, or `python3 tests --all`"),
+    pytest.mark.skipif(
+        not MPIEXEC,
+        reason="mpiexec is not installed: `pip install mpich`, or `python3 tests --all`",
+    ),
 ]
 with_mpi4py = [
     *with_mpiexec,
-    pytest.mark.skipif(not find_spec("mpi4py"), reason="mpi4py is not installed: run `python3 tests --all`"),
+    pytest.mark.skipif(
+        not find_spec("mpi4py"),
+        reason="mpi4py is not installed: run `python3 tests --all`",
+    ),
 ]
 with_torch = [
     _one_by_one,
     pytest.mark.torch,
-    pytest.mark.skipif(not find_spec("torch"), reason="torch is not installed: run `python3 tests --all`"),
+    pytest.mark.skipif(
+        not find_spec("torch"),
+        reason="torch is not installed: run `python3 tests --all`",
+    ),
 ]
 
 
@@ -53,20 +66,37 @@ def by_futures(ranks: int) -> list[str]:
 
 
 def by_torch(ranks: int) -> list[str]:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+    ]
     return [sys.executable, *launcher]
 
 
 class Launched:
     """A program of several ranks on its way."""
 
-    def __init__(self, folder: Path, by: list[str], text: str, *arguments: object, **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        by: list[str],
+        text: str,
+        *arguments: object,
+        **environment: str,
+    ) -> None:
         self.folder = folder
         self._segments = segments()
         path = folder / "program.py"
         path.write_text(textwrap.dedent(text))
         root = str(Path(mpiter.__file__).parents[1])
-        known = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "COV_"))}
+        known = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PMI", "COV_"))
+        }
         self.process = subprocess.Popen(
             [*by, str(path), *map(str, arguments)],
             cwd=folder,
@@ -78,7 +108,9 @@ class Launched:
         )
 
     def ends(self) -> tuple[int, str, str]:
-        """Return how the program ended and what it printed; nothing of it may be left running."""
+        """Return how the program ended and what it printed; nothing of it may be
+        left running.
+        """
         try:
             out, err = self.process.communicate(timeout=LIMIT_S)
         finally:
@@ -92,14 +124,19 @@ class Launched:
         return self.process.returncode, out, err
 
 
-def launch(folder: Path, by: list[str], text: str, *arguments: object, **environment: str) -> tuple[int, str, str]:
+def launch(
+    folder: Path, by: list[str], text: str, *arguments: object, **environment: str
+) -> tuple[int, str, str]:
     """Run a program to its end."""
     return Launched(folder, by, text, *arguments, **environment).ends()
 
 
 def told(folder: Path, name: str, ranks: int) -> list[Any]:
     """What each rank has written into its file, by ``tell`` of the prelude."""
-    return [json.loads((folder / f"{name} {rank}.json").read_text()) for rank in range(ranks)]
+    return [
+        json.loads((folder / f"{name} {rank}.json").read_text())
+        for rank in range(ranks)
+    ]
 
 
 TELL = """
@@ -121,7 +158,8 @@ def running_in(folder: Path) -> list[psutil.Process]:
         try:
             if process.cwd() == str(folder):
                 found.append(process)
-        except psutil.Error:  # it has ended, or is another user's
+        except psutil.Error:
+            # It has ended, or is another user's.
             pass
     return found
 
@@ -132,7 +170,9 @@ def segments() -> set[str]:
 
 
 def clear_away(before: set[str]) -> set[str]:
-    """Remove the segments that killed ranks have left since ``before``; what is mapped stays mapped."""
+    """Remove the segments that killed ranks have left since ``before``; what is
+    mapped stays mapped.
+    """
     left = segments() - before
     for name in left:
         (_SHM / name).unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""Accelerate in two processes with one Checkpoint: a signal to one of them ends both, and both go on from one file.
+"""Accelerate in two processes with one Checkpoint: a signal to one of them ends both,
+and both go on from one file.
 
 The program starts itself by ``accelerate launch``.
 """
@@ -14,7 +15,13 @@ from accelerate import Accelerator
 import mpiter
 from mpiter.torch import DataLoader
 
-LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--main_process_port=0"]
+LAUNCH = [
+    "-m",
+    "accelerate.commands.launch",
+    "--multi_gpu",
+    "--num_processes=2",
+    "--main_process_port=0",
+]
 STEPS = 26  # 13 in each of two epochs
 
 
@@ -63,7 +70,10 @@ if __name__ == "__main__":
         assert not ends("interrupted.npz", interrupt_at=17)
         interrupted = mpiter.Checkpoint.read("interrupted.npz")
         assert ends("interrupted.npz")
-        models = [mpiter.Checkpoint.read(path)["model"] for path in ("whole.npz", "interrupted.npz")]
+        models = [
+            mpiter.Checkpoint.read(path)["model"]
+            for path in ("whole.npz", "interrupted.npz")
+        ]
         for name, weights in models[0].items():
             assert torch.equal(weights, models[1][name]), name
             assert not torch.equal(weights, interrupted["model"][name]), name

@@ -1,4 +1,6 @@
-"""Accelerate, told to make its loaders of our class: trained as with torch's, resumed in both of its ways."""
+"""Accelerate, told to make its loaders of our class: trained as with torch's,
+resumed in both of its ways.
+"""
 
 import accelerate.data_loader
 import torch
@@ -8,7 +10,8 @@ from accelerate.utils import set_seed
 from mpiter.torch import DataLoader
 
 TheirLoader = accelerate.data_loader.DataLoader
-BATCH, EPOCHS = 4, 2
+BATCH = 4
+EPOCHS = 2
 
 
 class Points(torch.utils.data.Dataset):
@@ -22,8 +25,12 @@ class Points(torch.utils.data.Dataset):
 
 def trained(loader_class, way="skips", save_at=None, resume_at=None):
     """(indices seen, weights) of some epoches, or of their rest."""
-    accelerate.data_loader.DataLoader = loader_class  # what prepare() and skip_first_batches() make loaders of
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=way == "skips"))
+    # What prepare() and skip_first_batches() make loaders of.
+    accelerate.data_loader.DataLoader = loader_class
+    accelerator = Accelerator(
+        cpu=True,
+        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=way == "skips"),
+    )
     set_seed(3)
     model = torch.nn.Linear(2, 1)
     model, optimizer, loader = accelerator.prepare(
@@ -34,7 +41,8 @@ def trained(loader_class, way="skips", save_at=None, resume_at=None):
     assert type(loader.base_dataloader) is loader_class
     if way == "remembers":
         accelerator.register_for_checkpointing(loader)
-    seen, done = [], resume_at or 0
+    seen = []
+    done = resume_at or 0
     if resume_at is not None:
         accelerator.load_state("checkpoint")
     for epoch in range(done // len(loader), EPOCHS):
@@ -57,5 +65,6 @@ def trained(loader_class, way="skips", save_at=None, resume_at=None):
 if __name__ == "__main__":
     for way in ("skips", "remembers"):
         seen, weights = trained(TheirLoader, way if way == "skips" else "")
-        assert trained(DataLoader, way, save_at=17) == (seen, weights), way  # 13 in an epoch
+        # 13 in an epoch.
+        assert trained(DataLoader, way, save_at=17) == (seen, weights), way
         assert trained(DataLoader, way, resume_at=17) == (seen[17:], weights), way

@@ -1,6 +1,9 @@
-"""Chainer, in the manner of its train_imagenet with `--arch nin`: JPEG files, cropped and turned at random; resumed."""
+"""Chainer, in the manner of its train_imagenet with `--arch nin`: JPEG files,
+cropped and turned at random; resumed.
+"""
 
-import mpiter.chainer_compat  # noqa: F401, I001  (first)
+# (first)
+import mpiter.chainer_compat  # noqa: F401, I001
 import random
 
 import chainer
@@ -12,7 +15,10 @@ from PIL import Image
 
 from mpiter.chainer import MultiprocessIterator, converter
 
-LENGTH, BATCH, INSIZE, CLASSES = 24, 6, 67, 5
+LENGTH = 24
+BATCH = 6
+INSIZE = 67
+CLASSES = 5
 
 
 class NIN(chainer.Chain):
@@ -29,7 +35,9 @@ class NIN(chainer.Chain):
             self.conv1 = convolutions(9, 11, 4)
             self.conv2 = convolutions(25, 5, 1, 2)
             self.conv3 = convolutions(38, 3, 1, 1)
-            self.conv4 = links.MLPConvolution2D(None, (102, 102, CLASSES), 3, 1, 1, conv_init=he)
+            self.conv4 = links.MLPConvolution2D(
+                None, (102, 102, CLASSES), 3, 1, 1, conv_init=he
+            )
 
     def forward(self, x, t):
         h = F.max_pooling_2d(F.relu(self.conv1(x)), 3, 2)
@@ -45,7 +53,8 @@ class NIN(chainer.Chain):
 class Preprocessed(chainer.dataset.DatasetMixin):
     def __init__(self, list_file, mean, crop_size):
         self.base = chainer.datasets.LabeledImageDataset(list_file)
-        self.mean, self.crop_size = mean.astype("f"), crop_size
+        self.mean = mean.astype("f")
+        self.crop_size = crop_size
 
     def __len__(self):
         return len(self.base)
@@ -53,8 +62,10 @@ class Preprocessed(chainer.dataset.DatasetMixin):
     def get_example(self, i):
         image, label = self.base[i]
         _, height, width = image.shape
-        top, left = random.randint(0, height - self.crop_size), random.randint(0, width - self.crop_size)
-        rows, columns = slice(top, top + self.crop_size), slice(left, left + self.crop_size)
+        top = random.randint(0, height - self.crop_size)
+        left = random.randint(0, width - self.crop_size)
+        rows = slice(top, top + self.crop_size)
+        columns = slice(left, left + self.crop_size)
         image = (image[:, rows, columns] - self.mean[:, rows, columns]) / 255
         return image[:, :, :: random.choice([1, -1])], label
 
@@ -63,7 +74,9 @@ def make_files():
     rng = np.random.RandomState(0)
     with open("train.txt", "w") as names:
         for number in range(LENGTH):
-            Image.fromarray(rng.randint(256, size=(80, 80, 3), dtype="u1")).save(f"{number}.jpg")
+            Image.fromarray(rng.randint(256, size=(80, 80, 3), dtype="u1")).save(
+                f"{number}.jpg"
+            )
             names.write(f"{number}.jpg {number % CLASSES}\n")
 
 
@@ -71,9 +84,21 @@ def main(out, resume=None, **options):
     np.random.seed(0)
     model = NIN()
     optimizer = chainer.optimizers.MomentumSGD(lr=0.01).setup(model)
-    train = MultiprocessIterator(Preprocessed("train.txt", np.full((3, 80, 80), 127), INSIZE), BATCH, seed=1, **options)
-    trainer = training.Trainer(training.StandardUpdater(train, optimizer, converter=converter), (2, "epoch"), out=out)
-    trainer.extend(extensions.snapshot(filename="at-{.updater.iteration}"), trigger=(6, "iteration"))
+    train = MultiprocessIterator(
+        Preprocessed("train.txt", np.full((3, 80, 80), 127), INSIZE),
+        BATCH,
+        seed=1,
+        **options,
+    )
+    trainer = training.Trainer(
+        training.StandardUpdater(train, optimizer, converter=converter),
+        (2, "epoch"),
+        out=out,
+    )
+    trainer.extend(
+        extensions.snapshot(filename="at-{.updater.iteration}"),
+        trigger=(6, "iteration"),
+    )
     trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
     if resume:
         chainer.serializers.load_npz(resume, trainer)

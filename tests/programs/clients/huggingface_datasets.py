@@ -1,4 +1,6 @@
-"""Hugging Face's datasets: as torch's loader gives them, and resumed in the midst of an epoch."""
+"""Hugging Face's datasets: as torch's loader gives them, and resumed in the midst of
+an epoch.
+"""
 
 import json
 
@@ -10,7 +12,8 @@ from datasets.distributed import split_dataset_by_node
 from mpiter.torch import DataLoader
 
 TheirLoader = torch.utils.data.DataLoader
-LENGTH, BATCH = 41, 4
+LENGTH = 41
+BATCH = 4
 
 
 def doubled(sample):
@@ -29,7 +32,9 @@ def made():
     node = split_dataset_by_node(plain, rank=1, world_size=2)
     return {
         "mapped": plain.map(doubled).with_format("torch"),
-        "transformed": plain.with_transform(lambda rows: {"half": [number / 2 for number in rows["number"]]}),
+        "transformed": plain.with_transform(
+            lambda rows: {"half": [number / 2 for number in rows["number"]]}
+        ),
         "of a node": node.with_format("torch"),
     }
 
@@ -40,19 +45,29 @@ def streams():
     files = [f"part{part}.jsonl" for part in range(4)]
     for part, name in enumerate(files):
         with open(name, "w") as file:
-            file.writelines(json.dumps({"number": number}) + "\n" for number in range(part, LENGTH, 4))
+            file.writelines(
+                json.dumps({"number": number}) + "\n"
+                for number in range(part, LENGTH, 4)
+            )
     from_disk = load_dataset("json", data_files=files, split="train", streaming=True)
     return {
         "shuffled": plain.shuffle(seed=1, buffer_size=8).map(doubled),
         "of a node": split_dataset_by_node(plain, rank=1, world_size=2),
-        "from files": from_disk.filter(lambda sample: sample["number"] % 3 > 0).map(doubled).with_format("torch"),
+        "from files": from_disk.filter(lambda sample: sample["number"] % 3 > 0)
+        .map(doubled)
+        .with_format("torch"),
     }
 
 
 def listed(batches):
     """Each batch as text, in which 1 isn't 1.0."""
     return [
-        repr({name: part.tolist() if torch.is_tensor(part) else part for name, part in batch.items()})
+        repr(
+            {
+                name: part.tolist() if torch.is_tensor(part) else part
+                for name, part in batch.items()
+            }
+        )
         for batch in batches
     ]
 
@@ -76,7 +91,11 @@ def check_epochs():
     """set_epoch() reaches workers that stay."""
     orders = []
     for loader_class in (TheirLoader, DataLoader):
-        stream = made()["mapped"].to_iterable_dataset(num_shards=4).shuffle(seed=1, buffer_size=8)
+        stream = (
+            made()["mapped"]
+            .to_iterable_dataset(num_shards=4)
+            .shuffle(seed=1, buffer_size=8)
+        )
         loader = loader_class(stream, BATCH, num_workers=2)
         orders.append(listed(loader))
         stream.set_epoch(1)

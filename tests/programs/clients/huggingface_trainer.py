@@ -1,4 +1,6 @@
-"""transformers' Trainer, whose loaders Accelerate makes: trained as with torch's, resumed from its checkpoints."""
+"""transformers' Trainer, whose loaders Accelerate makes: trained as with torch's,
+resumed from its checkpoints.
+"""
 
 import accelerate.data_loader
 import torch
@@ -8,7 +10,9 @@ from transformers import Trainer, TrainingArguments
 from mpiter.torch import DataLoader
 
 TheirLoader = accelerate.data_loader.DataLoader
-LENGTH, BATCH, STEPS = 48, 4, 24
+LENGTH = 48
+BATCH = 4
+STEPS = 24
 
 
 class Line(torch.nn.Module):
@@ -25,9 +29,12 @@ class Line(torch.nn.Module):
 
 
 def trained(loader_class, folder, resume=None):
-    accelerate.data_loader.DataLoader = loader_class  # what the Trainer's loaders are made of in the end
+    # What the Trainer's loaders are made of in the end.
+    accelerate.data_loader.DataLoader = loader_class
     points = [[i / LENGTH, 1 - i / LENGTH] for i in range(LENGTH)]
-    dataset = Dataset.from_dict({"x": points, "y": [[2 * x] for x, _ in points], "number": range(LENGTH)})
+    dataset = Dataset.from_dict(
+        {"x": points, "y": [[2 * x] for x, _ in points], "number": range(LENGTH)}
+    )
     arguments = TrainingArguments(
         folder,
         per_device_train_batch_size=BATCH,
@@ -43,15 +50,25 @@ def trained(loader_class, folder, resume=None):
         prediction_loss_only=True,
         seed=3,
     )
-    trainer = Trainer(Line(), arguments, train_dataset=dataset.with_format("torch"), eval_dataset=dataset)
+    trainer = Trainer(
+        Line(),
+        arguments,
+        train_dataset=dataset.with_format("torch"),
+        eval_dataset=dataset,
+    )
     assert type(trainer.get_train_dataloader().base_dataloader) is loader_class
     trainer.train(resume_from_checkpoint=resume)
     assert trainer.evaluate()["eval_loss"] >= 0
-    return trainer.model.seen, [weight.tolist() for weight in trainer.model.parameters()]
+    return trainer.model.seen, [
+        weight.tolist() for weight in trainer.model.parameters()
+    ]
 
 
 if __name__ == "__main__":
     seen, weights = trained(TheirLoader, "theirs")
     assert len(seen) == STEPS
     assert trained(DataLoader, "ours") == (seen, weights)
-    assert trained(DataLoader, "again", resume="ours/checkpoint-17") == (seen[17:], weights)
+    assert trained(DataLoader, "again", resume="ours/checkpoint-17") == (
+        seen[17:],
+        weights,
+    )

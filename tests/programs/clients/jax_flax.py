@@ -1,4 +1,6 @@
-"""JAX with Flax and optax on batches from workers: as without them, and resumed in the midst of an epoch."""
+"""JAX with Flax and optax on batches from workers: as without them, and resumed in
+the midst of an epoch.
+"""
 
 import json
 
@@ -10,7 +12,9 @@ import optax
 
 import mpiter
 
-LENGTH, BATCH, EPOCHS = 200, 16, 3
+LENGTH = 200
+BATCH = 16
+EPOCHS = 3
 
 
 class Points:
@@ -23,7 +27,8 @@ class Points:
         return {"x": x, "y": (2 * x[:1] + noise).astype(np.float32)}
 
 
-net, optimizer = nn.Dense(1), optax.adam(0.05)
+net = nn.Dense(1)
+optimizer = optax.adam(0.05)
 
 
 @jax.jit
@@ -39,10 +44,14 @@ def step(parameters, state, batch):
 def trained(n_processes, save_at=None, resume=False):
     parameters = net.init(jax.random.key(0), np.zeros((1, 2), np.float32))
     state = optimizer.init(parameters)
-    with mpiter.batches(Points(), BATCH, epochs=EPOCHS, seed=1, n_processes=n_processes) as batches:
+    with mpiter.batches(
+        Points(), BATCH, epochs=EPOCHS, seed=1, n_processes=n_processes
+    ) as batches:
         if resume:
             with open("model", "rb") as model, open("place") as place:
-                parameters, state = flax.serialization.from_bytes((parameters, state), model.read())
+                parameters, state = flax.serialization.from_bytes(
+                    (parameters, state), model.read()
+                )
                 batches.load_state_dict(json.load(place))
         for done, batch in enumerate(batches, 1):
             parameters, state, loss = step(parameters, state, batch)

@@ -1,4 +1,5 @@
-"""JAX in two processes, saved by Orbax with the loader's state: killed, and gone on from what was saved last.
+"""JAX in two processes, saved by Orbax with the loader's state: killed, and gone on
+from what was saved last.
 
 The program starts itself twice, and tells each process its number.
 """
@@ -17,7 +18,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import mpiter
 
-STEPS, SAVED_EVERY = 30, 7
+STEPS = 30
+SAVED_EVERY = 7
 
 
 def train(rank, address, folder, kill_at):
@@ -25,25 +27,38 @@ def train(rank, address, folder, kill_at):
     mesh = jax.make_mesh((2,), ("ranks",))
     shared = NamedSharding(mesh, PartitionSpec("ranks"))
     points = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
-    model = jax.device_put({"w": np.zeros(8, np.float32)}, NamedSharding(mesh, PartitionSpec()))
-    loader = mpiter.batches(points, 20, epochs=None, shard="auto", seed=0, n_processes=1)
+    model = jax.device_put(
+        {"w": np.zeros(8, np.float32)}, NamedSharding(mesh, PartitionSpec())
+    )
+    loader = mpiter.batches(
+        points, 20, epochs=None, shard="auto", seed=0, n_processes=1
+    )
 
     @jax.jit
     def train_step(model, x):
         gradient = jax.grad(lambda w: ((x @ w - x.sum(1)) ** 2).mean())
         return {"w": model["w"] - 0.1 * gradient(model["w"])}
 
-    options = ocp.CheckpointManagerOptions(save_interval_steps=SAVED_EVERY, max_to_keep=2)
-    with loader, ocp.CheckpointManager(Path(folder).absolute(), options=options) as manager:
+    options = ocp.CheckpointManagerOptions(
+        save_interval_steps=SAVED_EVERY, max_to_keep=2
+    )
+    with (
+        loader,
+        ocp.CheckpointManager(Path(folder).absolute(), options=options) as manager,
+    ):
         step = began_at = manager.latest_step() or 0
         if step:
-            wanted = {"model": ocp.args.StandardRestore(model), "loader": ocp.args.JsonRestore()}
+            wanted = {
+                "model": ocp.args.StandardRestore(model),
+                "loader": ocp.args.JsonRestore(),
+            }
             saved = manager.restore(step, args=ocp.args.Composite(**wanted))
             model = saved.model
             loader.load_state_dict(saved.loader)
         while step < STEPS:
             x = jax.make_array_from_process_local_data(shared, next(loader))
-            model, step = train_step(model, x), step + 1
+            model = train_step(model, x)
+            step = step + 1
             state = ocp.args.JsonSave(loader.state_dict())
             parts = {"model": ocp.args.StandardSave(model), "loader": state}
             manager.save(step, args=ocp.args.Composite(**parts))
@@ -60,7 +75,9 @@ def ran(folder, kill_at=-1):
     processes = []
     for rank in range(2):
         command = [sys.executable, __file__, str(rank), address, folder, str(kill_at)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         processes.append(process)
     told = [process.communicate()[0].splitlines() for process in processes]
     codes = {process.returncode for process in processes}

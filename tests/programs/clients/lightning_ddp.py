@@ -1,6 +1,8 @@
-"""Lightning in two processes: it makes the loader anew with a DistributedSampler, and one state is for both.
+"""Lightning in two processes: it makes the loader anew with a DistributedSampler, and
+one state is for both.
 
-With ``shard="auto"`` the loader shares out by itself, and Lightning is told to add no sampler; it resumes likewise.
+With ``shard="auto"`` the loader shares out by itself, and Lightning is told to add no
+sampler; it resumes likewise.
 """
 
 import lightning
@@ -10,7 +12,9 @@ from torch.utils.data import DistributedSampler
 
 from mpiter.torch import DataLoader
 
-LENGTH, BATCH, STEPS = 48, 4, 12  # 6 in each of two epochs
+LENGTH = 48  # 6 in each of two epochs
+BATCH = 4
+STEPS = 12
 
 
 class Points(torch.utils.data.Dataset):
@@ -39,7 +43,11 @@ class Line(lightning.LightningModule):
 
 def trained(loader_class, folder=None, resume=None, **options):
     lightning.seed_everything(3, verbose=False)
-    callbacks = [ModelCheckpoint(folder, "{step}", every_n_train_steps=8, save_top_k=-1)] if folder else []
+    callbacks = (
+        [ModelCheckpoint(folder, "{step}", every_n_train_steps=8, save_top_k=-1)]
+        if folder
+        else []
+    )
     trainer = lightning.Trainer(
         max_epochs=2,
         callbacks=callbacks,
@@ -64,14 +72,20 @@ def trained(loader_class, folder=None, resume=None, **options):
 if __name__ == "__main__":
     seen, weights = trained(DataLoader, folder="checkpoints")
     assert (seen, weights) == trained(torch.utils.data.DataLoader)
-    assert trained(DataLoader, resume="checkpoints/step=8.ckpt") == (seen[8:], weights)  # in the second epoch
+    # In the second epoch.
+    assert trained(DataLoader, resume="checkpoints/step=8.ckpt") == (seen[8:], weights)
 
     shared = {"seed": 0, "shard": "auto"}
     seen_so, weights = trained(DataLoader, folder="shared", **shared)
-    assert trained(DataLoader, resume="shared/step=8.ckpt", **shared) == (seen_so[8:], weights)
+    assert trained(DataLoader, resume="shared/step=8.ckpt", **shared) == (
+        seen_so[8:],
+        weights,
+    )
 
     for each in (seen, seen_so):
         everything = [None, None]
-        torch.distributed.all_gather_object(everything, [index for batch in each[: STEPS // 2] for index in batch])
+        torch.distributed.all_gather_object(
+            everything, [index for batch in each[: STEPS // 2] for index in batch]
+        )
         assert sorted(everything[0] + everything[1]) == list(range(LENGTH))
     torch.distributed.destroy_process_group()

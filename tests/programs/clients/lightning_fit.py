@@ -1,4 +1,6 @@
-"""Lightning in one process: trained as with torch's loader, and resumed in the midst of an epoch by its checkpoints."""
+"""Lightning in one process: trained as with torch's loader, and resumed in the midst
+of an epoch by its checkpoints.
+"""
 
 import lightning
 import torch
@@ -7,11 +9,15 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from mpiter.torch import DataLoader
 
 TheirLoader = torch.utils.data.DataLoader
-LENGTH, BATCH, STEPS = 48, 4, 24  # 12 in each of two epochs
+LENGTH = 48  # 12 in each of two epochs
+BATCH = 4
+STEPS = 24
 
 
 class Points(torch.utils.data.Dataset):
-    """What a line is fitted to, and the number of the point; noise is drawn anew in each epoch."""
+    """What a line is fitted to, and the number of the point; noise is drawn anew in
+    each epoch.
+    """
 
     def __init__(self, noise=0.0):
         self.x = torch.linspace(-1, 1, LENGTH * 3).reshape(3, LENGTH).T.contiguous()
@@ -27,7 +33,9 @@ class Points(torch.utils.data.Dataset):
 
 
 class Stream(torch.utils.data.IterableDataset):
-    """The same points one after the other; with a length, without which Lightning reads one batch ahead."""
+    """The same points one after the other; with a length, without which Lightning
+    reads one batch ahead.
+    """
 
     def __len__(self):
         return LENGTH
@@ -58,12 +66,18 @@ class Line(lightning.LightningModule):
 
 
 def trained(loader_class, dataset, folder=None, resume=None, num_workers=2):
-    """(indices seen, weights) of two epochs; a checkpoint after each step if there is a folder for them."""
+    """(indices seen, weights) of two epochs; a checkpoint after each step if there
+    is a folder for them.
+    """
     lightning.seed_everything(3, verbose=False)
     shuffle = not isinstance(dataset, torch.utils.data.IterableDataset)
     train = loader_class(dataset, BATCH, shuffle=shuffle, num_workers=num_workers)
     test = loader_class(Points(), BATCH, num_workers=num_workers)
-    callbacks = [ModelCheckpoint(folder, "{step}", every_n_train_steps=17, save_top_k=-1)] if folder else []
+    callbacks = (
+        [ModelCheckpoint(folder, "{step}", every_n_train_steps=17, save_top_k=-1)]
+        if folder
+        else []
+    )
     trainer = lightning.Trainer(
         max_epochs=2,
         callbacks=callbacks,
@@ -84,8 +98,14 @@ if __name__ == "__main__":
 
     seen, weights = trained(DataLoader, Points(noise=0.1), folder="shuffled")
     assert len(seen) == STEPS
-    rest = trained(DataLoader, Points(noise=0.1), resume="shuffled/step=17.ckpt", num_workers=1)  # in the second epoch
+    # In the second epoch.
+    rest = trained(
+        DataLoader, Points(noise=0.1), resume="shuffled/step=17.ckpt", num_workers=1
+    )
     assert rest == (seen[17:], weights)
 
     seen, weights = trained(DataLoader, Stream(), folder="stream")
-    assert trained(DataLoader, Stream(), resume="stream/step=17.ckpt") == (seen[17:], weights)
+    assert trained(DataLoader, Stream(), resume="stream/step=17.ckpt") == (
+        seen[17:],
+        weights,
+    )

@@ -1,4 +1,6 @@
-"""scikit-learn's partial_fit on batches from workers: as without them, and resumed with the model's own pickle."""
+"""scikit-learn's partial_fit on batches from workers: as without them, and resumed
+with the model's own pickle.
+"""
 
 import json
 import pickle
@@ -8,7 +10,9 @@ from sklearn.linear_model import SGDClassifier
 
 import mpiter
 
-LENGTH, BATCH, EPOCHS = 300, 32, 3
+LENGTH = 300
+BATCH = 32
+EPOCHS = 3
 
 
 class Rows:
@@ -43,7 +47,11 @@ if __name__ == "__main__":
         trained = fitted(SGDClassifier(random_state=0), given, save_at=13)
     assert np.array_equal(trained.coef_, wanted.coef_)
 
-    with batches(n_processes=1) as rest, open("place") as place, open("model", "rb") as model:
+    with (
+        batches(n_processes=1) as rest,
+        open("place") as place,
+        open("model", "rb") as model,
+    ):
         rest.load_state_dict(json.load(place))
         again = fitted(pickle.load(model), rest)
     assert np.array_equal(again.coef_, wanted.coef_)

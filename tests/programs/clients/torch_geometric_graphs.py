@@ -1,4 +1,6 @@
-"""PyTorch Geometric: batches of graphs by its own collating, trained as with its own loader, and resumed."""
+"""PyTorch Geometric: batches of graphs by its own collating, trained as with its own
+loader, and resumed.
+"""
 
 import json
 
@@ -10,7 +12,9 @@ from torch_geometric.nn import GCNConv, global_mean_pool
 
 from mpiter.torch import DataLoader
 
-LENGTH, BATCH, EPOCHS = 30, 4, 2
+LENGTH = 30
+BATCH = 4
+EPOCHS = 2
 
 
 class Rings(Dataset):
@@ -23,7 +27,12 @@ class Rings(Dataset):
         size = 3 + idx % 5
         nodes = torch.arange(size)
         edges = torch.stack([nodes, (nodes + 1) % size])
-        return Data(x=torch.full((size, 1), size / 8), edge_index=edges, y=torch.tensor([size / 8]), number=idx)
+        return Data(
+            x=torch.full((size, 1), size / 8),
+            edge_index=edges,
+            y=torch.tensor([size / 8]),
+            number=idx,
+        )
 
 
 class Net(torch.nn.Module):
@@ -33,12 +42,16 @@ class Net(torch.nn.Module):
         self.out = torch.nn.Linear(4, 1)
 
     def forward(self, batch):
-        return self.out(global_mean_pool(self.conv(batch.x, batch.edge_index).relu(), batch.batch))[:, 0]
+        return self.out(
+            global_mean_pool(self.conv(batch.x, batch.edge_index).relu(), batch.batch)
+        )[:, 0]
 
 
 def trained(make, save_at=None, resume=False):
     torch.manual_seed(0)
-    net, loader, seen = Net(), make(), []
+    net = Net()
+    loader = make()
+    seen = []
     optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
     epochs = EPOCHS
     if resume:
@@ -57,17 +70,28 @@ def trained(make, save_at=None, resume=False):
             if len(seen) == save_at:
                 place = json.dumps(loader.state_dict())
                 states = {"net": net.state_dict(), "optimizer": optimizer.state_dict()}
-                torch.save({**states, "loader": place, "epochs": EPOCHS - epoch}, "saved")
+                torch.save(
+                    {**states, "loader": place, "epochs": EPOCHS - epoch}, "saved"
+                )
     return seen, [weight.tolist() for weight in net.parameters()]
 
 
 def theirs():
-    return TheirLoader(Rings(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(1))
+    return TheirLoader(
+        Rings(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(1)
+    )
 
 
 def ours():
     generator = torch.Generator().manual_seed(1)
-    return DataLoader(Rings(), BATCH, shuffle=True, generator=generator, num_workers=2, collate_fn=Collater(Rings()))
+    return DataLoader(
+        Rings(),
+        BATCH,
+        shuffle=True,
+        generator=generator,
+        num_workers=2,
+        collate_fn=Collater(Rings()),
+    )
 
 
 if __name__ == "__main__":
