@@ -13,8 +13,9 @@ import numpy as np
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    """Return an array of JAX's as one of NumPy's, if possible on the same memory; None
-    for anything else.
+    """Return an array of JAX's as one of NumPy's, if possible on the same memory.
+
+    None for anything else.
     """
     kind = type(value)
     if kind.__name__ != "ArrayImpl" or kind.__module__.partition(".")[0] != "jaxlib":
@@ -22,7 +23,7 @@ def as_array(value: Any) -> np.ndarray[Any, Any] | None:
     try:
         return np.asarray(value)
     except RuntimeError:
-        # Its memory was given away, or parts of it lie in other processes.
+        # JAX's memory was given away, or parts of it lie in other processes.
         return None
 
 
