@@ -159,9 +159,12 @@ class Arena:
     def _commit(self, start: int, size: int) -> None:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(self._file.fd, start, size)
-        else:
-            for at in range(start, start + size, 1 << 20):
-                os.pwrite(self._file.fd, bytes(min(1 << 20, start + size - at)), at)
+            return
+        # Writing to the file has the same effect, where the system lacks this call.
+        stop = start + size
+        for at in range(start, stop, 1 << 20):
+            count = min(1 << 20, stop - at)
+            os.pwrite(self._file.fd, bytes(count), at)
 
     def close(self) -> None:
         """Close the descriptor.
@@ -205,14 +208,19 @@ def _attached(file: SharedFile, size: int) -> Arena:
 
 
 def _address_of(memory: mmap.mmap) -> int:
-    return int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
+    array = np.frombuffer(memory, np.uint8)
+    return int(array.__array_interface__["data"][0])
 
 
 # The same number in <sys/mman.h> of Linux and of macOS.
 _MAP_FIXED = 0x10
 
 
-def _map_privately(fd: int, address: int, size: int) -> None:
+def _map_privately(
+    fd: int,
+    address: int,
+    size: int,
+) -> None:
     """Replace the map of a file at ``address`` by a private one with its contents."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -278,10 +286,16 @@ def shared_bytes(buffer: Any) -> SharedBytes:
         raise
 
 
-def write_all(fd: int, buffer: memoryview, at: int) -> None:
+def write_all(
+    fd: int,
+    buffer: memoryview,
+    at: int,
+) -> None:
     done = 0
     while done < buffer.nbytes:
-        done += os.pwrite(fd, buffer[done : done + (1 << 30)], at + done)
+        # Linux writes no more than 2 GB at once.
+        part = buffer[done : done + (1 << 30)]
+        done += os.pwrite(fd, part, at + done)
 
 
 def memfd() -> int:
@@ -323,7 +337,11 @@ def _map_as_much_as_possible(file: SharedFile, size: int) -> tuple[int, mmap.mma
             ) from error
 
 
-def _full(size: int, available: int, reserve: int) -> SharedMemoryFull:
+def _full(
+    size: int,
+    available: int,
+    reserve: int,
+) -> SharedMemoryFull:
     error = SharedMemoryFull(
         f"a slot of {size / 1e6:.1f} MB does not fit: {max(available, 0) / 1e6:.1f} MB "
         f"of memory are available, {reserve / 1e6:.1f} MB of address space (ulimit -v) "

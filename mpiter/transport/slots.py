@@ -17,7 +17,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from ..bell import Bell
 from ..errors import SharedMemoryFull
@@ -28,6 +27,7 @@ _SPARE = 8
 # Each use reduces the earlier need by 1 %, so that memory is freed some time after a
 # peak.
 _FADING = 0.99
+_Memory = ctypes.Array[ctypes.c_char]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class Slot:
     size: int
 
 
-class _Lease(weakref.ref[Any]):
+class _Lease(weakref.ref[_Memory]):
     """A weak reference to a lease, whose callback returns the slot.
 
     That is when the user has dropped the last array on it.  The callback is the
@@ -51,7 +51,7 @@ class _Lease(weakref.ref[Any]):
     ringer: _Ringer | None
 
 
-class _Ringer(weakref.ref[Any]):
+class _Ringer(weakref.ref[_Memory]):
     """A weak reference to a lease, whose callback rings the bell.
 
     That is when the slot is dropped.  It runs in C only, and before the callback of the
@@ -66,7 +66,7 @@ _ring = operator.methodcaller("ring")
 
 
 @functools.lru_cache(maxsize=64)
-def _memory_type(size: int) -> Any:
+def _memory_type(size: int) -> type[_Memory]:
     return ctypes.c_char * size
 
 
@@ -76,7 +76,12 @@ class Slots:
     After ``resize`` those of the old size are freed when they are returned.
     """
 
-    def __init__(self, arena: Arena, most_bytes: int, bell: Bell) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        most_bytes: int,
+        bell: Bell,
+    ) -> None:
         self._arena = arena
         # The bytes of the arena that slots may take.
         self.most_bytes = most_bytes
@@ -119,7 +124,8 @@ class Slots:
         if not free:
             return self._grow()
         slot = free.pop()
-        self._need = max(self.count - len(free), _FADING * self._need)
+        in_use = self.count - len(free)
+        self._need = max(in_use, _FADING * self._need)
         if len(free) > self._need + _SPARE:
             self.shrink(keep=int(self._need) + _SPARE)
         return slot
@@ -135,10 +141,11 @@ class Slots:
         if self.is_refused:
             to_come = 0
         else:
-            to_come = max(0, self.most_bytes - self.bytes) // max(self.size, 1)
+            left = max(0, self.most_bytes - self.bytes)
+            to_come = left // max(self.size, 1)
         return self.count - len(self._leases) + to_come > reserve
 
-    def lease(self, slot: Slot) -> Any:
+    def lease(self, slot: Slot) -> _Memory:
         """Return a lease: an object on the slot's memory to make arrays from.
 
         Dropping it returns the slot.
@@ -152,7 +159,8 @@ class Slots:
 
     def view(self, slot: Slot) -> memoryview:
         """Return the slot's memory for the engine, without a lease."""
-        return memoryview(self._arena.map)[slot.start : slot.start + slot.size]
+        stop = slot.start + slot.size
+        return memoryview(self._arena.map)[slot.start : stop]
 
     def give_back(self, slot: Slot) -> None:
         """Make a slot free again that was acquired but not leased."""
@@ -216,8 +224,11 @@ class Slots:
         return len(self._leases) - len(self._home)
 
     def _grow(self) -> Slot | None:
-        fits = self.bytes + self.size <= self.most_bytes or self.count == 0
-        if self.is_refused or not fits:
+        # One slot there must be, even if it is larger than all of them should be.
+        fits = self.bytes + self.size <= self.most_bytes
+        if self.count and not fits:
+            return None
+        if self.is_refused:
             return None
         try:
             slot = Slot(self._arena.allocate(self.size), self.size)
