@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import OptionError
 from ..samples import jax_arrays
@@ -40,6 +39,7 @@ _SPELLINGS = (
     "For columns, each row of which is a sample, pass arrays of one length in a tuple "
     "or a dict; for samples, whatever they are, mpiter.Packed(samples)."
 )
+_Indices = np.ndarray[Any, np.dtype[np.int64]]
 # Columns of one length: arrays, or lists beside them.
 _Columns = tuple[Any, ...] | dict[Any, Any]
 
@@ -68,7 +68,7 @@ class Table:
     def __getitem__(self, index: Any) -> Any:
         return container(self.columns, lambda column: column[index])
 
-    def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> Rows:
+    def __getitems__(self, indices: Sequence[int] | _Indices) -> Rows:
         """Return the samples with these indices, read column by column."""
         # A copy, since torch refuses read-only arrays.
         wanted = np.array(indices)
@@ -113,8 +113,11 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
         # type or dimensions.  Any other list has samples.
         kinds = set[tuple[type, int]]()
         if may_be_columns:
-            kinds = {(type(part), len(getattr(part, "shape", ()))) for part in data}
-        if may_be_columns and (are_long or len(kinds) > 1 < max(rows)):
+            for part in data:
+                dimensions = len(getattr(part, "shape", ()))
+                kinds.add((type(part), dimensions))
+        differ = len(kinds) > 1 and max(rows) > 1
+        if may_be_columns and (are_long or differ):
             _refuse(data, "a tuple, (X, y),")
     # A tuple with an array has columns.  One with more parts than rows may be either.
     elif len(data) > _FEW and len(data) >= _rows(data[0]):
@@ -278,7 +281,7 @@ def _package(value: object) -> str:
     return type(value).__module__.partition(".")[0]
 
 
-def _part(column: Any, indices: NDArray[np.int64]) -> Any:
+def _part(column: Any, indices: _Indices) -> Any:
     if isinstance(column, (list, range)):
         return [column[index] for index in indices.tolist()]
     part = column[indices]
@@ -300,7 +303,7 @@ def _named(columns: _Columns) -> Iterator[tuple[str, Any]]:
 
 
 # Reads the samples with the indices in an array, as a sequence.
-Reader = Callable[[NDArray[np.int64]], Any]
+Reader = Callable[[_Indices], Any]
 
 
 class Wrapping:

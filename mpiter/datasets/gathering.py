@@ -47,7 +47,8 @@ def gather_of(dataset: Any) -> Gather | None:
     if not all(map(_has_numbers, parts)):
         return None
     if type(columns) is tuple and all(map(_is_block, parts)):
-        return partial(_of_blocks, [*map(np.asarray, parts)])
+        blocks = [*map(np.asarray, parts)]
+        return partial(_of_blocks, blocks)
     return partial(_of_columns, columns)
 
 
@@ -62,15 +63,17 @@ def numbers_of(keys: list[Any]) -> NDArray[np.int64] | None:
     return None
 
 
-def _has_numbers(part: Any) -> bool:
+def _has_numbers(part: object) -> bool:
     """Return True for an array or tensor whose rows, stacked, have its own dtype."""
     array = _array_of(part)
-    if array is None or array.ndim == 0 or array.dtype.kind not in "biufcmM":
+    if array is None or array.ndim == 0:
         return False
-    return array.dtype.isnative and is_raw(array.dtype)
+    if array.dtype.kind not in "biufcmM" or not array.dtype.isnative:
+        return False
+    return is_raw(array.dtype)
 
 
-def _is_block(part: Any) -> bool:
+def _is_block(part: object) -> bool:
     """Return True for an array that ``take`` reads where it lies.
 
     It would copy any other as a whole, for each batch.
@@ -80,7 +83,7 @@ def _is_block(part: Any) -> bool:
     return part.flags.c_contiguous and part.flags.aligned
 
 
-def _array_of(part: Any) -> Column | None:
+def _array_of(part: object) -> Column | None:
     """Return an array, or a tensor as an array, with the memory of ``part``.
 
     None for anything else.
@@ -119,7 +122,11 @@ def _of_tensor_dataset(dataset: Any, keys: Keys) -> tuple[Any, ...] | None:
     return tuple(found)
 
 
-def _of_subset(subset: Any, inner: Gather, keys: Keys) -> Any:
+def _of_subset(
+    subset: Any,
+    inner: Gather,
+    keys: Keys,
+) -> Any:
     """Gather rows of the dataset in ``subset`` by the indices that it has now."""
     indices = subset.indices
     rows = keys if type(keys) is range else keys.tolist()

@@ -28,7 +28,11 @@ _OPENED_BY = {
 _FEW = 4
 
 
-def refuse_mistaken(data: Any, batch_size: Any = None, by_key: bool = False) -> None:
+def refuse_mistaken(
+    data: Any,
+    batch_size: Any = None,
+    by_key: bool = False,
+) -> None:
     """Raise an OptionError if ``data`` is no dataset, and it is plain what was meant.
 
     ``batch_size``: what was passed as such, which may be a further column.  ``by_key``:

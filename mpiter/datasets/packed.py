@@ -144,9 +144,14 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
-def _attached(*about: Any) -> Packed[Any]:
+def _attached(
+    memory: SharedBytes,
+    table: tuple[int, str],
+    names: list[Any],
+    places: range,
+) -> Packed[Any]:
     packed: Packed[Any] = Packed.__new__(Packed)
-    packed._attach(*about)
+    packed._attach(memory, table, names, places)
     return packed
 
 
@@ -180,14 +185,19 @@ def _packed(
         start = aligned(ends[-1])
         # Offsets below 4 GB take half the memory.
         code = "I" if ends[-1] < 1 << 32 else "Q"
-        _write(file.fd, memoryview(array(code, ends)).cast("B"), start)
+        table = memoryview(array(code, ends))
+        _write(file.fd, table.cast("B"), start)
         return SharedBytes(file), (start, code), len(ends) - 1
     except BaseException:
         file.close()
         raise
 
 
-def _write(fd: int, data: memoryview, at: int) -> None:
+def _write(
+    fd: int,
+    data: memoryview,
+    at: int,
+) -> None:
     try:
         if data.nbytes > machine.memory_available():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -217,7 +227,7 @@ class _Scribe(pickle.Pickler):
         # True if the current item's pickle names a class or function.
         self._has_named = False
 
-    def written(self, item: Any) -> bytes:
+    def written(self, item: object) -> bytes:
         # contextlib.suppress would double the time of this.
         try:
             if _is_plain(item):
@@ -235,7 +245,7 @@ class _Scribe(pickle.Pickler):
             return _NAMING + self._out.getvalue()
         return self._out.getvalue()
 
-    def persistent_id(self, value: Any) -> int | None:
+    def persistent_id(self, value: object) -> int | None:
         if not isinstance(value, (type, FunctionType)):
             return None
         self._has_named = True

@@ -19,7 +19,7 @@ from functools import partial
 from itertools import accumulate
 from operator import is_
 from types import FunctionType, ModuleType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -137,6 +137,19 @@ class Mapped:
         self._file.close()
 
 
+class _Parts(NamedTuple):
+    """What is sent of a cargo."""
+
+    # Settings, cargo, arrays.  The buffer of a mapped file is empty.
+    buffers: list[memoryview]
+    # For each buffer its mapped file, if it has one.
+    files: list[SharedBytes | None]
+    # What can't be sent.
+    stays: list[str]
+    # The modules that workers will import.
+    modules: set[str]
+
+
 class Shipment:
     """A pickled cargo; ``hold`` is the class that keeps its buffers.
 
@@ -149,48 +162,44 @@ class Shipment:
         self._kept: list[Any] | None = None
         if hold.maps_files:
             self._kept = []
-        raw, self._shared, stays, modules = self._packed(cargo, self._kept)
-        self.modules = frozenset(filter(_takes_time, modules.union(_first)))
-        if stays:
-            warn(_told(stays))
-        if raw[1].nbytes > _MANY:
+        parts = self._packed(cargo, self._kept)
+        self._shared = parts.files
+        imported = parts.modules.union(_first)
+        self.modules = frozenset(filter(_takes_time, imported))
+        if parts.stays:
+            warn(_told(parts.stays))
+        pickled = parts.buffers[1].nbytes
+        if pickled > _MANY:
             warn(
-                f"the dataset holds {raw[1].nbytes / 1e6:.0f} MB of Python objects, of "
+                f"the dataset holds {pickled / 1e6:.0f} MB of Python objects, of "
                 "which each worker makes its own; keep many small objects in "
                 "mpiter.Packed and numbers in arrays, which all workers share."
             )
         self._first = [*_first]
-        self._sizes = [buffer.nbytes for buffer in raw]
-        self._hold = hold(raw)
+        self._sizes = [buffer.nbytes for buffer in parts.buffers]
+        self._hold = hold(parts.buffers)
 
-    def _packed(
-        self, cargo: Any, kept: list[Any] | None
-    ) -> tuple[list[memoryview], list[SharedBytes | None], list[str], set[str]]:
-        """Return the buffers to send: settings, cargo, arrays.
-
-        Return also as many mapped files or None (the buffer of a mapped file is empty),
-        what can't be sent, and the modules that workers will import.  ``kept`` is that
-        of ``_dumps``.
-        """
+    def _packed(self, cargo: Any, kept: list[Any] | None) -> _Parts:
+        """Return what is to be sent; ``kept`` is that of ``_dumps``."""
         buffers = list[pickle.PickleBuffer]()
         modules = set[str]()
         pickled = _dumps(cargo, buffers, modules, self._maps_files, kept=kept)
-        held, stays = variables.read(modules, partial(_variable, kept=kept))
+        dumps = partial(_variable, kept=kept)
+        held, stays = variables.read(modules, dumps)
         program = by_value(held)
         whole = [memoryview(program), memoryview(pickled)]
         whole += [buffer.raw() for buffer in buffers]
         modules.update(held.modules)
-        raw = list[memoryview]()
-        shared = list[SharedBytes | None]()
+        parts = _Parts([], [], stays, modules)
         for buffer in whole:
             file = buffer.obj
             if self._maps_files and isinstance(file, SharedBytes):
-                raw.append(memoryview(b""))
-                shared.append(file)
+                parts.buffers.append(memoryview(b""))
+                parts.files.append(file)
             else:
-                raw.append(buffer)
-                shared.append(None)
-        return raw, shared, stays, modules
+                parts.buffers.append(buffer)
+                parts.files.append(None)
+        return parts
 
     def open(self, notice: Callable[[str], object]) -> Any:
         """Return the cargo, unpickled; ``notice`` warns the user.
@@ -199,8 +208,9 @@ class Shipment:
         """
         for module in self._first:
             importlib.import_module(module)
-        found = zip(self._shared, self._hold.buffers(is_own=True), strict=True)
-        program, pickled, *buffers = [shared or buffer for shared, buffer in found]
+        mapped = self._hold.buffers(is_own=True)
+        pairs = zip(self._shared, mapped, strict=True)
+        program, pickled, *buffers = [file or buffer for file, buffer in pairs]
         stays = list(variables.put(pickle.loads(program), _variable))
         if stays:
             notice(_told(stays))
@@ -215,13 +225,15 @@ class Shipment:
         if self._maps_files:
             kept = []
         try:
-            raw, shared, _, _ = self._packed(cargo, kept)
+            parts = self._packed(cargo, kept)
         except Exception:
             # It can't be pickled now.  Starting new workers will raise the error.
             return False
-        if shared != self._shared or [buffer.nbytes for buffer in raw] != self._sizes:
+        sizes = [buffer.nbytes for buffer in parts.buffers]
+        if parts.files != self._shared or sizes != self._sizes:
             return False
-        return all(map(_are_equal, self._hold.buffers(is_own=False), raw))
+        mapped = self._hold.buffers(is_own=False)
+        return all(map(_are_equal, mapped, parts.buffers))
 
     def close(self) -> None:
         modules_of_the_past.update(self.modules)
@@ -248,8 +260,11 @@ def _takes_time(name: str) -> bool:
 def _are_equal(one: memoryview, other: memoryview) -> bool:
     mine = np.frombuffer(one, np.uint8)
     theirs = np.frombuffer(other, np.uint8)
-    parts = [slice(at, at + _COMPARED) for at in range(0, len(mine), _COMPARED)]
-    return all(np.array_equal(mine[part], theirs[part]) for part in parts)
+    for at in range(0, len(mine), _COMPARED):
+        part = slice(at, at + _COMPARED)
+        if not np.array_equal(mine[part], theirs[part]):
+            return False
+    return True
 
 
 def _told(stays: list[str]) -> str:
@@ -262,7 +277,7 @@ def _told(stays: list[str]) -> str:
 
 
 def _dumps(
-    cargo: Any,
+    cargo: object,
     buffers: list[pickle.PickleBuffer] | None = None,
     modules: set[str] | None = None,
     maps_files: bool = True,
@@ -288,12 +303,12 @@ def _dumps(
     return out.getvalue()
 
 
-def by_value(value: Any) -> bytes:
+def by_value(value: object) -> bytes:
     """Return a small object pickled for a worker that isn't forked."""
     return _dumps(value)
 
 
-def _variable(value: Any, kept: list[Any] | None = None) -> tuple[bytes, set[str]]:
+def _variable(value: object, kept: list[Any] | None = None) -> tuple[bytes, set[str]]:
     modules = set[str]()
     data = _dumps(value, modules=modules, kept=kept)
     if len(data) > _LARGEST:
@@ -350,7 +365,11 @@ def _place_in_file(value: Any) -> tuple[Any, ...] | None:
 
 
 def _map_again(
-    filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[int, ...]
+    filename: str,
+    dtype: np.dtype[Any],
+    mode: Literal["r", "r+"],
+    offset: int,
+    shape: tuple[int, ...],
 ) -> Any:
     if 0 in shape:
         return np.empty(shape, dtype)
@@ -358,13 +377,16 @@ def _map_again(
 
 
 def explain(
-    cargo: Any, name: str, error: Exception, remedy: str = REMEDY
+    cargo: Any,
+    name: str,
+    error: Exception,
+    remedy: str = REMEDY,
 ) -> DatasetNotPicklable:
     """Return the error to raise when ``cargo`` can't be pickled.
 
     It names the attribute that is the cause.
     """
-    dumps: Any = _look_for_handles
+    dumps: Callable[[Any], object] = _look_for_handles
     try:
         dumps(cargo)
         dumps = partial(_dumps, buffers=[])
@@ -383,7 +405,7 @@ class _IsHandle(Exception):
     """A file, a connection or the like can't be pickled."""
 
 
-def _look_for_handles(cargo: Any) -> None:
+def _look_for_handles(cargo: object) -> None:
     """Raise ``_IsHandle`` if ``cargo`` holds one, whatever else can't be pickled."""
     try:
         _dumps(cargo, [], kind=_Handles)

@@ -149,7 +149,8 @@ def put(held: Held, dumps: Dumps) -> Iterator[str]:
             holder = functools.reduce(getattr, path[:-1], sys.modules[module])
             # The variable may not exist here, or what it is here can't be pickled.
             with contextlib.suppress(Exception):
-                if dumps(vars(holder)[path[-1]])[0] == data:
+                known, _ = dumps(vars(holder)[path[-1]])
+                if known == data:
                     continue
             if identity not in made:
                 made[identity] = pickle.loads(data)
@@ -159,7 +160,8 @@ def put(held: Held, dumps: Dumps) -> Iterator[str]:
     for module, name, _, set_, _ in _SETTINGS:
         try:
             if (module, name) in held.settings:
-                set_(importlib.import_module(module), held.settings[module, name])
+                library = importlib.import_module(module)
+                set_(library, held.settings[module, name])
         except Exception as problem:
             yield f"{module}.{name} ({problem})"
 
@@ -175,14 +177,19 @@ def _is_own(name: str) -> bool:
     Its file belongs neither to Python nor to an installed package.
     """
     # A lazy module mustn't load itself.
-    file = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
-    if not isinstance(file, str) or not file.endswith(".py") or is_installed(file):
+    space = getattr(sys.modules.get(name), "__dict__", {})
+    file = space.get("__file__")
+    if not isinstance(file, str) or not file.endswith(".py"):
         return False
-    return name.partition(".")[0] not in ("mpiter", *SCRIPT) and is_importable(name)
+    if is_installed(file) or name.partition(".")[0] in ("mpiter", *SCRIPT):
+        return False
+    return is_importable(name)
 
 
 def _variables(
-    holder: Any, module: str, outer: tuple[str, ...] = ()
+    holder: object,
+    module: str,
+    outer: tuple[str, ...] = (),
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield path and value of each variable of a module.
 
@@ -208,12 +215,18 @@ def _variables(
             yield from _variables(value, module, path)
 
 
-def _is_defined_at(value: Any, module: str, path: tuple[str, ...]) -> bool:
+def _is_defined_at(
+    value: object,
+    module: str,
+    path: tuple[str, ...],
+) -> bool:
     """Return True if ``value`` was defined at ``path`` in ``module``.
 
     Only classes and functions are defined there.
     """
-    if not isinstance(value, (type, FunctionType)) or value.__module__ != module:
+    if not isinstance(value, (type, FunctionType)):
+        return False
+    if value.__module__ != module:
         return False
     dotted = ".".join(path)
     if value.__qualname__ == dotted:
@@ -243,10 +256,14 @@ class Setting(NamedTuple):
     get: Callable[[Any], Any]
     put: Callable[[Any, Any], object]
     # The library's default.  It isn't sent.
-    default: Any = None
+    default: object = None
 
 
-def _attribute(module: str, name: str, default: Any) -> Setting:
+def _attribute(
+    module: str,
+    name: str,
+    default: object,
+) -> Setting:
     return Setting(
         module,
         name,
@@ -256,7 +273,12 @@ def _attribute(module: str, name: str, default: Any) -> Setting:
     )
 
 
-def _function(module: str, get: str, put: str, default: Any = None) -> Setting:
+def _function(
+    module: str,
+    get: str,
+    put: str,
+    default: object = None,
+) -> Setting:
     return Setting(
         module,
         put,
@@ -266,7 +288,7 @@ def _function(module: str, get: str, put: str, default: Any = None) -> Setting:
     )
 
 
-def _umask(_: Any) -> int:
+def _umask(_: object) -> int:
     """Return the umask without changing it for a moment, as ``os.umask`` does."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("Umask:")[2].split()[0], 8)
@@ -320,11 +342,12 @@ def settings() -> dict[tuple[str, str], Any]:
     """Return the settings of libraries that aren't the default, by module and name."""
     found = {}
     for module, name, get, _, default in _SETTINGS:
-        if module in sys.modules:
-            # This version of the library may not have the setting.
-            with contextlib.suppress(Exception):
-                value = get(sys.modules[module])
-                # The default of torch's dtype is given by its name.
-                if default not in (value, str(value)):
-                    found[module, name] = value
+        if module not in sys.modules:
+            continue
+        # This version of the library may not have the setting.
+        with contextlib.suppress(Exception):
+            value = get(sys.modules[module])
+            # The default of torch's dtype is given by its name.
+            if default not in (value, str(value)):
+                found[module, name] = value
     return found
