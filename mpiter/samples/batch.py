@@ -70,7 +70,10 @@ def _are_values(lists: Sequence[Any]) -> bool:
     kinds = set(map(type, chain.from_iterable(lists)))
     if kinds <= _NUMBERS:
         return True
-    return len(kinds) == 1 and not any(hasattr(kind, "shape") for kind in kinds)
+    if len(kinds) != 1:
+        return False
+    [kind] = kinds
+    return not hasattr(kind, "shape")
 
 
 def _listed(place: Place, values: Sequence[Any]) -> Any:
@@ -104,7 +107,8 @@ def _padded(place: Place, values: Sequence[Any]) -> Any:
     if _differing(leaves) is None:
         return _stacked(leaves[0], values)
     # Lists that hold other things than numbers, such as words, can't be padded.
-    if set(map(type, values)) == {list} and _are_values(values):
+    are_lists = set(map(type, values)) == {list}
+    if are_lists and _are_values(values):
         return list(values)
     if not _are_arrays(leaves):
         return _refused(place, values)
@@ -114,17 +118,24 @@ def _padded(place: Place, values: Sequence[Any]) -> Any:
             arrays.append(value)
         else:
             arrays.append(tensors.as_array(value))
-    largest = np.max([array.shape for array in arrays], axis=0)
-    padded = np.zeros((len(arrays), *largest), np.result_type(*arrays))
+    shapes = [array.shape for array in arrays]
+    largest = np.max(shapes, axis=0)
+    dtype = np.result_type(*arrays)
+    padded = np.zeros((len(arrays), *largest), dtype)
     for row, array in zip(padded, arrays, strict=True):
-        row[tuple(map(slice, array.shape))] = array
+        filled = tuple(map(slice, array.shape))
+        row[filled] = array
     return leaves[0].stack(padded)
 
 
 # A function of its own, since ``_listed`` is also the default where nobody has asked
 # for lists.  There a list in a sample is a container.
 _kept = functools.partial(_listed)
-_WAYS: dict[str, Settle] = {"raise": _refused, "list": _kept, "pad": _padded}
+_WAYS: dict[str, Settle] = {
+    "raise": _refused,
+    "list": _kept,
+    "pad": _padded,
+}
 # With these, a list in a sample is a value where it can be.
 _KEEPING = {_kept, _padded}
 # What a value would be in a tree; of a list its length.
@@ -137,9 +148,13 @@ def _as_arrays(values: Sequence[Any]) -> Sequence[Any]:
     Anything else is returned unchanged.
     """
     for value in values:
-        if type(value) is not list or not _NUMBERS.issuperset(map(type, value)):
+        if type(value) is not list:
             return values
-    dtype = np.array([*chain.from_iterable(values)]).dtype
+        if not _NUMBERS.issuperset(map(type, value)):
+            return values
+    numbers = [*chain.from_iterable(values)]
+    dtype = np.array(numbers).dtype
+    # Integers of more than 64 bits would become objects.
     if dtype.hasobject:
         return values
     return [np.array(value, dtype) for value in values]
@@ -156,7 +171,13 @@ def _are_arrays(leaves: Sequence[_Form]) -> TypeGuard[Sequence[Array]]:
 
 
 def _leaves(values: Sequence[Any]) -> list[_Form]:
-    return [len(value) if type(value) is list else leaf_for(value) for value in values]
+    leaves: list[_Form] = []
+    for value in values:
+        if type(value) is list:
+            leaves.append(len(value))
+        else:
+            leaves.append(leaf_for(value))
+    return leaves
 
 
 def _differing(leaves: list[_Form]) -> int | None:
@@ -213,15 +234,16 @@ def samples_of(contents: Contents) -> list[Any]:
         samples = [*gather(contents.tree, columns, asides, contents.rows)]
         for row, sample in contents.odd.items():
             samples[row] = sample
-    if contents.failed:
-        return [
-            sample for row, sample in enumerate(samples) if row not in contents.failed
-        ]
-    return samples
+    failed = contents.failed
+    if not failed:
+        return samples
+    return [sample for row, sample in enumerate(samples) if row not in failed]
 
 
 def columns_of(
-    contents: Contents, settle: Settle = _listed, stacks: Stacker | None = None
+    contents: Contents,
+    settle: Settle = _listed,
+    stacks: Stacker | None = None,
 ) -> Any:
     """Return the batch as one tree of columns.
 
@@ -257,7 +279,8 @@ def _stack(
     # With these ways of settling, a list is a value if it can be one: only its contents
     # tell, so they are put together first, and taken apart again if it is none.
     if node.kind == "list" and settle in _KEEPING:
-        mine = [*islice(columns, len([*leaves_of(node)]))]
+        count = len([*leaves_of(node)])
+        mine = [*islice(columns, count)]
         others = [*islice(asides, asides_of(node))]
         lists = gather(node, iter(mine), iter(others), rows)
         if _are_values(lists):
@@ -305,7 +328,7 @@ def _is_mutable(node: Node) -> bool:
     return any(map(_is_mutable, node.parts))
 
 
-def _built(sample: Any) -> str:
+def _built(sample: object) -> str:
     name = type(sample).__name__
     if isinstance(sample, Mapping):
         return f"{name} with {', '.join(map(repr, sample))}"
@@ -315,7 +338,9 @@ def _built(sample: Any) -> str:
 
 
 def collate(
-    samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | None = None
+    samples: Sequence[Any],
+    settle: Settle = _listed,
+    stacks: Stacker | None = None,
 ) -> Any:
     """Return samples stacked into columns.
 
@@ -360,15 +385,15 @@ def stacked(samples: Sequence[Any], tree: Node | None = None) -> Contents | None
         found = _in_place(samples, tree)
         if found is not None:
             return found
-    columns = [
-        np.empty((len(samples), *leaf.shape), leaf.dtype) for leaf in leaves_of(tree)
-    ]
-    asides = list[Any]()
+    rows = len(samples)
+    columns = [np.empty((rows, *leaf.shape), leaf.dtype) for leaf in leaves_of(tree)]
+    asides: list[Sequence[Any]] = []
     if not scatter(tree, samples, iter(columns), 0, asides):
         return None
-    if not asides:
-        return Contents(tree, len(samples), columns)
-    return Contents(tree, len(samples), columns, [*zip(*asides, strict=True)])
+    contents = Contents(tree, rows, columns)
+    if asides:
+        contents.asides = [*zip(*asides, strict=True)]
+    return contents
 
 
 def _in_place(samples: Rows, tree: Node) -> Contents | None:
@@ -391,9 +416,11 @@ def _in_place(samples: Rows, tree: Node) -> Contents | None:
             column = tensors.as_array(part)
         else:
             column = part
-        if not isinstance(leaf, (Array, Scalar)) or type(column) is not np.ndarray:
+        if not isinstance(leaf, (Array, Scalar)):
             return None
-        if column.dtype != leaf.dtype or column.shape[1:] != leaf.shape:
+        if type(column) is not np.ndarray or column.dtype != leaf.dtype:
+            return None
+        if column.shape[1:] != leaf.shape:
             return None
         if not column.flags.c_contiguous:
             return None
@@ -455,7 +482,7 @@ class Stacker:
         return found[0]
 
 
-def differing(samples: Any) -> tuple[int, ...]:
+def differing(samples: object) -> tuple[int, ...]:
     """Return 0 and the first row that differs from row 0; () if none does.
 
     Rows differ by shape, type or structure.
@@ -523,7 +550,7 @@ class Batch(list[T]):
                 self._stacked = columns_of(self._contents)
         return self._stacked
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)
 
 

@@ -83,6 +83,8 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
             if not is_standard:
                 raise TypeError("it is an open file")
         if isinstance(value, FunctionType) and not self._goes_by_name(value):
+            # A dispatching function has a cache of weak references, which can't be
+            # pickled, so it is made again of what was registered.
             registry = getattr(value, "registry", None)
             if isinstance(registry, MappingProxyType):
                 return _single_dispatch, (value.__wrapped__, dict(registry))  # type: ignore[attr-defined]
@@ -91,6 +93,8 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         is_class = isinstance(value, type) and value.__module__ != "builtins"
         if not is_class or self._goes_by_name(value):
             return super().reducer_override(value)
+        # cloudpickle found no such name in the class's module.  If the other side has
+        # the module, the class may be there by another path.
         is_there = self.knows_main
         if not is_there and value.__module__ not in SCRIPT:
             is_there = is_importable(value.__module__)
@@ -98,6 +102,7 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
             path = path_to(value)
             if path is not None:
                 return _at, (value.__module__, path)
+        # A forked worker has the class itself, and it is found by its identifier.
         if self.names_classes:
             identifier = identifiers._get_or_create_tracker_id(value)
             return _class_of, (identifier, _copy_of(value))
@@ -109,7 +114,7 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         Pickle may reduce it to a name that the other side can't look up.  Then it is
         reduced in another way, or refused.
         """
-        kind: Any = type(value)
+        kind: type = type(value)
         is_script = kind is ModuleType and value.__name__ == "__main__"
         if is_script and value is sys.modules.get("__main__"):
             raise pickle.PicklingError("it is the script, which workers do not import")
@@ -131,18 +136,20 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
             f"it is known as {reduced} of {module}, which workers do not import"
         )
 
-    def _goes_by_name(self, value: Any) -> bool:
-        """True if the other side can import this class or function."""
+    def _goes_by_name(self, value: type | FunctionType) -> bool:
+        """Return True if the other side can import this class or function."""
         self._find_module(value.__module__)
         return bool(identifiers._should_pickle_by_reference(value))
 
     def _find_module(self, name: str) -> None:
         """Have cloudpickle send a module by value that the other side can't import."""
-        if name not in sys.modules and str(name).partition(".")[0] in sys.modules:
-            # Some modules are imported under another name than their classes have, such
-            # as numpy.rec.
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
+        if name not in sys.modules:
+            # Classes may have another module's name than that which was imported, as
+            # those of numpy.rec do.
+            package = str(name).partition(".")[0]
+            if package in sys.modules:
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
         module = sys.modules.get(name)
         if module is None or module.__name__ not in sys.modules:
             return
@@ -165,7 +172,11 @@ def _code_of(file: str, arguments: tuple[Any, ...]) -> CodeType:
     return CodeType(*arguments).replace(co_filename=file)
 
 
-def _view(data: Any, form: Any, shape: tuple[int, ...]) -> memoryview:
+def _view(
+    data: bytes | bytearray,
+    form: Any,
+    shape: tuple[int, ...],
+) -> memoryview:
     if len(shape) == 1:
         return memoryview(data).cast(form)
     return memoryview(data).cast(form, shape)
@@ -183,7 +194,9 @@ def _cached_property(function: Callable[[Any], Any], name: str | None) -> Any:
     return _with(functools.cached_property(function), attrname=name)
 
 
-def _single_dispatch(function: Callable[..., Any], registry: dict[type, Any]) -> Any:
+def _single_dispatch(
+    function: Callable[..., Any], registry: dict[type, Any]
+) -> Callable[..., Any]:
     made = functools.singledispatch(function)
     for kind, implementation in registry.items():
         made.register(kind, implementation)
@@ -204,11 +217,11 @@ _DECORATORS: dict[type, _Reduce] = {
     ),
 }
 
-_CACHED: Any = type(functools.lru_cache(len))
+_CACHED: type = type(functools.lru_cache(len))
 _OF_WRAPPING = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"}
 
 
-def _reduce_cached(value: Any) -> Any:
+def _reduce_cached(value: Any) -> tuple[Any, ...]:
     """Reduce a function with a cache to the function and the cache's parameters.
 
     The cache of the other side is empty.
@@ -217,7 +230,8 @@ def _reduce_cached(value: Any) -> Any:
     for name, attribute in vars(value).items():
         if name not in _OF_WRAPPING:
             attributes[name] = attribute
-    return _cached, (value.__wrapped__, value.cache_parameters()), attributes or None
+    parameters = value.cache_parameters()
+    return _cached, (value.__wrapped__, parameters), attributes or None
 
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
@@ -256,16 +270,17 @@ def _reduce_text(text: np.bytes_ | np.str_) -> tuple[type, tuple[bytes | str]]:
     return type(text), (str.__str__(text),)
 
 
-def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
+def _reduce_array(array: np.ndarray[Any, Any]) -> str | tuple[Any, ...]:
     """Reduce an array such that its byte order stays.
 
     NumPy's own reduction changes that of some arrays to the native one.
     """
-    if array.dtype.isnative or array.dtype.names is not None or array.dtype.hasobject:
+    dtype = array.dtype
+    if dtype.isnative or dtype.names is not None or dtype.hasobject:
         return array.__reduce_ex__(5)
     # It is sent as the same bytes with a native dtype.
-    native = array.view(array.dtype.newbyteorder())
-    return np.ndarray.view, (native, array.dtype)
+    native = array.view(dtype.newbyteorder())
+    return np.ndarray.view, (native, dtype)
 
 
 def _refuse(connection: Connection) -> NoReturn:
@@ -279,7 +294,7 @@ def _refuse(connection: Connection) -> NoReturn:
 def is_importable(name: str | None) -> bool:
     """Return True if another process can import the module ``name``.
 
-    Modules that code has created are none of these.
+    No process can import a module that code has created.
     """
     package = str(name).partition(".")[0]
     module = sys.modules.get(package)
@@ -307,11 +322,12 @@ def _stem(file: str | None) -> str:
 
     The module's source and its .pyc have the same one.
     """
-    return os.path.splitext(os.path.realpath(str(file)))[0]
+    path = os.path.realpath(str(file))
+    return os.path.splitext(path)[0]
 
 
 @functools.lru_cache(maxsize=256)
-def path_to(cls: Any) -> str | None:
+def path_to(cls: type) -> str | None:
     """Return the dotted path of a class in its module; None if it isn't there.
 
     The path may differ from the class's name.
@@ -321,7 +337,11 @@ def path_to(cls: Any) -> str | None:
     return None
 
 
-def _path_in(space: Mapping[str, Any], cls: type, depth: int = _DEEPEST) -> str | None:
+def _path_in(
+    space: Mapping[str, Any],
+    cls: type,
+    depth: int = _DEEPEST,
+) -> str | None:
     classes: dict[str, Any] = {
         name: value for name, value in space.items() if isinstance(value, type)
     }
@@ -344,7 +364,7 @@ def _at(module: str, path: str) -> Any:
 
 
 @functools.lru_cache(maxsize=256)
-def _copy_of(cls: Any) -> bytes:
+def _copy_of(cls: type) -> bytes:
     """Return a class pickled by value, for a process that doesn't have it.
 
     Return no bytes if that fails.
@@ -359,13 +379,14 @@ def _copy_of(cls: Any) -> bytes:
     return out.getvalue()
 
 
-def _class_of(identifier: str, copy: bytes) -> Any:
+def _class_of(identifier: str, copy: bytes) -> type:
     """Return the class that has cloudpickle's identifier in this process.
 
     If there is none, return the class pickled in ``copy``.
     """
     known = identifiers._DYNAMIC_CLASS_TRACKER_BY_ID.get(identifier)
-    return known or pickle.loads(copy)
+    found: type = known or pickle.loads(copy)
+    return found
 
 
 def name_classes() -> None:
@@ -379,8 +400,8 @@ def name_classes() -> None:
         classes += found
         # A class may refuse to be hashed, and then has no identifier.
         with contextlib.suppress(Exception):
-            space = vars(sys.modules.get(cls.__module__, cls))
-            if space.get(cls.__qualname__) is not cls:
+            module = sys.modules.get(cls.__module__, cls)
+            if vars(module).get(cls.__qualname__) is not cls:
                 identifiers._get_or_create_tracker_id(cls)
 
 

@@ -19,7 +19,7 @@ import contextlib
 import inspect
 import typing
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, member
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, NamedTuple
@@ -53,18 +53,18 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
     kind: Any = type(cls)
     # A metaclass of the program's isn't run again.  Neither is TypedDict's, which
     # refuses the bases that it has given.
+    makers: Sequence[type] = kind.__mro__
     if typing.is_typeddict(cls):
         makers = [type]
-    else:
-        makers = kind.__mro__
     usable = (one for one in makers if goes_by_name(one) and not _wants_keywords(one))
     maker = next(usable)
+    own = vars(cls)
     namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     for name in ("__slots__", "__orig_bases__"):
-        if name in vars(cls):
-            namespace[name] = vars(cls)[name]
-    if isinstance(vars(cls).get("__dict__"), property):
-        namespace["__dict__"] = vars(cls)["__dict__"]
+        if name in own:
+            namespace[name] = own[name]
+    if isinstance(own.get("__dict__"), property):
+        namespace["__dict__"] = own["__dict__"]
     without = _MADE_ANEW | namespace.keys()
     values: dict[str, Any] = {}
     members: dict[str, dict[str, Any]] = {}
@@ -77,15 +77,24 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
     # copies, as cloudpickle makes them: whether two names are one object would show in
     # the pickle.
     attributes = {}
-    for name, value in vars(cls).items():
+    for name, value in own.items():
         if name not in without and not _is_own_descriptor(cls, name, value):
             attributes["".join(name)] = value
     registered = list[type]()
     if isinstance(cls, abc.ABCMeta):
-        found = [reference() for reference in abc._get_dump(cls)[0]]  # type: ignore[attr-defined]
+        references = abc._get_dump(cls)[0]  # type: ignore[attr-defined]
+        found = [reference() for reference in references]
         registered = [one for one in found if one is not None]
     tracker = identifiers._get_or_create_tracker_id(cls)
-    arguments = kind, maker, cls.__name__, cls.__bases__, namespace, values, tracker
+    arguments = (
+        kind,
+        maker,
+        cls.__name__,
+        cls.__bases__,
+        namespace,
+        values,
+        tracker,
+    )
     contents = Contents(maker, attributes, registered, members)
     return _make, arguments, contents, None, None, _fill
 
@@ -123,13 +132,14 @@ def _check_values(cls: Any) -> None:
         )
 
 
-def _is_own_descriptor(cls: type, name: str, value: Any) -> bool:
+def _is_own_descriptor(cls: type, name: str, value: object) -> bool:
     """Return True for a descriptor that making the class makes.
 
     That is a slot, ``__dict__`` or ``__weakref__``, under its own name.
     """
-    is_descriptor = isinstance(value, (MemberDescriptorType, GetSetDescriptorType))
-    return is_descriptor and value.__objclass__ is cls and value.__name__ == name
+    if not isinstance(value, (MemberDescriptorType, GetSetDescriptorType)):
+        return False
+    return value.__objclass__ is cls and value.__name__ == name
 
 
 # CPython's flag of types whose attributes can't be set.
@@ -208,7 +218,7 @@ def _nothing(cls: Any, /, **keywords: Any) -> None:
     """Do nothing, for a class that is whole."""
 
 
-def _tried(original: Any) -> Any:
+def _tried(original: Any) -> object:
     """Return an ``__init_subclass__`` that may fail.
 
     It is of a class that was imported, whose module may note subclasses.  It is called

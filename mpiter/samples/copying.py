@@ -126,7 +126,7 @@ class Look:
     seen sooner or later.
     """
 
-    def __init__(self, sample: Any) -> None:
+    def __init__(self, sample: object) -> None:
         self._sample = sample
         self._arrays, self._is_fixed = _arrays_in(sample)
         self._number = next(_numbers)
@@ -142,12 +142,12 @@ class Look:
         return [_some_of(array, self._number) for array in arrays] != self._bytes
 
 
-def bytes_in(sample: Any) -> int:
+def bytes_in(sample: object) -> int:
     """Return the number of bytes of the arrays and tensors in a sample."""
     return sum(array.nbytes for array in _arrays_in(sample)[0])
 
 
-def _arrays_in(sample: Any) -> tuple[list[Any], bool]:
+def _arrays_in(sample: object) -> tuple[list[Any], bool]:
     """Return the arrays in a sample, and whether it will always have these.
 
     They are on the sample's memory.

@@ -84,7 +84,7 @@ class Sealing:
         self._take = functools.partial(stays_in_line, self._buffers)
         self._plain = by_reference(self._out, protocol=5, buffer_callback=self._take)
 
-    def add(self, value: Any) -> None:
+    def add(self, value: object) -> None:
         """Seal a value; if it can't be pickled, raise the error.
 
         The values that were sealed before are kept.  A value is pickled by reference
@@ -109,7 +109,8 @@ class Sealing:
             self._plain.clear_memo()
         # These buffers are the dataset's memory, which its next sample may overwrite.
         self._buffers[count:] = map(bytearray, self._buffers[count:])
-        self._ends.append((self._out.tell(), len(self._buffers)))
+        end = self._out.tell()
+        self._ends.append((end, len(self._buffers)))
 
     def _forget(self, start: int, count: int) -> None:
         self._out.seek(start)
@@ -137,7 +138,7 @@ def stays_in_line(buffers: list[Any], buffer: pickle.PickleBuffer) -> bool:
     return False
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: object) -> bytes:
     """Return ``value`` pickled, its classes and functions by reference if possible."""
     out = io.BytesIO()
     try:
@@ -159,7 +160,7 @@ def by_reference(*args: Any, **kwargs: Any) -> pickle.Pickler:
     return pickler
 
 
-def loads(data: Any, buffers: Iterable[Any] = ()) -> Any:
+def loads(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
     """Return the value that ``dumps`` has pickled."""
     return _Unpickler(io.BytesIO(data), buffers=buffers).load()
 

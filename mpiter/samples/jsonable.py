@@ -30,6 +30,7 @@ _LARGEST = 2**53
 _OF_ML_DTYPES = re.compile(r"bfloat16|u?int[124]|float[468]_\w+")
 # Arrays kept beside the JSON.  If None, they are written in it.
 _Memory = list[Any] | None
+_Array = np.ndarray[Any, Any]
 
 
 def encoded(value: Any, beside: _Memory = None) -> Any:
@@ -60,7 +61,11 @@ def decoded(plain: Any, beside: Sequence[Any] = ()) -> Any:
         ) from error
 
 
-def _encoded(value: Any, path: str, beside: _Memory) -> Any:
+def _encoded(
+    value: Any,
+    path: str,
+    beside: _Memory,
+) -> Any:
     if beside is not None:
         value = _brought_home(value)
     kind = type(value)
@@ -108,7 +113,8 @@ def _encoded(value: Any, path: str, beside: _Memory) -> Any:
         sizes: list[int] | None = None
         if not is_scalar:
             sizes = list(value.shape)
-        return {"~array": [name, sizes, _kept(np.asarray(value), beside)]}
+        kept = _kept(np.asarray(value), beside)
+        return {"~array": [name, sizes, kept]}
     if (raw := tensors.as_bytes(value)) is not None:
         memory, dtype, shape = raw
         return {"~tensor": [dtype, list(shape), _kept(memory, beside)]}
@@ -119,7 +125,7 @@ def _encoded(value: Any, path: str, beside: _Memory) -> Any:
     )
 
 
-def _kept(array: np.ndarray[Any, Any], beside: _Memory) -> str | int:
+def _kept(array: _Array, beside: _Memory) -> str | int:
     """Return an array's memory as base64, or append it to ``beside``.
 
     In that case return its index there.
@@ -172,13 +178,13 @@ def _text(memory: bytes) -> str:
     return b64encode(memory).decode("ascii")
 
 
-def _memory(told: Any, beside: Sequence[Any] = ()) -> bytearray | np.ndarray[Any, Any]:
+def _memory(told: Any, beside: Sequence[Any] = ()) -> bytearray | _Array:
     """Return the memory of an array.
 
     The state has it as base64, or as an index into ``beside``.
     """
     if type(told) is int:
-        found: np.ndarray[Any, Any] = beside[told]
+        found: _Array = beside[told]
         return found
     return bytearray(b64decode(told, validate=True))
 
@@ -196,13 +202,15 @@ def _decoded(plain: Any, beside: Sequence[Any]) -> Any:
     [(tag, told)] = plain.items()
     if tag == "~array":
         name, shape, memory = told
-        array = _array(name, shape or [], _memory(memory, beside))
+        held = _memory(memory, beside)
+        array = _array(name, shape or [], held)
         if shape is None:
             return array[()]
         return array
     if tag == "~tensor":
         dtype, shape, memory = told
-        raw = np.frombuffer(_memory(memory, beside), np.uint8)
+        held = _memory(memory, beside)
+        raw = np.frombuffer(held, np.uint8)
         return tensors.from_bytes(raw, dtype, shape)
     made_of, make = _MADE[tag]
     if type(told) is not made_of:
@@ -211,8 +219,10 @@ def _decoded(plain: Any, beside: Sequence[Any]) -> Any:
 
 
 def _array(
-    name: str, shape: list[int], memory: bytearray | np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
+    name: str,
+    shape: list[int],
+    memory: bytearray | _Array,
+) -> _Array:
     if type(name) is not str:
         raise TypeError(f"{name!r:.60} is no dtype's name")
     # NumPy knows the names of these dtypes once the library has been imported.
@@ -234,9 +244,11 @@ def _deque(told: list[Any]) -> deque[Any]:
     return deque(parts, most)
 
 
-# The type that a tag's value must have, and how it is decoded.  An array in place of a
-# list would become far more objects than it has bytes.
-_MADE: dict[str, tuple[type, Callable[[Any], Any]]] = {
+# The type that a tag's value must have, and what makes the value of it.
+_Making = tuple[type, Callable[[Any], Any]]
+# The types are checked, since an array in place of a list would become far more objects
+# than it has bytes.
+_MADE: dict[str, _Making] = {
     "~int": (str, lambda told: int(told, 16)),
     "~float": (str, float),
     "~bytes": (str, lambda told: b64decode(told, validate=True)),

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+_Array = np.ndarray[Any, Any]
+
 
 def torch_with(name: str) -> Any:
     """Return torch if it has the attribute ``name``; None if it isn't imported.
@@ -25,19 +27,23 @@ def torch_with(name: str) -> Any:
     return torch if hasattr(torch, name) else None
 
 
-def is_tensor_dataset(dataset: Any) -> bool:
+def is_tensor_dataset(dataset: object) -> bool:
     """Return True for torch's TensorDataset, whose samples are rows of tensors."""
     torch = torch_with("utils")
-    return torch is not None and type(dataset) is torch.utils.data.TensorDataset
+    if torch is None:
+        return False
+    return type(dataset) is torch.utils.data.TensorDataset
 
 
-def is_subset(dataset: Any) -> bool:
+def is_subset(dataset: object) -> bool:
     """Return True for torch's own Subset, which ``random_split`` makes, too."""
     torch = torch_with("utils")
-    return torch is not None and type(dataset) is torch.utils.data.Subset
+    if torch is None:
+        return False
+    return type(dataset) is torch.utils.data.Subset
 
 
-def as_array(value: Any) -> np.ndarray[Any, Any] | None:
+def as_array(value: Any) -> _Array | None:
     """Return a dense CPU tensor without gradient as an ndarray on the same memory.
 
     None for anything else.
@@ -56,7 +62,7 @@ def as_array(value: Any) -> np.ndarray[Any, Any] | None:
         return None
 
 
-def from_array(array: np.ndarray[Any, Any]) -> Any:
+def from_array(array: _Array) -> Any:
     """Return a tensor on the array's memory, which it keeps alive.
 
     It is on a copy if the array is read-only, since torch has no read-only tensors.
@@ -147,13 +153,21 @@ def _typed(storage: Any, dtype: Any) -> Any:
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
 
-def _named_storage(manager: bytes, name: bytes, size: int) -> Any:
+def _named_storage(
+    manager: bytes,
+    name: bytes,
+    size: int,
+) -> Any:
     import torch
 
     return torch.UntypedStorage._new_shared_filename_cpu(manager, name, size)
 
 
-def _open_storage(pid: int, fd: int, size: int) -> Any:
+def _open_storage(
+    pid: int,
+    fd: int,
+    size: int,
+) -> Any:
     """Return the storage on the file that process ``pid`` has open as ``fd``."""
     import torch
 
@@ -165,7 +179,12 @@ def _open_storage(pid: int, fd: int, size: int) -> Any:
         os.close(own)
 
 
-def _sparse(indices: Any, values: Any, shape: Sequence[int], is_coalesced: bool) -> Any:
+def _sparse(
+    indices: Any,
+    values: Any,
+    shape: Sequence[int],
+    is_coalesced: bool,
+) -> Any:
     import torch
 
     return torch.sparse_coo_tensor(
@@ -173,7 +192,7 @@ def _sparse(indices: Any, values: Any, shape: Sequence[int], is_coalesced: bool)
     )
 
 
-def as_bytes(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | None:
+def as_bytes(value: Any) -> tuple[_Array, str, tuple[int, ...]] | None:
     """Return the bytes, dtype and shape of a dense CPU tensor.
 
     None if these don't describe it completely.
@@ -183,19 +202,27 @@ def as_bytes(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | 
         return None
     if value.layout is not torch.strided:
         return None
-    if value.device.type != "cpu" or value.is_nested or value.is_quantized:
+    if value.device.type != "cpu":
         return None
-    if value.requires_grad or value.is_conj() or value.is_neg():
+    if value.is_nested or value.is_quantized or value.requires_grad:
+        return None
+    # The bytes don't tell that the sign or the conjugation is yet to be applied.
+    if value.is_conj() or value.is_neg():
         return None
     try:
         raw = value.contiguous().reshape(-1).view(torch.uint8).numpy()
     except RuntimeError:
         # Some dtypes have elements that are smaller than a byte.
         return None
-    return raw, str(value.dtype).removeprefix("torch."), tuple(value.shape)
+    dtype = str(value.dtype).removeprefix("torch.")
+    return raw, dtype, tuple(value.shape)
 
 
-def from_bytes(raw: np.ndarray[Any, Any], dtype: str, shape: Sequence[int]) -> Any:
+def from_bytes(
+    raw: _Array,
+    dtype: str,
+    shape: Sequence[int],
+) -> Any:
     import torch
 
     # Not getattr(), which would import a submodule that a damaged state names.

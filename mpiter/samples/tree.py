@@ -84,7 +84,12 @@ class Leaf:
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
 
-    def write(self, column: Column, start: int, values: Any) -> bool:
+    def write(
+        self,
+        column: Column,
+        start: int,
+        values: Any,
+    ) -> bool:
         """Write ``values``, a list or an array, into the rows from ``start`` on.
 
         Return False if one doesn't fit.  Many rows are written at once, because with
@@ -93,7 +98,9 @@ class Leaf:
         rows = column[start : start + len(values)]
         if type(values) is not np.ndarray:
             return self._write(rows, values)
-        if values.dtype != self.dtype or values.shape[1:] != self.shape:
+        if values.dtype != self.dtype:
+            return False
+        if values.shape[1:] != self.shape:
             return False
         rows[...] = values
         return True
@@ -153,14 +160,20 @@ class Tensor(Array):
 
     __slots__ = ()
 
-    def write(self, column: Column, start: int, values: Any) -> bool:
+    def write(
+        self,
+        column: Column,
+        start: int,
+        values: Any,
+    ) -> bool:
         # A single array or tensor has the values as its rows.
         if not isinstance(values, (list, tuple)):
             values = tensors.as_array(values)
         return super().write(column, start, values)
 
     def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        return super()._write(rows, [tensors.as_array(value) for value in values])
+        arrays = [tensors.as_array(value) for value in values]
+        return super()._write(rows, arrays)
 
     def read(self, column: Column) -> Sequence[Any]:
         if len(column):
@@ -180,7 +193,8 @@ class OfJax(Array):
     __slots__ = ()
 
     def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        return super()._write(rows, [jax_arrays.as_array(value) for value in values])
+        arrays = [jax_arrays.as_array(value) for value in values]
+        return super()._write(rows, arrays)
 
     def read(self, column: Column) -> Sequence[Any]:
         return [jax_arrays.from_array(row) for row in super().read(column)]
@@ -210,7 +224,12 @@ class Number(Leaf):
     def kind(self) -> type:
         return _KINDS[self.dtype.kind]
 
-    def write(self, column: Column, start: int, values: Any) -> bool:
+    def write(
+        self,
+        column: Column,
+        start: int,
+        values: Any,
+    ) -> bool:
         # An array has NumPy's scalars, which are no Python numbers.
         return type(values) is not np.ndarray and super().write(column, start, values)
 
@@ -228,7 +247,12 @@ class Number(Leaf):
         return column.tolist()  # type: ignore[no-any-return]
 
 
-_KINDS: dict[str, type] = {"b": bool, "i": int, "f": float, "c": complex}
+_KINDS: dict[str, type] = {
+    "b": bool,
+    "i": int,
+    "f": float,
+    "c": complex,
+}
 _NUMBERS = {
     bool: Number(np.dtype(bool)),
     float: Number(np.dtype(float)),
@@ -240,6 +264,7 @@ _NUMBERS = {
 def leaf_for(value: Any) -> Leaf | Aside:
     kind = type(value)
     if kind in _NUMBERS:
+        # An int of more than 64 bits fits no column.
         if kind is int and not -(1 << 63) <= value < 1 << 63:
             return Aside()
         return _NUMBERS[kind]
@@ -351,7 +376,7 @@ class Group:
 Node = Group | Leaf | Aside
 
 
-def describe(sample: Any) -> Node:
+def describe(sample: object) -> Node:
     """Return the tree of a sample.
 
     A sample that is nested too deeply or has too many parts is an aside as a whole.
@@ -362,7 +387,11 @@ def describe(sample: Any) -> Node:
         return Aside()
 
 
-def _describe(value: Any, depth: int, left: Iterator[int]) -> Node:
+def _describe(
+    value: Any,
+    depth: int,
+    left: Iterator[int],
+) -> Node:
     kind: Any = type(value)
     names: tuple[Any, ...] = ()
     key_types: tuple[type, ...] = ()
@@ -415,7 +444,9 @@ def is_record(node: Node) -> bool:
 
     Records have no arrays, but strings or other values that have no column.
     """
-    return asides_of(node) > 0 and not any(leaf.shape for leaf in columns_of(node))
+    if not asides_of(node):
+        return False
+    return not any(leaf.shape for leaf in columns_of(node))
 
 
 def scatter(
@@ -443,7 +474,10 @@ def scatter(
 
 
 def gather(
-    node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]], rows: int
+    node: Node,
+    columns: Iterator[Column],
+    asides: Iterator[Sequence[Any]],
+    rows: int,
 ) -> Sequence[Any]:
     """Return the samples made of ``columns`` and ``asides``.
 
@@ -466,15 +500,21 @@ def merge(known: Node, seen: Node) -> Node | None:
         return known
     if not isinstance(known, Group) or not isinstance(seen, Group):
         return Aside()
-    if dataclasses.replace(known, parts=()) != dataclasses.replace(seen, parts=()):
+    outermost = dataclasses.replace(known, parts=())
+    if outermost != dataclasses.replace(seen, parts=()):
         return None
     if len(known.parts) != len(seen.parts):
         # Lists of several lengths are data, and sent as objects.
         if known.kind == "list":
             return Aside()
         return None
-    parts = map(merge, known.parts, seen.parts)
-    return dataclasses.replace(known, parts=tuple(part or Aside() for part in parts))
+    merged = map(merge, known.parts, seen.parts)
+    parts = tuple(part or Aside() for part in merged)
+    return dataclasses.replace(known, parts=parts)
+
+
+# The shape, dtype and offset of a column.
+_Place = tuple[tuple[int, ...], np.dtype[Any], int]
 
 
 @dataclasses.dataclass
@@ -483,10 +523,7 @@ class Layout:
 
     tree: Node
     rows: int
-    # The shape, dtype and offset of each column.
-    leaves: list[tuple[tuple[int, ...], np.dtype[Any], int]] = dataclasses.field(
-        init=False
-    )
+    leaves: list[_Place] = dataclasses.field(init=False)
     # The number of values of a sample that fit no column.
     asides: int = dataclasses.field(init=False)
     size: int = dataclasses.field(init=False)

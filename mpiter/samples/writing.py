@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import jax_arrays, tensors
-from .tree import Array, Group, Leaf, Node, Number, OfJax, Tensor
+from .tree import Array, Column, Group, Leaf, Node, Number, OfJax, Tensor
 
 # The board's cell (``worker.board.CELL``) for the row that is being fetched.
 ROW = 3
@@ -66,7 +66,7 @@ def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
     return code.names["make"]  # type: ignore[no-any-return]
 
 
-def places(column: Any) -> Any:
+def places(column: Column) -> Column | list[Column] | memoryview:
     """Return what the loop assigns to in place of ``column``.
 
     That is a list of row views, or for numbers a memoryview.  An assignment then takes
@@ -100,7 +100,7 @@ class _Code:
         self.columns = 0
         self._count = 0
 
-    def _name(self, value: Any) -> str:
+    def _name(self, value: object) -> str:
         self._count += 1
         self.names[f"v{self._count}"] = value
         return f"v{self._count}"
