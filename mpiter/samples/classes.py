@@ -118,7 +118,7 @@ def _wants_keywords(kind: Any) -> bool:
 def _check_values(cls: Any) -> None:
     """Refuse an Enum whose members can't be made again.
 
-    They hold more than their values and their attributes tell.
+    They can't be if they hold more than their values and their attributes tell.
     """
     mixed = cls._member_type_
     if mixed is object:

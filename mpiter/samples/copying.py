@@ -138,13 +138,14 @@ class Look:
         if self._is_fixed:
             arrays = self._arrays
         else:
-            arrays = _arrays_in(self._sample)[0]
+            arrays, _ = _arrays_in(self._sample)
         return [_some_of(array, self._number) for array in arrays] != self._bytes
 
 
 def bytes_in(sample: object) -> int:
     """Return the number of bytes of the arrays and tensors in a sample."""
-    return sum(array.nbytes for array in _arrays_in(sample)[0])
+    arrays, _ = _arrays_in(sample)
+    return sum(array.nbytes for array in arrays)
 
 
 def _arrays_in(sample: object) -> tuple[list[Any], bool]:

@@ -115,9 +115,11 @@ def _encoded(
             sizes = list(value.shape)
         kept = _kept(np.asarray(value), beside)
         return {"~array": [name, sizes, kept]}
-    if (raw := tensors.as_bytes(value)) is not None:
+    raw = tensors.as_bytes(value)
+    if raw is not None:
         memory, dtype, shape = raw
-        return {"~tensor": [dtype, list(shape), _kept(memory, beside)]}
+        kept = _kept(memory, beside)
+        return {"~tensor": [dtype, list(shape), kept]}
     raise StateError(
         f"{path} is of type {type(value).__qualname__}, which a state cannot hold.  It "
         "can hold numbers, strings, bytes, arrays and dense CPU tensors, and lists, "
