@@ -1,9 +1,9 @@
-"""Columns as a dataset: ``(X, y)``, a dict of arrays, a data frame; and how the samples
-of any dataset are read.
+"""Columns as a dataset, and how the samples of any dataset are read.
 
 ``as_dataset`` finds out what the user's data is: columns of one length, whose rows are
-the samples, or samples.  Data that could be either is refused, and the message has the
-spelling of both.  A row has the same container as the columns.
+the samples, or samples.  Columns are ``(X, y)``, a dict of arrays, a data frame.  Data
+that could be either is refused, and the message has the spelling of both.  A row has
+the same container as the columns.
 
 ``reader_of`` finds out once, in a worker, how a dataset reads many samples at once: by
 torch's ``__getitems__``, by NumPy's indexing with arrays, or by that of Chainer's
@@ -31,7 +31,7 @@ from ..samples.tree import Rows, container
 _FEW = 4
 # Types that may be columns if another column is an array.
 _SEQUENCES = (list, tuple, range)
-# Packages whose [] takes labels, or returns objects.
+# Packages whose ``[]`` takes labels, or returns objects.
 _FRAMES = ("pandas", "polars", "pyarrow")
 # The types of their columns of whole numbers, as text.
 _WHOLE = re.compile(r"u?int\d", re.IGNORECASE)
@@ -39,17 +39,20 @@ _SPELLINGS = (
     "For columns, each row of which is a sample, pass arrays of one length in a tuple "
     "or a dict; for samples, whatever they are, mpiter.Packed(samples)."
 )
+_Indices = np.ndarray[Any, np.dtype[np.int64]]
+# Columns of one length: arrays, or lists beside them.
+_Columns = tuple[Any, ...] | dict[Any, Any]
 
 
 class Table:
-    """A dataset whose samples are the rows of columns of one length, in a tuple, a
-    named tuple or a dict.
+    """A dataset whose samples are the rows of columns of one length.
+
+    The columns are in a tuple, a named tuple or a dict.
     """
 
-    def __init__(self, columns: Any) -> None:
-        (one, length), *others = [
-            (name, _length(column)) for name, column in _named(columns)
-        ]
+    def __init__(self, columns: _Columns) -> None:
+        lengths = [(name, _length(column)) for name, column in _named(columns)]
+        (one, length), *others = lengths
         for other, rows in others:
             if rows != length:
                 raise OptionError(
@@ -65,18 +68,18 @@ class Table:
     def __getitem__(self, index: Any) -> Any:
         return container(self.columns, lambda column: column[index])
 
-    def __getitems__(self, indices: Any) -> Rows:
+    def __getitems__(self, indices: Sequence[int] | _Indices) -> Rows:
         """Return the samples with these indices, read column by column."""
         # A copy, since torch refuses read-only arrays.
-        indices = np.array(indices)
-        return Rows(
-            container(self.columns, lambda column: _part(column, indices)), len(indices)
-        )
+        wanted = np.array(indices)
+        columns = container(self.columns, lambda column: _part(column, wanted))
+        return Rows(columns, len(wanted))
 
 
 def as_dataset(data: Any, by_key: bool = False) -> Any:
-    """Return ``data`` as a dataset; columns become a ``Table``; with ``by_key``, a dict
-    may hold samples by key.
+    """Return ``data`` as a dataset; columns become a ``Table``.
+
+    With ``by_key``, a dict may hold samples by key.
     """
     data = _taken_from_frame(data)
     if not _is_container(data):
@@ -85,29 +88,38 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
     if isinstance(data, Mapping):
         rows = {*map(_rows, data.values())}
         are_samples = all(isinstance(name, int) for name in data)
-        # A column is an array, or beside one and as long.
+        # Where keys may be names, a column is an array, or stands beside one and is as
+        # long.  Any other dict has samples.
         if by_key:
-            are_samples |= (
-                0 in rows or len(rows) != 1 or not any(map(_is_array, data.values()))
-            )
+            has_arrays = any(map(_is_array, data.values()))
+            are_samples |= 0 in rows or len(rows) != 1 or not has_arrays
         if are_samples:
             return data
         return _table(dict(data))
+    # A list of more parts has samples, whatever they are, so they aren't looked at.
     if len(data) <= _FEW:
         rows = {*map(_rows, data)}
     else:
         rows = {0}
-    are_columns = len(data) > 1 and 0 not in rows  # or may be columns
+    may_be_columns = len(data) > 1 and 0 not in rows
     are_long = len(rows) == 1 and max(rows) > len(data)
     if not any(map(_is_array, data)):
-        if isinstance(data, tuple) and are_columns and are_long:
+        # A tuple of a few long lists may be either.  Any other without arrays has
+        # samples.
+        if isinstance(data, tuple) and may_be_columns and are_long:
             _refuse(data, "a dict of them")
     elif isinstance(data, list):
+        # A list of arrays may be either if these are longer than the list, or differ in
+        # type or dimensions.  Any other list has samples.
         kinds = set[tuple[type, int]]()
-        if are_columns:
-            kinds = {(type(part), len(getattr(part, "shape", ()))) for part in data}
-        if are_columns and (are_long or len(kinds) > 1 < max(rows)):
+        if may_be_columns:
+            for part in data:
+                dimensions = len(getattr(part, "shape", ()))
+                kinds.add((type(part), dimensions))
+        differ = len(kinds) > 1 and max(rows) > 1
+        if may_be_columns and (are_long or differ):
             _refuse(data, "a tuple, (X, y),")
+    # A tuple with an array has columns.  One with more parts than rows may be either.
     elif len(data) > _FEW and len(data) >= _rows(data[0]):
         _refuse(data, "a dict of them")
     else:
@@ -115,21 +127,23 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
     return data
 
 
-def _is_container(data: Any) -> bool:
-    """True if ``data`` is a list, tuple, dict or mapping of arrays, with Python's or a
-    library's own indexing.
+def _is_container(data: object) -> bool:
+    """Return True if ``data`` is a list, tuple, dict or mapping of arrays.
+
+    Those with indexing of their own, neither Python's nor NumPy's, are datasets.
     """
     for kind in (list, tuple, dict):
         if isinstance(data, kind):
             return type(data).__getitem__ is kind.__getitem__
-    # An archive; other libraries' are datasets.
+    # NumPy's archive is a mapping.  Other libraries' mappings are datasets.
     return isinstance(data, Mapping) and _package(data) == "numpy"
 
 
 def _refuse(data: Sequence[Any], columns: str) -> NoReturn:
     kind = type(data).__name__
-    some = data[:_FEW]
-    told = ", ".join(map(_told, some)) + ", …" * (len(data) > _FEW)
+    told = ", ".join(map(_told, data[:_FEW]))
+    if len(data) > _FEW:
+        told += ", …"
     raise OptionError(
         f"a {kind} of {told} may be {len(data)} samples or {len(data)} columns.  "
         f"Pass {columns} for columns, or mpiter.Packed({kind}) for samples."
@@ -137,14 +151,15 @@ def _refuse(data: Sequence[Any], columns: str) -> NoReturn:
 
 
 def _told(part: Any) -> str:
+    size = ""
     if hasattr(part, "shape"):
         size = f" {tuple(part.shape)}"
-    else:
-        size = f" of {len(part)}" if hasattr(part, "__len__") else ""
+    elif hasattr(part, "__len__"):
+        size = f" of {len(part)}"
     return type(part).__name__ + size
 
 
-def _table(columns: Any) -> Table:
+def _table(columns: _Columns) -> Table:
     for name, part in _named(columns):
         if isinstance(part, Mapping):
             raise OptionError(
@@ -166,17 +181,23 @@ def _table(columns: Any) -> Table:
 
 
 def _refuse_gaps(name: str, part: Any) -> None:
-    """Refuse whole numbers of a frame with missing ones among them: as floats they
-    would lose digits above 2**53.
+    """Refuse whole numbers of a frame with missing ones among them.
+
+    As floats they would lose digits above 2**53.
     """
-    kind = str(getattr(part, "type" if _package(part) == "pyarrow" else "dtype", ""))
-    if _package(part) not in _FRAMES or not _WHOLE.match(kind):
+    package = _package(part)
+    attribute = "type" if package == "pyarrow" else "dtype"
+    kind = str(getattr(part, attribute, ""))
+    if package not in _FRAMES or not _WHOLE.match(kind):
         return
-    if _package(part) == "pandas":
+    if package == "pandas":
         missing = part.isna().sum()
     else:
         missing = part.null_count
-    count = int(missing() if callable(missing) else missing)
+    # It is a method of polars, and an attribute of pyarrow.
+    if callable(missing):
+        missing = missing()
+    count = int(missing)
     if count:
         raise OptionError(
             f"{name} has whole numbers ({kind}), {count} of them missing, which no "
@@ -185,20 +206,22 @@ def _refuse_gaps(name: str, part: Any) -> None:
         )
 
 
-def _rows(part: Any) -> int:
+def _rows(part: object) -> int:
     """Return the number of rows of a column; 0 for anything else."""
     if _is_array(part) or isinstance(part, _SEQUENCES):
         return _length(part)
     return 0
 
 
-def _is_array(part: Any) -> bool:
-    """True for arrays, tensors, series and the like, which have rows and can be
-    indexed.
+def _is_array(part: object) -> bool:
+    """Return True for what has rows and can be indexed.
+
+    That is arrays, tensors, series and the like.
     """
     try:
         shape: Any = getattr(part, "shape", None)
-    except RuntimeError:  # a nested tensor has no shape
+    except RuntimeError:
+        # A nested tensor has no shape.
         return False
     # torch.Size is a tuple, too.
     if isinstance(shape, tuple):
@@ -207,8 +230,9 @@ def _is_array(part: Any) -> bool:
 
 
 def _as_column(part: Any) -> Any:
-    """Return a column that can be indexed by a row number, and if possible by an array
-    of them.
+    """Return a column that can be indexed by a row number.
+
+    If possible it can be indexed by an array of them, too.
     """
     if isinstance(part, tuple):
         return list(part)
@@ -218,16 +242,20 @@ def _as_column(part: Any) -> Any:
 
 
 def _of_numpy(data: Any) -> Any:
-    """Return an array of JAX's as one of NumPy's, whose rows are read fifty times as
-    fast; anything else unchanged.
+    """Return an array of JAX's as one of NumPy's; anything else unchanged.
+
+    Its rows are then read fifty times as fast.
     """
     array = jax_arrays.as_array(data)
-    return data if array is None else array
+    if array is None:
+        return data
+    return array
 
 
 def _taken_from_frame(data: Any) -> Any:
-    """Return a data frame as a dict of its columns, a series as an array, and anything
-    else unchanged.
+    """Return a data frame as a dict of its columns, and a series as an array.
+
+    Anything else is returned unchanged.
     """
     if _package(data) not in _FRAMES:
         return _of_numpy(data)
@@ -236,7 +264,8 @@ def _taken_from_frame(data: Any) -> Any:
     else:
         names = getattr(data, "columns", None)
     if names is not None:
-        if twice := [repr(name) for name, times in Counter(names).items() if times > 1]:
+        twice = [repr(name) for name, times in Counter(names).items() if times > 1]
+        if twice:
             raise OptionError(
                 f"the frame has several columns named {', '.join(twice):.200}: rename "
                 "them."
@@ -248,11 +277,11 @@ def _taken_from_frame(data: Any) -> Any:
     return data
 
 
-def _package(value: Any) -> str:
+def _package(value: object) -> str:
     return type(value).__module__.partition(".")[0]
 
 
-def _part(column: Any, indices: Any) -> Any:
+def _part(column: Any, indices: _Indices) -> Any:
     if isinstance(column, (list, range)):
         return [column[index] for index in indices.tolist()]
     part = column[indices]
@@ -267,20 +296,20 @@ def _length(column: Any) -> int:
     return len(column)
 
 
-def _named(columns: Any) -> Iterator[tuple[str, Any]]:
+def _named(columns: _Columns) -> Iterator[tuple[str, Any]]:
     if isinstance(columns, dict):
         return ((f"{name!r:.40}", column) for name, column in columns.items())
     return ((f"column {at}", column) for at, column in enumerate(columns))
 
 
-# Array of indices -> a sequence of samples.
-Reader = Callable[[Any], Any]
+# Reads the samples with the indices in an array, as a sequence.
+Reader = Callable[[_Indices], Any]
 
 
 class Wrapping:
     """The base class of our wrappers around a dataset of the user's."""
 
-    dataset: Any  # the user's
+    dataset: Any
 
 
 def users(dataset: Any) -> Any:
@@ -291,8 +320,9 @@ def users(dataset: Any) -> Any:
 
 
 def offered(dataset: Any, name: str) -> Callable[..., Any] | None:
-    """Return a dataset's optional method ``name``; None if it isn't defined, even if
-    ``__getattr__`` makes one up.
+    """Return a dataset's optional method ``name``; None if it isn't defined.
+
+    A ``__getattr__`` that makes up any name doesn't define it.
     """
     if inspect.getattr_static(dataset, name, None) is None:
         return None
@@ -301,8 +331,9 @@ def offered(dataset: Any, name: str) -> Callable[..., Any] | None:
 
 
 def reader_of(dataset: Any) -> Reader | None:
-    """Return a function that reads many samples at once, or None if they must be read
-    one by one.
+    """Return a function that reads many samples at once.
+
+    None if they must be read one by one.
     """
     kind = type(dataset)
     chainer = sys.modules.get("chainer")
@@ -312,23 +343,21 @@ def reader_of(dataset: Any) -> Reader | None:
         return lambda indices: np.asarray(dataset[indices])
     if callable(getattr(kind, "__getitems__", None)):
         return lambda indices: _in_order(dataset.__getitems__(indices.tolist()))
-    if chainer is not None and kind in (
-        chainer.datasets.TupleDataset,
-        chainer.datasets.DictDataset,
-    ):
+    if chainer is None:
+        return None
+    if kind in (chainer.datasets.TupleDataset, chainer.datasets.DictDataset):
         parts = dataset._datasets
-        if all(
-            type(part) is np.ndarray
-            for part in (parts.values() if isinstance(parts, dict) else parts)
-        ):
-            # A tuple or a dict of columns.
+        columns = parts.values() if isinstance(parts, dict) else parts
+        if all(type(column) is np.ndarray for column in columns):
+            # The dataset itself gathers the rows as a tuple or a dict of columns.
             return lambda indices: Rows(dataset[indices], len(indices))
     return None
 
 
 def _in_order(samples: Any) -> Any:
-    """Return the samples as a sequence or an array; () for a mapping, whose samples are
-    read one by one.
+    """Return the samples as a sequence or an array; () for a mapping.
+
+    The samples of a mapping are read one by one.
     """
     if isinstance(samples, Mapping):
         return ()

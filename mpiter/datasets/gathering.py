@@ -19,14 +19,16 @@ from ..samples.tree import container, is_raw
 from .columns import Table
 
 Keys = range | NDArray[np.int64]
-# Keys of rows -> the rows' columns; None: the samples must be looked at.
+# Gathers the rows with such keys into columns.  It returns None if the samples must be
+# looked at.
 Gather = Callable[[Keys], Any]
 Column = NDArray[Any]
 
 
 def gather_of(dataset: Any) -> Gather | None:
-    """Return a function that gathers rows of the columns of ``dataset``; None if it has
-    no columns of numbers.
+    """Return a function that gathers rows of the columns of ``dataset``.
+
+    None if it has no columns of numbers.
     """
     if tensors.is_tensor_dataset(dataset):
         return partial(_of_tensor_dataset, dataset)
@@ -45,13 +47,15 @@ def gather_of(dataset: Any) -> Gather | None:
     if not all(map(_has_numbers, parts)):
         return None
     if type(columns) is tuple and all(map(_is_block, parts)):
-        return partial(_of_blocks, [*map(np.asarray, parts)])
+        blocks = [*map(np.asarray, parts)]
+        return partial(_of_blocks, blocks)
     return partial(_of_columns, columns)
 
 
 def numbers_of(keys: list[Any]) -> NDArray[np.int64] | None:
-    """Return a sampler's keys as an array; None if they aren't all numbers of rows: (1,
-    2) is a place within one.
+    """Return a sampler's keys as an array.
+
+    None if they aren't all numbers of rows: (1, 2) is a place within one.
     """
     numbers = np.array(keys)
     if numbers.ndim == 1 and numbers.dtype.kind in "iu":
@@ -59,26 +63,30 @@ def numbers_of(keys: list[Any]) -> NDArray[np.int64] | None:
     return None
 
 
-def _has_numbers(part: Any) -> bool:
-    """True for an array or tensor whose rows, stacked, have its own dtype."""
+def _has_numbers(part: object) -> bool:
+    """Return True for an array or tensor whose rows, stacked, have its own dtype."""
     array = _array_of(part)
-    if array is None or array.ndim == 0 or array.dtype.kind not in "biufcmM":
+    if array is None or array.ndim == 0:
         return False
-    return array.dtype.isnative and is_raw(array.dtype)
+    if array.dtype.kind not in "biufcmM" or not array.dtype.isnative:
+        return False
+    return is_raw(array.dtype)
 
 
-def _is_block(part: Any) -> bool:
-    """True for an array that ``take`` reads where it lies; it would copy any other as a
-    whole, for each batch.
+def _is_block(part: object) -> bool:
+    """Return True for an array that ``take`` reads where it lies.
+
+    It would copy any other as a whole, for each batch.
     """
-    return (
-        isinstance(part, np.ndarray) and part.flags.c_contiguous and part.flags.aligned
-    )
+    if not isinstance(part, np.ndarray):
+        return False
+    return part.flags.c_contiguous and part.flags.aligned
 
 
-def _array_of(part: Any) -> Column | None:
-    """Return an array, or a tensor as an array, with the memory of ``part``; None for
-    anything else.
+def _array_of(part: object) -> Column | None:
+    """Return an array, or a tensor as an array, with the memory of ``part``.
+
+    None for anything else.
     """
     if type(part) is np.ndarray or type(part) is np.memmap:
         return np.asarray(part)
@@ -86,8 +94,9 @@ def _array_of(part: Any) -> Column | None:
 
 
 def _of_blocks(blocks: Sequence[Column], keys: Keys) -> tuple[Column, ...]:
-    """Gather rows of arrays that lie in one piece: the usual case, where each call
-    counts.
+    """Gather rows of arrays that lie in one piece.
+
+    This is the usual case, where each call counts.
     """
     if type(keys) is range:
         rows = slice(keys.start, keys.stop)
@@ -100,8 +109,9 @@ def _of_columns(columns: Any, keys: Keys) -> Any:
 
 
 def _of_tensor_dataset(dataset: Any, keys: Keys) -> tuple[Any, ...] | None:
-    """Gather rows of the tensors that ``dataset`` has now; None if one is no plain
-    tensor on the CPU.
+    """Gather rows of the tensors that ``dataset`` has now.
+
+    None if one is no plain tensor on the CPU.
     """
     found = []
     for tensor in dataset.tensors:
@@ -112,24 +122,28 @@ def _of_tensor_dataset(dataset: Any, keys: Keys) -> tuple[Any, ...] | None:
     return tuple(found)
 
 
-def _of_subset(subset: Any, inner: Gather, keys: Keys) -> Any:
+def _of_subset(
+    subset: Any,
+    inner: Gather,
+    keys: Keys,
+) -> Any:
     """Gather rows of the dataset in ``subset`` by the indices that it has now."""
     indices = subset.indices
-    numbers = numbers_of(
-        [indices[key] for key in (keys if type(keys) is range else keys.tolist())]
-    )
+    rows = keys if type(keys) is range else keys.tolist()
+    numbers = numbers_of([indices[key] for key in rows])
     if numbers is None:
         return None
     return inner(numbers)
 
 
 def _rows_of(part: Any, keys: Keys) -> Any:
-    """Return the rows of a column in new memory, as the kind of array or tensor that
-    the column is.
+    """Return the rows of a column in new memory.
+
+    They are the kind of array or tensor that the column is.
     """
     if not isinstance(part, np.ndarray):
         array = tensors.as_array(part)
-        # It has a gradient now, say.
+        # The tensor may have a gradient by now, for example.
         if array is None:
             raise TypeError(
                 f"the rows of a {type(part).__name__} can't be gathered as those of an "

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import OptionError
 
-# A file, by its ending; some are folders.
+# How files are opened, by their endings.  Some are folders.
 _OPENED_BY = {
     ".csv": "pandas.read_csv(path)",
     ".npy": "numpy.load(path, mmap_mode='r')",
@@ -24,26 +24,27 @@ _OPENED_BY = {
     ".parquet": "pyarrow.parquet.read_table(path)",
     ".zarr": "an array of zarr.open(path)",
 }
-# Names of arrays that an error shows.
+# At most so many names of arrays are shown in an error.
 _FEW = 4
 
 
-def refuse_mistaken(data: Any, batch_size: Any = None, by_key: bool = False) -> None:
+def refuse_mistaken(
+    data: Any,
+    batch_size: Any = None,
+    by_key: bool = False,
+) -> None:
     """Raise an OptionError if ``data`` is no dataset, and it is plain what was meant.
 
     ``batch_size``: what was passed as such, which may be a further column.  ``by_key``:
     samples are read by a sampler's keys, which may be names.
     """
     problem = _as_if_readable(data, by_key)
-    if problem is None and not any(
-        hasattr(type(data), name) for name in ("__getitem__", "__iter__")
-    ):
+    if problem is None and not _can_be_read(data):
         problem = _unreadable(data)
-    if (
-        problem is None
-        and hasattr(type(batch_size), "__len__")
-        and not isinstance(batch_size, (str, bytes))
-    ):
+    # Arrays passed one by one, as in (X, y): the second is taken for the batch size.
+    has_length = hasattr(type(batch_size), "__len__")
+    is_text = isinstance(batch_size, (str, bytes))
+    if problem is None and has_length and not is_text:
         kind = type(batch_size).__name__
         problem = (
             f"batch_size is of type {kind}: arrays go together, as one dataset (X, y), "
@@ -54,13 +55,9 @@ def refuse_mistaken(data: Any, batch_size: Any = None, by_key: bool = False) -> 
 
 
 def refuse_no_sampler(**given: Any) -> None:
-    """Raise an OptionError if one of the samplers ``given`` by name can't be iterated
-    over.
-    """
+    """Raise an OptionError if one of the samplers ``given`` can't be iterated over."""
     for name, sampler in given.items():
-        if sampler is None or any(
-            hasattr(type(sampler), method) for method in ("__getitem__", "__iter__")
-        ):
+        if sampler is None or _can_be_read(sampler):
             continue
         if inspect.isclass(sampler):
             raise OptionError(
@@ -73,8 +70,13 @@ def refuse_no_sampler(**given: Any) -> None:
         )
 
 
+def _can_be_read(value: object) -> bool:
+    kind = type(value)
+    return hasattr(kind, "__getitem__") or hasattr(kind, "__iter__")
+
+
 def _as_if_readable(data: Any, by_key: bool) -> str | None:
-    """Say what was meant if ``data`` has ``[]``, or seems to, but not for samples."""
+    """Say what was meant if ``data`` seems to have ``[]``, but not for samples."""
     kind = type(data)
     package = kind.__module__.partition(".")[0]
     if isinstance(data, (str, bytes, bytearray)):
@@ -88,7 +90,7 @@ def _as_if_readable(data: Any, by_key: bool) -> str | None:
     return None
 
 
-def _unreadable(data: Any) -> str | None:
+def _unreadable(data: object) -> str | None:
     if inspect.isclass(data):
         return (
             f"{data.__name__} is a class: pass a dataset made of it, "
@@ -101,7 +103,8 @@ def _unreadable(data: Any) -> str | None:
         )
     if isinstance(data, os.PathLike):
         return _path(os.fsdecode(data))
-    if hasattr(data, "__getitems__"):  # which torch's loader calls
+    # This is the method that torch's loader calls.
+    if hasattr(data, "__getitems__"):
         return None
     return (
         f"a dataset has [] or can be iterated over, and {type(data).__name__} has "
@@ -136,7 +139,9 @@ def _path(path: str) -> str:
         )
     else:
         remedy = "open it, and pass what it holds"
-    there = "" if os.path.exists(path) else " (nothing lies there)"
+    there = ""
+    if not os.path.exists(path):
+        there = " (nothing lies there)"
     return f"{path!r:.80} is a path{there}, not a dataset: {remedy}."
 
 

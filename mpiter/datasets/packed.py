@@ -1,11 +1,10 @@
-"""``Packed``: a read-only sequence of many small objects in one piece of memory, which
-all processes share.
+"""``Packed``: a read-only sequence of many small objects that all processes share.
 
-The memory is an unnamed file: the items one after another, then the offset at which
-each ends.  An item is written in msgpack if that keeps values and types exactly, else
-as a pickle.  Classes and functions that pickles name are in a list, which is pickled
-along with the dataset (those of ``__main__`` by value).  Unpickling is safe, because
-all pickles are written here and never come from a network.
+They are in one piece of memory, an unnamed file: the items one after another, then the
+offset at which each ends.  An item is written in msgpack if that keeps values and types
+exactly, else as a pickle.  Classes and functions that pickles name are in a list, which
+is pickled along with the dataset (those of ``__main__`` by value).  Unpickling is safe,
+because all pickles are written here and never come from a network.
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ from .ship import explain
 
 T = TypeVar("T")
 
-_AT_ONCE = 1 << 20  # number of bytes to write at once
+# Bytes to write at once.
+_AT_ONCE = 1 << 20
 # The first byte of a pickle; in msgpack it is the empty dict, a single byte.
 _PICKLED = pickle.PROTO[0]
-# Put before a pickle that names classes or functions; msgpack never uses it.
+# Stands before a pickle that names classes or functions; msgpack never uses it.
 _NAMING = b"\xc1"
 _LEAVES = {str, int, float, bool, bytes, type(None)}
 _REMEDY = (
@@ -46,7 +46,7 @@ class Packed(Sequence[T]):
     """A sequence of Python objects, packed once into memory that all workers share.
 
     For datasets of very many small objects (annotations, file names, records), which
-    each worker would otherwise copy. It is read-only, and replaces a list in any
+    each worker would otherwise copy.  It is read-only, and replaces a list in any
     loader.  ``items`` may be any iterable: a generator's items are packed as they come,
     so they are never all in memory.  Each ``packed[i]`` is a new object.
 
@@ -54,7 +54,10 @@ class Packed(Sequence[T]):
     it is started.  Pickling a slice otherwise copies all of it, so pickle
     ``Packed(packed[:10])``, which has only its own ten items.
 
-    >>> packed = Packed({"name": f"{number:04}.jpg", "box": (number, 0, 8, 8)} for number in range(1000))
+    >>> packed = Packed(
+    ...     {"name": f"{number:04}.jpg", "box": (number, 0, 8, 8)}
+    ...     for number in range(1000)
+    ... )
     >>> packed[3]
     {'name': '0003.jpg', 'box': (3, 0, 8, 8)}
     >>> packed[-10:]
@@ -75,8 +78,9 @@ class Packed(Sequence[T]):
         names: list[Any],
         places: range,
     ) -> None:
-        """Set the attributes; ``table`` is the offset and the format of the items' ends
-        in ``memory``.
+        """Set the attributes.
+
+        ``table`` is the offset and the format of the items' ends in ``memory``.
         """
         self._memory = memory
         self._table = table
@@ -87,8 +91,9 @@ class Packed(Sequence[T]):
 
     @property
     def nbytes(self) -> int:
-        """The size of the memory in bytes; that of a slice is the whole memory, which
-        it shares.
+        """The size of the memory in bytes.
+
+        That of a slice is the whole memory, which it shares.
         """
         return len(self._memory)
 
@@ -139,17 +144,23 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
-def _attached(*about: Any) -> Packed[Any]:
+def _attached(
+    memory: SharedBytes,
+    table: tuple[int, str],
+    names: list[Any],
+    places: range,
+) -> Packed[Any]:
     packed: Packed[Any] = Packed.__new__(Packed)
-    packed._attach(*about)
+    packed._attach(memory, table, names, places)
     return packed
 
 
 def _packed(
     items: Iterable[Any], names: list[Any]
 ) -> tuple[SharedBytes, tuple[int, str], int]:
-    """Return the memory, the offset and format of the items' ends in it, and the number
-    of items.
+    """Return the memory, with the items and a table of where each ends.
+
+    Return also the offset and format of that table, and the number of items.
     """
     waiting = bytearray()
     ends = array("Q", [0])
@@ -163,9 +174,8 @@ def _packed(
             except MemoryError:
                 raise
             except Exception as error:
-                raise explain(
-                    item, f"items[{len(ends) - 1}]", error, _REMEDY
-                ) from error
+                name = f"items[{len(ends) - 1}]"
+                raise explain(item, name, error, _REMEDY) from error
             ends.append(written + len(waiting))
             if len(waiting) > _AT_ONCE:
                 _write(file.fd, memoryview(waiting), written)
@@ -173,15 +183,21 @@ def _packed(
                 waiting = bytearray()
         _write(file.fd, memoryview(waiting), written)
         start = aligned(ends[-1])
+        # Offsets below 4 GB take half the memory.
         code = "I" if ends[-1] < 1 << 32 else "Q"
-        _write(file.fd, memoryview(array(code, ends)).cast("B"), start)
+        table = memoryview(array(code, ends))
+        _write(file.fd, table.cast("B"), start)
         return SharedBytes(file), (start, code), len(ends) - 1
     except BaseException:
         file.close()
         raise
 
 
-def _write(fd: int, data: memoryview, at: int) -> None:
+def _write(
+    fd: int,
+    data: memoryview,
+    at: int,
+) -> None:
     try:
         if data.nbytes > machine.memory_available():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -195,8 +211,9 @@ def _write(fd: int, data: memoryview, at: int) -> None:
 
 
 class _Scribe(pickle.Pickler):
-    """Writes items one by one; pickles refer to classes and functions by their index in
-    the list ``names``.
+    """Writes items one by one.
+
+    Pickles refer to classes and functions by their index in the list ``names``.
     """
 
     def __init__(self, names: list[Any]) -> None:
@@ -204,27 +221,31 @@ class _Scribe(pickle.Pickler):
         super().__init__(self._out, protocol=5)
         self.dispatch_table = {**copyreg.dispatch_table, **reducers()}
         self._pack = msgpack.Packer().pack
-        self._names, self._numbers = names, dict[int, int]()
-        # The current item's pickle names a class or function.
+        self._names = names
+        # The index in ``names``, by the id of the class or function.
+        self._numbers: dict[int, int] = {}
+        # True if the current item's pickle names a class or function.
         self._has_named = False
 
-    def written(self, item: Any) -> bytes:
-        # contextlib.suppress would double the time.
+    def written(self, item: object) -> bytes:
+        # contextlib.suppress would double the time of this.
         try:
             if _is_plain(item):
                 return self._pack(item)  # type: ignore[no-any-return]
         except (ValueError, OverflowError, RecursionError):
-            # Surrogates in a string, integers of more than 64 bits, an item within
-            # itself.
+            # msgpack refuses surrogates in a string, integers of more than 64 bits, and
+            # an item within itself.
             pass
         self._out.seek(0)
         self._out.truncate()
         self.clear_memo()
         self._has_named = False
         self.dump(item)
-        return _NAMING * self._has_named + self._out.getvalue()
+        if self._has_named:
+            return _NAMING + self._out.getvalue()
+        return self._out.getvalue()
 
-    def persistent_id(self, value: Any) -> int | None:
+    def persistent_id(self, value: object) -> int | None:
         if not isinstance(value, (type, FunctionType)):
             return None
         self._has_named = True
@@ -235,7 +256,7 @@ class _Scribe(pickle.Pickler):
 
 
 def _is_plain(value: Any) -> bool:
-    """True if msgpack returns ``value`` with the same types throughout."""
+    """Return True if msgpack returns ``value`` with the same types throughout."""
     kind = type(value)
     if kind is dict:
         for key in value:
@@ -244,8 +265,8 @@ def _is_plain(value: Any) -> bool:
         value = value.values()
     elif kind is not list:
         return kind in _LEAVES
-    # (all() takes twice as long, and there may be a million items)
-    for part in value:  # noqa: SIM110
+    # ``all`` takes twice as long as a loop, and there may be a million items.
+    for part in value:
         if type(part) not in _LEAVES and not _is_plain(part):
             return False
     return True

@@ -1,10 +1,9 @@
-"""Sending a *cargo* (dataset and ``worker_init``) to workers: pickled once, into an
-unnamed file that they all map.
+"""Sending a *cargo* (dataset and ``worker_init``) to workers.
 
-Arrays in memory are shared by all workers, until one writes to its map, which is
-private.  An ``np.memmap`` is sent as the name of its file, classes and functions of
-``__main__`` by value.  If something can't be pickled, the error has its path
-(``dataset.transform.lock``).
+It is pickled once, into an unnamed file that they all map.  Arrays in memory are shared
+by all workers, until one writes to its map, which is private.  An ``np.memmap`` is sent
+as the name of its file, classes and functions of ``__main__`` by value.  If something
+can't be pickled, the error has its path (``dataset.transform.lock``).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from functools import partial
 from itertools import accumulate
 from operator import is_
 from types import FunctionType, ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -32,9 +31,9 @@ from ..samples.tree import PAGE
 from ..transport.memory import SharedBytes, SharedFile, write_all
 from . import variables
 
-# Bytes compared at once, which fit into the cache.
+# Bytes compared at once.  They fit into the cache.
 _COMPARED = 1 << 20
-# Most bytes of a module's variable.
+# The most bytes of a module's variable.
 _LARGEST = 1 << 26
 # Bytes of pickled objects, which take each worker seconds and several times the memory.
 _MANY = 200_000_000
@@ -46,20 +45,24 @@ _OPEN_IT = (
     "Open it in worker_init or on first use, and leave it out in __getstate__: forked "
     "workers would share its place in the file or the connection."
 )
+# Modules that workers import before they open a cargo.
 _first: list[str] = []
 
 
 def import_first(module: str) -> None:
-    """Have workers import ``module`` before they open a cargo that is packed from now
-    on.
+    """Have workers import ``module`` before they open a cargo.
+
+    This applies to cargos that are packed from now on.
     """
-    if module not in _first:  # which was reloaded
+    # A module that is reloaded comes here again.
+    if module not in _first:
         _first.append(module)
 
 
 class Kept:
-    """A cargo that isn't pickled, because forked workers have a copy, and threads share
-    the objects (``is_shared``).
+    """A cargo that isn't pickled.
+
+    Forked workers have a copy, and threads share the objects (``is_shared``).
     """
 
     def __init__(self, cargo: Any, is_shared: bool = False) -> None:
@@ -70,34 +73,45 @@ class Kept:
         return self._cargo
 
     def holds(self, cargo: Any) -> bool:
-        """True for the same objects, even if modified; an older copy can't be
-        compared.
+        """Return True for the same objects, even if modified.
+
+        A copy that was made before can't be compared.
         """
         return self._is_shared and all(map(is_, self._cargo, cargo))
 
     def close(self) -> None: ...
 
 
-class Mapped:
-    """A hold: keeps a shipment's buffers where workers can read them, here in an
-    unnamed file that they map.
+class Hold(Protocol):
+    """Keeps a shipment's buffers where workers can read them.
 
-    Other classes of holds are also made from the buffers, sent to the workers, and
-    return the same buffers there.
+    It is made from the buffers, sent to the workers, and returns the same buffers
+    there.
     """
 
-    # Buffers that are mapped files are sent as files, not as bytes.
+    # True if buffers that are mapped files are sent as files, not as bytes.
+    maps_files: ClassVar[bool]
+
+    def __init__(self, buffers: list[memoryview]) -> None: ...
+
+    def buffers(self, is_own: bool) -> list[Any]: ...
+
+    def close(self) -> None: ...
+
+
+class Mapped:
+    """A hold that keeps the buffers in an unnamed file, which the workers map."""
+
     maps_files: ClassVar = True
 
     def __init__(self, buffers: list[memoryview]) -> None:
-        *starts, size = accumulate(
-            (aligned(buffer.nbytes, PAGE) for buffer in buffers), initial=0
-        )
-        self._places = [
-            slice(at, at + buffer.nbytes)
-            for at, buffer in zip(starts, buffers, strict=True)
-        ]
-        self._size, self._file = size, SharedFile()
+        sizes = (aligned(buffer.nbytes, PAGE) for buffer in buffers)
+        *starts, size = accumulate(sizes, initial=0)
+        self._places = []
+        for at, buffer in zip(starts, buffers, strict=True):
+            self._places.append(slice(at, at + buffer.nbytes))
+        self._size = size
+        self._file = SharedFile()
         try:
             os.ftruncate(self._file.fd, size)
             for at, buffer in zip(starts, buffers, strict=True):
@@ -111,8 +125,9 @@ class Mapped:
             ) from error
 
     def buffers(self, is_own: bool) -> list[Any]:
-        """Return the mapped buffers; with ``is_own`` they are writable, and writes are
-        private to this process.
+        """Return the mapped buffers.
+
+        With ``is_own`` they are writable, and writes are private to this process.
         """
         access = mmap.ACCESS_COPY if is_own else mmap.ACCESS_READ
         memory = memoryview(mmap.mmap(self._file.fd, self._size, access=access))
@@ -122,83 +137,103 @@ class Mapped:
         self._file.close()
 
 
+class _Parts(NamedTuple):
+    """What is sent of a cargo."""
+
+    # Settings, cargo, arrays.  The buffer of a mapped file is empty.
+    buffers: list[memoryview]
+    # For each buffer its mapped file, if it has one.
+    files: list[SharedBytes | None]
+    # What can't be sent.
+    stays: list[str]
+    # The modules that workers will import.
+    modules: set[str]
+
+
 class Shipment:
-    """A pickled cargo; ``hold`` is the class that keeps its buffers where workers can
-    read them.
+    """A pickled cargo; ``hold`` is the class that keeps its buffers.
 
     ``modules`` are those that opening it imports, without those that every worker has.
     """
 
-    def __init__(self, cargo: Any, hold: Any = Mapped) -> None:
+    def __init__(self, cargo: Any, hold: type[Hold] = Mapped) -> None:
         self._maps_files = hold.maps_files
-        self._kept: list[Any] | None = [] if hold.maps_files else None
-        raw, self._shared, stays, modules = self._packed(cargo, self._kept)
-        self.modules = frozenset(filter(_takes_time, modules.union(_first)))
-        if stays:
-            warn(_told(stays))
-        if raw[1].nbytes > _MANY:
+        # Tensors in shared memory that the pickle refers to.  None: they are copied.
+        self._kept: list[Any] | None = None
+        if hold.maps_files:
+            self._kept = []
+        parts = self._packed(cargo, self._kept)
+        self._shared = parts.files
+        imported = parts.modules.union(_first)
+        self.modules = frozenset(filter(_takes_time, imported))
+        if parts.stays:
+            warn(_told(parts.stays))
+        pickled = parts.buffers[1].nbytes
+        if pickled > _MANY:
             warn(
-                f"the dataset holds {raw[1].nbytes / 1e6:.0f} MB of Python objects, of "
+                f"the dataset holds {pickled / 1e6:.0f} MB of Python objects, of "
                 "which each worker makes its own; keep many small objects in "
                 "mpiter.Packed and numbers in arrays, which all workers share."
             )
         self._first = [*_first]
-        self._sizes = [buffer.nbytes for buffer in raw]
-        self._hold = hold(raw)
+        self._sizes = [buffer.nbytes for buffer in parts.buffers]
+        self._hold = hold(parts.buffers)
 
-    def _packed(
-        self, cargo: Any, kept: list[Any] | None
-    ) -> tuple[list[memoryview], list[SharedBytes | None], list[str], set[str]]:
-        """Return the buffers to send (settings, cargo, arrays), as many mapped files or
-        None, what can't be sent, and the modules that workers will import.
-
-        The buffer of a mapped file is empty.  ``kept`` is that of ``_dumps``.
-        """
+    def _packed(self, cargo: Any, kept: list[Any] | None) -> _Parts:
+        """Return what is to be sent; ``kept`` is that of ``_dumps``."""
         buffers = list[pickle.PickleBuffer]()
         modules = set[str]()
         pickled = _dumps(cargo, buffers, modules, self._maps_files, kept=kept)
-        held, stays = variables.read(modules, partial(_variable, kept=kept))
+        dumps = partial(_variable, kept=kept)
+        held, stays = variables.read(modules, dumps)
         program = by_value(held)
-        raw = [
-            memoryview(program),
-            memoryview(pickled),
-            *(buffer.raw() for buffer in buffers),
-        ]
-        shared = [
-            one.obj if self._maps_files and isinstance(one.obj, SharedBytes) else None
-            for one in raw
-        ]
+        whole = [memoryview(program), memoryview(pickled)]
+        whole += [buffer.raw() for buffer in buffers]
         modules.update(held.modules)
-        raw = [
-            memoryview(b"") if there else one
-            for one, there in zip(raw, shared, strict=True)
-        ]
-        return raw, shared, stays, modules
+        parts = _Parts([], [], stays, modules)
+        for buffer in whole:
+            file = buffer.obj
+            if self._maps_files and isinstance(file, SharedBytes):
+                parts.buffers.append(memoryview(b""))
+                parts.files.append(file)
+            else:
+                parts.buffers.append(buffer)
+                parts.files.append(None)
+        return parts
 
     def open(self, notice: Callable[[str], object]) -> Any:
-        """Return the cargo, unpickled; ``notice`` warns the user.  Pages of arrays that
-        it writes to become private.
+        """Return the cargo, unpickled; ``notice`` warns the user.
+
+        Pages of arrays that the user's code writes to become private.
         """
         for module in self._first:
             importlib.import_module(module)
-        found = zip(self._shared, self._hold.buffers(is_own=True), strict=True)
-        program, pickled, *buffers = [shared or buffer for shared, buffer in found]
-        if stays := list(variables.put(pickle.loads(program), _variable)):
+        mapped = self._hold.buffers(is_own=True)
+        pairs = zip(self._shared, mapped, strict=True)
+        program, pickled, *buffers = [file or buffer for file, buffer in pairs]
+        stays = list(variables.put(pickle.loads(program), _variable))
+        if stays:
             notice(_told(stays))
         return pickle.loads(pickled, buffers=buffers)
 
     def holds(self, cargo: Any) -> bool:
-        """True if packing ``cargo`` now would give the same bytes, so that workers
-        needn't get it again.
+        """Return True if packing ``cargo`` now would give the same bytes.
+
+        Then workers needn't get it again.
         """
+        kept: list[Any] | None = None
+        if self._maps_files:
+            kept = []
         try:
-            raw, shared, _, _ = self._packed(cargo, [] if self._maps_files else None)
+            parts = self._packed(cargo, kept)
         except Exception:
-            # It can't be pickled now: starting new workers will raise the error.
+            # It can't be pickled now.  Starting new workers will raise the error.
             return False
-        if shared != self._shared or [buffer.nbytes for buffer in raw] != self._sizes:
+        sizes = [buffer.nbytes for buffer in parts.buffers]
+        if parts.files != self._shared or sizes != self._sizes:
             return False
-        return all(map(_are_equal, self._hold.buffers(is_own=False), raw))
+        mapped = self._hold.buffers(is_own=False)
+        return all(map(_are_equal, mapped, parts.buffers))
 
     def close(self) -> None:
         modules_of_the_past.update(self.modules)
@@ -210,23 +245,26 @@ class Shipment:
         return self.__dict__ | {"_kept": None}
 
 
-# That workers which have ended had imported: others may need them again.
+# Modules that workers which have ended had imported: others may need them again.
 modules_of_the_past: set[str] = set()
 _OURS = {"mpiter", "numpy", "cloudpickle", "msgpack", "threadpoolctl", *SCRIPT}
 
 
 def _takes_time(name: str) -> bool:
-    """True if workers import this module only because the dataset needs it."""
+    """Return True if workers import this module only because the dataset needs it."""
     package = name.partition(".")[0]
     is_there_anyway = package in sys.stdlib_module_names or package in _OURS
     return not is_there_anyway and name in sys.modules and is_importable(name)
 
 
-def _are_equal(one: Any, other: Any) -> bool:
+def _are_equal(one: memoryview, other: memoryview) -> bool:
     mine = np.frombuffer(one, np.uint8)
     theirs = np.frombuffer(other, np.uint8)
-    parts = [slice(at, at + _COMPARED) for at in range(0, len(mine), _COMPARED)]
-    return all(np.array_equal(mine[part], theirs[part]) for part in parts)
+    for at in range(0, len(mine), _COMPARED):
+        part = slice(at, at + _COMPARED)
+        if not np.array_equal(mine[part], theirs[part]):
+            return False
+    return True
 
 
 def _told(stays: list[str]) -> str:
@@ -239,23 +277,22 @@ def _told(stays: list[str]) -> str:
 
 
 def _dumps(
-    cargo: Any,
+    cargo: object,
     buffers: list[pickle.PickleBuffer] | None = None,
     modules: set[str] | None = None,
     maps_files: bool = True,
     kind: type[_ByValue] | None = None,
     kept: list[Any] | None = None,
 ) -> bytes:
-    """Return ``cargo`` pickled; ``buffers`` gets its large buffers, ``modules`` the
-    modules that it refers to.
+    """Return ``cargo`` pickled.
 
+    ``buffers`` gets its large buffers, ``modules`` the modules that it refers to.
     ``kept`` gets the tensors in shared memory, which must live as long as the pickle is
     used; if None, they are copied.
     """
     out = io.BytesIO()
-    pickler = (kind or _ByValue)(
-        out, protocol=5, buffer_callback=None if buffers is None else buffers.append
-    )
+    take = None if buffers is None else buffers.append
+    pickler = (kind or _ByValue)(out, protocol=5, buffer_callback=take)
     if modules is None:
         pickler.modules = set()
     else:
@@ -266,12 +303,12 @@ def _dumps(
     return out.getvalue()
 
 
-def by_value(value: Any) -> bytes:
+def by_value(value: object) -> bytes:
     """Return a small object pickled for a worker that isn't forked."""
     return _dumps(value)
 
 
-def _variable(value: Any, kept: list[Any] | None = None) -> tuple[bytes, set[str]]:
+def _variable(value: object, kept: list[Any] | None = None) -> tuple[bytes, set[str]]:
     modules = set[str]()
     data = _dumps(value, modules=modules, kept=kept)
     if len(data) > _LARGEST:
@@ -280,22 +317,23 @@ def _variable(value: Any, kept: list[Any] | None = None) -> tuple[bytes, set[str
 
 
 class _ByValue(ByValue):
-    """Pickles by value, memmaps and torch's shared memory by where they lie, and
-    records modules.
+    """Pickles by value, memmaps and torch's shared memory by where they lie.
+
+    Records the modules that the pickled objects refer to.
     """
 
     knows_main = names_classes = False
-    # Modules that the pickled objects refer to.
     modules: set[str]
     maps_files: bool
-    # Gets tensors whose memory isn't copied; None: all are.
+    # Gets the tensors whose memory isn't copied.  If None, all are copied.
     kept: list[Any] | None
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (type, FunctionType, ModuleType)):
-            self.modules.add(
-                value.__name__ if isinstance(value, ModuleType) else value.__module__
-            )
+            if isinstance(value, ModuleType):
+                self.modules.add(value.__name__)
+            else:
+                self.modules.add(value.__module__)
         elif type(value) is SharedBytes and not self.maps_files:
             return np.frombuffer, (pickle.PickleBuffer(value), np.uint8)
         elif type(value) is np.memmap and (where := _place_in_file(value)) is not None:
@@ -307,34 +345,31 @@ class _ByValue(ByValue):
 
 
 def _place_in_file(value: Any) -> tuple[Any, ...] | None:
-    """Return the arguments to map a memmap, or a contiguous part of one, again; None if
-    that isn't possible.
+    """Return the arguments to map a memmap, or a contiguous part of one, again.
+
+    None if that isn't possible.
     """
     mapped = getattr(value, "_mmap", None)
-    if (
-        mapped is None
-        or value.filename is None
-        or not value.flags.c_contiguous
-        or value.dtype.hasobject
-    ):
+    if mapped is None or value.filename is None:
         return None
+    if not value.flags.c_contiguous or value.dtype.hasobject:
+        return None
+    # Changes of a copy-on-write map are in the caller's memory only.
     if value.mode == "c":
-        # Copy-on-write: changes are in the caller's memory only.
         return None
     start = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
     skipped = value.offset - value.offset % mmap.ALLOCATIONGRANULARITY
     offset = skipped + value.__array_interface__["data"][0] - start
-    return (
-        str(value.filename),
-        value.dtype,
-        "r" if value.mode == "r" else "r+",
-        offset,
-        value.shape,
-    )
+    mode = "r" if value.mode == "r" else "r+"
+    return str(value.filename), value.dtype, mode, offset, value.shape
 
 
 def _map_again(
-    filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[int, ...]
+    filename: str,
+    dtype: np.dtype[Any],
+    mode: Literal["r", "r+"],
+    offset: int,
+    shape: tuple[int, ...],
 ) -> Any:
     if 0 in shape:
         return np.empty(shape, dtype)
@@ -342,12 +377,16 @@ def _map_again(
 
 
 def explain(
-    cargo: Any, name: str, error: Exception, remedy: str = REMEDY
+    cargo: Any,
+    name: str,
+    error: Exception,
+    remedy: str = REMEDY,
 ) -> DatasetNotPicklable:
-    """Return the error to raise when ``cargo`` can't be pickled; it names the attribute
-    that is the cause.
+    """Return the error to raise when ``cargo`` can't be pickled.
+
+    It names the attribute that is the cause.
     """
-    dumps: Any = _look_for_handles
+    dumps: Callable[[Any], object] = _look_for_handles
     try:
         dumps(cargo)
         dumps = partial(_dumps, buffers=[])
@@ -366,10 +405,8 @@ class _IsHandle(Exception):
     """A file, a connection or the like can't be pickled."""
 
 
-def _look_for_handles(cargo: Any) -> None:
-    """Raise ``_IsHandle`` if ``cargo`` holds one, whatever else in it can't be
-    pickled.
-    """
+def _look_for_handles(cargo: object) -> None:
+    """Raise ``_IsHandle`` if ``cargo`` holds one, whatever else can't be pickled."""
     try:
         _dumps(cargo, [], kind=_Handles)
     except _IsHandle:
@@ -384,17 +421,13 @@ class _Handles(_ByValue):
     def reducer_override(self, value: Any) -> Any:
         try:
             reduced = super().reducer_override(value)
-            if (
-                reduced is NotImplemented
-                and not isinstance(value, type)
-                and type(value) not in self.dispatch_table
-            ):
-                value.__reduce_ex__(5)  # raises what the pickler would
+            is_object = reduced is NotImplemented and not isinstance(value, type)
+            # The pickler would call this itself, and raise what this raises.
+            if is_object and type(value) not in self.dispatch_table:
+                value.__reduce_ex__(5)
             return reduced
         except Exception as error:
-            if (
-                isinstance(value, io.IOBase)
-                or type(value).__module__.partition(".")[0] in variables.HANDLES
-            ):
+            package = type(value).__module__.partition(".")[0]
+            if isinstance(value, io.IOBase) or package in variables.HANDLES:
                 raise _IsHandle(error) from error
             return int, ()

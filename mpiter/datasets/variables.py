@@ -1,11 +1,10 @@
-"""Variables of the program's own modules, and settings of libraries: read in the
-program and set in its workers.
+"""Variables of the program's own modules, and settings of libraries.
 
-A worker imports the modules that the dataset refers to, which sets their variables to
-initial values.  Those that the program has changed since are set in the worker too,
-before the dataset is opened.  A variable whose pickle is the same in the worker isn't
-touched, so that its identity is kept; one that can't be pickled keeps its initial
-value.
+They are read in the program and set in its workers.  A worker imports the modules that
+the dataset refers to, which sets their variables to initial values.  Those that the
+program has changed since are set in the worker too, before the dataset is opened.  A
+variable whose pickle is the same in the worker isn't touched, so that its identity is
+kept; one that can't be pickled keeps its initial value.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ import numpy as np
 
 from ..samples.byvalue import SCRIPT, is_importable, path_to
 
+# Packages whose objects are open files, connections or databases.
 HANDLES = {
     "_io",
     "socket",
@@ -52,8 +52,6 @@ _OF_ITS_PROCESS = HANDLES | {
     "_ctypes",
     "weakref",
     "_weakref",
-}
-_OF_ITS_PROCESS |= {
     "random",
     "_random",
     "contextvars",
@@ -62,6 +60,7 @@ _OF_ITS_PROCESS |= {
     "multiprocessing",
     "mpiter",
 }
+# The folders of Python and of installed packages.
 _INSTALLED = tuple(
     sysconfig.get_path(name) + "/"
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -69,8 +68,9 @@ _INSTALLED = tuple(
 
 
 class Variable(NamedTuple):
-    """A variable of a module, or an attribute of one of its classes or functions, as it
-    is sent to the workers.
+    """A variable of a module, as it is sent to the workers.
+
+    It may also be an attribute of one of the module's classes or functions.
     """
 
     module: str
@@ -94,46 +94,48 @@ Dumps = Callable[[Any], tuple[bytes, Collection[str]]]
 
 
 def read(names: Collection[str], dumps: Dumps) -> tuple[Held, list[str]]:
-    """Return the variables of the modules ``names`` and all that these refer to, and a
-    list of what can't be sent.
+    """Return the variables of the modules ``names`` and of all that these refer to.
+
+    Return also a list of what can't be sent.
     """
     found = list[Variable]()
     stays = list[str]()
     seen = set[str]()
     places = dict[int, int]()
     led_to = sorted(names)
-    for name in led_to:  # grows meanwhile
+    # The list grows meanwhile.
+    for name in led_to:
         if name in seen or not _is_own(name):
             continue
         seen.add(name)
         for path, value in _variables(sys.modules[name], name):
             if isinstance(value, ModuleType):
                 led_to.append(value.__name__)
-            elif not _is_of_its_process(value):
-                try:
-                    data, more = dumps(value)
-                except Exception as error:
-                    # The object's own code may raise anything.
-                    # Each import makes a library's objects again.
-                    made_by = type(value).__module__
-                    is_ours = made_by in ("builtins", *SCRIPT) or _is_own(made_by)
-                    if len(path) == 1 and (is_ours or isinstance(error, OverflowError)):
-                        stays.append(
-                            f"{name}.{path[0]} ({type(value).__name__}: {error})"
-                        )
-                    continue
-                led_to += sorted(more)
-                found.append(
-                    Variable(name, path, places.setdefault(id(value), len(found)), data)
-                )
-    return Held(
-        [name for name in list(sys.modules) if name in seen], found, settings()
-    ), stays
+                continue
+            if _is_of_its_process(value):
+                continue
+            try:
+                data, more = dumps(value)
+            except Exception as error:
+                # The object's own code may raise anything.  Objects of libraries are
+                # made again by each import, so only others are worth a warning.
+                made_by = type(value).__module__
+                is_ours = made_by in ("builtins", *SCRIPT) or _is_own(made_by)
+                if len(path) == 1 and (is_ours or isinstance(error, OverflowError)):
+                    reason = f"{type(value).__name__}: {error}"
+                    stays.append(f"{name}.{path[0]} ({reason})")
+                continue
+            led_to += sorted(more)
+            identity = places.setdefault(id(value), len(found))
+            found.append(Variable(name, path, identity, data))
+    modules = [name for name in list(sys.modules) if name in seen]
+    return Held(modules, found, settings()), stays
 
 
 def put(held: Held, dumps: Dumps) -> Iterator[str]:
-    """Import the modules, set the variables that differ, then the settings; yield what
-    can't be set, and why.
+    """Import the modules, set the variables that differ, then the settings.
+
+    Yield what can't be set, and why.
     """
     for name in held.modules:
         # If the dataset needs it, opening the dataset raises the error.
@@ -145,9 +147,10 @@ def put(held: Held, dumps: Dumps) -> Iterator[str]:
             continue
         try:
             holder = functools.reduce(getattr, path[:-1], sys.modules[module])
-            # It doesn't exist here, or can't be pickled.
+            # The variable may not exist here, or what it is here can't be pickled.
             with contextlib.suppress(Exception):
-                if dumps(vars(holder)[path[-1]])[0] == data:
+                known, _ = dumps(vars(holder)[path[-1]])
+                if known == data:
                     continue
             if identity not in made:
                 made[identity] = pickle.loads(data)
@@ -157,73 +160,92 @@ def put(held: Held, dumps: Dumps) -> Iterator[str]:
     for module, name, _, set_, _ in _SETTINGS:
         try:
             if (module, name) in held.settings:
-                set_(importlib.import_module(module), held.settings[module, name])
+                library = importlib.import_module(module)
+                set_(library, held.settings[module, name])
         except Exception as problem:
             yield f"{module}.{name} ({problem})"
 
 
 def is_installed(file: str) -> bool:
-    """True if a module's file belongs to Python or to an installed package."""
+    """Return True if a module's file belongs to Python or to an installed package."""
     return file.startswith(_INSTALLED) or "-packages/" in file
 
 
 def _is_own(name: str) -> bool:
-    """True if a module is the program's own: its file belongs neither to Python nor to
-    an installed package.
+    """Return True if a module is the program's own.
+
+    Its file belongs neither to Python nor to an installed package.
     """
     # A lazy module mustn't load itself.
-    file = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
-    if not isinstance(file, str) or not file.endswith(".py") or is_installed(file):
+    space = getattr(sys.modules.get(name), "__dict__", {})
+    file = space.get("__file__")
+    if not isinstance(file, str) or not file.endswith(".py"):
         return False
-    return name.partition(".")[0] not in ("mpiter", *SCRIPT) and is_importable(name)
+    if is_installed(file) or name.partition(".")[0] in ("mpiter", *SCRIPT):
+        return False
+    return is_importable(name)
 
 
 def _variables(
-    holder: Any, module: str, outer: tuple[str, ...] = ()
+    holder: object,
+    module: str,
+    outer: tuple[str, ...] = (),
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield path and value of each variable of a module, and of the attributes of its
-    classes and functions.
+    """Yield path and value of each variable of a module.
+
+    Yield also those of the attributes of its classes and functions.
     """
     for name, value in list(getattr(holder, "__dict__", {}).items()):
         path = (*outer, name)
-        is_function = isinstance(value, FunctionType)
-        if not is_function and (
-            name.startswith("__") or (outer and hasattr(type(value), "__get__"))
-        ):
-            continue
+        if not isinstance(value, FunctionType):
+            if name.startswith("__"):
+                continue
+            # A descriptor is a part of its class, not a value that the program has set.
+            if outer and hasattr(type(value), "__get__"):
+                continue
         if not _is_defined_at(value, module, path):
             yield path, value
-        elif not isinstance(value, type) or (
-            value.__name__ == name and not issubclass(value, (Enum, tuple))
-        ):
+        elif isinstance(value, type):
+            # Another name of a class leads to the same attributes.  Those of an Enum or
+            # a named tuple are what its definition gives.
+            is_original = value.__name__ == name
+            if is_original and not issubclass(value, (Enum, tuple)):
+                yield from _variables(value, module, path)
+        else:
             yield from _variables(value, module, path)
 
 
-def _is_defined_at(value: Any, module: str, path: tuple[str, ...]) -> bool:
-    """True if ``value`` is a class or function that was defined at ``path`` in
-    ``module``.
+def _is_defined_at(
+    value: object,
+    module: str,
+    path: tuple[str, ...],
+) -> bool:
+    """Return True if ``value`` was defined at ``path`` in ``module``.
+
+    Only classes and functions are defined there.
     """
-    if not isinstance(value, (type, FunctionType)) or value.__module__ != module:
+    if not isinstance(value, (type, FunctionType)):
+        return False
+    if value.__module__ != module:
         return False
     dotted = ".".join(path)
-    return value.__qualname__ == dotted or (
-        isinstance(value, type) and path_to(value) == dotted
-    )
+    if value.__qualname__ == dotted:
+        return True
+    return isinstance(value, type) and path_to(value) == dotted
 
 
-def _is_of_its_process(value: Any) -> bool:
-    """True if ``value`` belongs to one process: a handle, a lock, a random generator,
-    an iterator and the like.
+def _is_of_its_process(value: object) -> bool:
+    """Return True if ``value`` belongs to one process.
+
+    So do a handle, a lock, a random generator, an iterator and the like.
     """
     if isinstance(value, (type, FunctionType)):
         return "<locals>" in value.__qualname__ and value.__module__ not in SCRIPT
     kind = type(value)
     names = str(kind.__module__).split(".")
-    return (
-        names[0] in _OF_ITS_PROCESS
-        or hasattr(kind, "__next__")
-        or kind.__name__ in ("Generator", "RandomState")
-    )
+    if names[0] in _OF_ITS_PROCESS or hasattr(kind, "__next__"):
+        return True
+    return kind.__name__ in ("Generator", "RandomState")
 
 
 class Setting(NamedTuple):
@@ -233,11 +255,15 @@ class Setting(NamedTuple):
     name: str
     get: Callable[[Any], Any]
     put: Callable[[Any, Any], object]
-    # The library's default, which isn't sent.
-    default: Any = None
+    # The library's default.  It isn't sent.
+    default: object = None
 
 
-def _attribute(module: str, name: str, default: Any) -> Setting:
+def _attribute(
+    module: str,
+    name: str,
+    default: object,
+) -> Setting:
     return Setting(
         module,
         name,
@@ -247,7 +273,12 @@ def _attribute(module: str, name: str, default: Any) -> Setting:
     )
 
 
-def _function(module: str, get: str, put: str, default: Any = None) -> Setting:
+def _function(
+    module: str,
+    get: str,
+    put: str,
+    default: object = None,
+) -> Setting:
     return Setting(
         module,
         put,
@@ -257,14 +288,13 @@ def _function(module: str, get: str, put: str, default: Any = None) -> Setting:
     )
 
 
-def _umask(_: Any) -> int:
-    """Return the umask, without changing it for a moment as ``os.umask`` does."""
-    return int(
-        Path("/proc/self/status").read_text().partition("Umask:")[2].split()[0], 8
-    )
+def _umask(_: object) -> int:
+    """Return the umask without changing it for a moment, as ``os.umask`` does."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("Umask:")[2].split()[0], 8)
 
 
-# Sent only to have ``tzset`` called.
+# This is sent only to have ``tzset`` called.
 _ZONE = ("tzname", "timezone", "daylight", "tzset.__name__")
 _SETTINGS = (
     _function("sys", "getrecursionlimit", "setrecursionlimit"),
@@ -299,7 +329,9 @@ _SETTINGS = (
     _attribute("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", False),
     _function("torch", "get_default_dtype", "set_default_dtype", "torch.float32"),
     Setting(
-        *("chainer", "dtype", attrgetter("config.dtype")),
+        "chainer",
+        "dtype",
+        attrgetter("config.dtype"),
         lambda chainer, dtype: setattr(chainer.global_config, "dtype", dtype),
         np.float32,
     ),
@@ -307,16 +339,15 @@ _SETTINGS = (
 
 
 def settings() -> dict[tuple[str, str], Any]:
-    """Return the known settings of libraries whose value isn't the default now, by
-    module and name.
-    """
+    """Return the settings of libraries that aren't the default, by module and name."""
     found = {}
     for module, name, get, _, default in _SETTINGS:
-        if module in sys.modules:
-            # This version of the library doesn't have the setting.
-            with contextlib.suppress(Exception):
-                value = get(sys.modules[module])
-                # Torch's dtype is compared by its name.
-                if default not in (value, str(value)):
-                    found[module, name] = value
+        if module not in sys.modules:
+            continue
+        # This version of the library may not have the setting.
+        with contextlib.suppress(Exception):
+            value = get(sys.modules[module])
+            # The default of torch's dtype is given by its name.
+            if default not in (value, str(value)):
+                found[module, name] = value
     return found

@@ -1,10 +1,10 @@
-"""The batch that the user gets: a list of samples that also has its columns (arrays
-with one row for each sample).
+"""The batch that the user gets: a list of samples that also has its columns.
 
-Guarantees that columns are writable and belong to the user, and stay valid as long as
-anything refers to them.  Samples fetched by workers are views of the columns' rows.
-Without workers they are the dataset's objects, and the columns are copies.  Changing
-the *list* detaches the columns, which are from then on stacked from the list.
+Columns are arrays with one row for each sample.  Guarantees that they are writable and
+belong to the user, and stay valid as long as anything refers to them.  Samples fetched
+by workers are views of the columns' rows.  Without workers they are the dataset's
+objects, and the columns are copies.  Changing the *list* detaches the columns, which
+are from then on stacked from the list.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -38,17 +38,18 @@ from .tree import (
 )
 from .tree import columns_of as leaves_of
 
-# The containers around a value, and its number in each.
-Place = tuple[tuple[Any, int], ...]
-# Called with a place, and the values there of all samples.
+# Where a value lies in a sample: the containers around it, and its number in each.
+Place = tuple[tuple[Group, int], ...]
+# Turns the values that all samples have at a place into what the batch shows there.
 Settle = Callable[[Place, Sequence[Any]], Any]
 _NUMBERS = {bool, int, float}
 
 
 # -- values that fit no column become a list, one padded array, or an error ------------
 #
-# Strings and other objects are a list in any case.  Values are *uneven* where some would make a column and others
-# would make another one, or none: arrays of several shapes, lists of several lengths, a ``None`` among numbers.
+# Strings and other objects are a list in any case.  Values are *uneven* where some
+# would make a column and others would make another one, or none: arrays of several
+# shapes, lists of several lengths, a ``None`` among numbers.
 
 
 def settle_as(ragged: str) -> Settle:
@@ -61,13 +62,18 @@ def settle_as(ragged: str) -> Settle:
 
 
 def _are_values(lists: Sequence[Any]) -> bool:
-    """True if ``lists`` are values (all of numbers, or of one type), not containers
-    with a column for each part.
+    """Return True if ``lists`` are values, not containers with a column for each part.
+
+    They are values if all that they hold are numbers, or objects of one type that has
+    no shape.
     """
     kinds = set(map(type, chain.from_iterable(lists)))
-    return kinds <= _NUMBERS or (
-        len(kinds) == 1 and not any(hasattr(kind, "shape") for kind in kinds)
-    )
+    if kinds <= _NUMBERS:
+        return True
+    if len(kinds) != 1:
+        return False
+    [kind] = kinds
+    return not hasattr(kind, "shape")
 
 
 def _listed(place: Place, values: Sequence[Any]) -> Any:
@@ -76,12 +82,17 @@ def _listed(place: Place, values: Sequence[Any]) -> Any:
 
 def _refused(place: Place, values: Sequence[Any]) -> Any:
     leaves = _leaves(values)
-    if (other := _differing(leaves)) is None:
+    other = _differing(leaves)
+    if other is None:
         return _stacked(leaves[0], values)
-    ways = "'list' or 'pad'" if _are_arrays(_leaves(_as_arrays(values))) else "'list'"
+    ways = "'list'"
+    if _are_arrays(_leaves(_as_arrays(values))):
+        ways = "'list' or 'pad'"
     where = "".join(group.written(at) for group, at in place)
+    if where:
+        where = f" at {where}"
     error = UnevenSamples(
-        f"the samples of this batch are uneven{f' at {where}' if where else ''}: "
+        f"the samples of this batch are uneven{where}: "
         f"{_shown(values[0])} in its row 0, {_shown(values[other])} in row {other}.  "
         f"Pass ragged={ways}, a collate_fn to a loader, or give them one shape and "
         "type in the dataset."
@@ -95,67 +106,97 @@ def _padded(place: Place, values: Sequence[Any]) -> Any:
     leaves = _leaves(values)
     if _differing(leaves) is None:
         return _stacked(leaves[0], values)
-    if set(map(type, values)) == {list} and _are_values(values):
+    # Lists that hold other things than numbers, such as words, can't be padded.
+    are_lists = set(map(type, values)) == {list}
+    if are_lists and _are_values(values):
         return list(values)
     if not _are_arrays(leaves):
         return _refused(place, values)
-    arrays: list[Any] = [
-        value if isinstance(value, np.ndarray) else tensors.as_array(value)
-        for value in values
-    ]
-    padded = np.zeros(
-        (len(arrays), *np.max([array.shape for array in arrays], axis=0)),
-        np.result_type(*arrays),
-    )
+    arrays: list[Any] = []
+    for value in values:
+        if isinstance(value, np.ndarray):
+            arrays.append(value)
+        else:
+            arrays.append(tensors.as_array(value))
+    shapes = [array.shape for array in arrays]
+    largest = np.max(shapes, axis=0)
+    dtype = np.result_type(*arrays)
+    padded = np.zeros((len(arrays), *largest), dtype)
     for row, array in zip(padded, arrays, strict=True):
-        row[tuple(map(slice, array.shape))] = array
+        filled = tuple(map(slice, array.shape))
+        row[filled] = array
     return leaves[0].stack(padded)
 
 
+# A function of its own, since ``_listed`` is also the default where nobody has asked
+# for lists.  There a list in a sample is a container.
 _kept = functools.partial(_listed)
-_WAYS: dict[str, Settle] = {"raise": _refused, "list": _kept, "pad": _padded}
+_WAYS: dict[str, Settle] = {
+    "raise": _refused,
+    "list": _kept,
+    "pad": _padded,
+}
 # With these, a list in a sample is a value where it can be.
 _KEEPING = {_kept, _padded}
+# What a value would be in a tree; of a list its length.
+_Form = Leaf | Aside | int
 
 
 def _as_arrays(values: Sequence[Any]) -> Sequence[Any]:
-    """Return ``values`` as arrays of one dtype if they are lists of numbers, else
-    unchanged.
+    """Return ``values`` as arrays of one dtype if they are lists of numbers.
+
+    Anything else is returned unchanged.
     """
-    if not all(
-        type(value) is list and _NUMBERS.issuperset(map(type, value))
-        for value in values
-    ):
-        return values
-    dtype = np.array([*chain.from_iterable(values)]).dtype
+    for value in values:
+        if type(value) is not list:
+            return values
+        if not _NUMBERS.issuperset(map(type, value)):
+            return values
+    numbers = [*chain.from_iterable(values)]
+    dtype = np.array(numbers).dtype
+    # Integers of more than 64 bits would become objects.
     if dtype.hasobject:
         return values
     return [np.array(value, dtype) for value in values]
 
 
-def _are_arrays(leaves: list[Any]) -> bool:
-    return all(
-        isinstance(leaf, Array) and len(leaf.shape) == len(leaves[0].shape)
-        for leaf in leaves
-    )
+def _are_arrays(leaves: Sequence[_Form]) -> TypeGuard[Sequence[Array]]:
+    """Return True if all are arrays with the same number of dimensions."""
+    dimensions = set[int]()
+    for leaf in leaves:
+        if not isinstance(leaf, Array):
+            return False
+        dimensions.add(len(leaf.shape))
+    return len(dimensions) <= 1
 
 
-def _leaves(values: Sequence[Any]) -> list[Any]:
-    return [len(value) if type(value) is list else leaf_for(value) for value in values]
+def _leaves(values: Sequence[Any]) -> list[_Form]:
+    leaves: list[_Form] = []
+    for value in values:
+        if type(value) is list:
+            leaves.append(len(value))
+        else:
+            leaves.append(leaf_for(value))
+    return leaves
 
 
-def _differing(leaves: list[Any]) -> int | None:
-    """Return the first row whose leaf differs from row 0's, if any leaf would make a
-    column; else None.
+def _differing(leaves: list[_Form]) -> int | None:
+    """Return the first row whose leaf differs from row 0's; None if there is none.
+
+    None also if no leaf would make a column.
     """
     if not any(isinstance(leaf, (Leaf, int)) for leaf in leaves):
         return None
-    return next((row for row, leaf in enumerate(leaves) if leaf != leaves[0]), None)
+    for row, leaf in enumerate(leaves):
+        if leaf != leaves[0]:
+            return row
+    return None
 
 
-def _stacked(leaf: Any, values: Sequence[Any]) -> Any:
-    """Return ``values`` as a column if they fit one, because they are even in this
-    batch; else as a list.
+def _stacked(leaf: _Form, values: Sequence[Any]) -> Any:
+    """Return ``values`` as a column if they fit one, else as a list.
+
+    They are even in this batch, but may be objects that never make a column.
     """
     if not isinstance(leaf, Leaf):
         return list(values)
@@ -174,41 +215,39 @@ def _shown(value: Any) -> str:
     return f"{value!r:.40}"
 
 
-def _asides_in(contents: Contents) -> Iterator[Any]:
-    """Return an iterator over the leaves that have no column: for each, the values of
-    all rows.
-    """
-    return iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())
+def _asides_in(contents: Contents) -> Iterator[Sequence[Any]]:
+    """Return an iterator over the values of each leaf that has no column."""
+    if not contents.asides:
+        return iter(())
+    return iter(list(zip(*contents.asides, strict=True)))
 
 
 def samples_of(contents: Contents) -> list[Any]:
-    """Return the batch as a list: samples made of the columns' rows; samples that
-    didn't fit the columns, unchanged.
+    """Return the batch as a list of samples, made of the columns' rows.
+
+    Samples that didn't fit the columns are in it unchanged.
     """
     samples = contents.objects
     if samples is None:
-        samples = [
-            *gather(
-                contents.tree,
-                iter(contents.columns),
-                _asides_in(contents),
-                contents.rows,
-            )
-        ]
+        columns = iter(contents.columns)
+        asides = _asides_in(contents)
+        samples = [*gather(contents.tree, columns, asides, contents.rows)]
         for row, sample in contents.odd.items():
             samples[row] = sample
-    if contents.failed:
-        return [
-            sample for row, sample in enumerate(samples) if row not in contents.failed
-        ]
-    return samples
+    failed = contents.failed
+    if not failed:
+        return samples
+    return [sample for row, sample in enumerate(samples) if row not in failed]
 
 
 def columns_of(
-    contents: Contents, settle: Settle = _listed, stacks: Stacker | None = None
+    contents: Contents,
+    settle: Settle = _listed,
+    stacks: Stacker | None = None,
 ) -> Any:
-    """Return the batch as one tree of columns; ``settle`` turns values that can't be
-    stacked into a column.
+    """Return the batch as one tree of columns.
+
+    ``settle`` turns values that can't be stacked into a column.
     """
     if _is_stacked(contents):
         return _columns_in(contents, settle)
@@ -216,14 +255,9 @@ def columns_of(
 
 
 def _columns_in(contents: Contents, settle: Settle) -> Any:
-    return _stack(
-        contents.tree,
-        iter(contents.columns),
-        _asides_in(contents),
-        contents.rows,
-        settle,
-        (),
-    )
+    columns = iter(contents.columns)
+    asides = _asides_in(contents)
+    return _stack(contents.tree, columns, asides, contents.rows, settle, ())
 
 
 def _stack(
@@ -234,15 +268,19 @@ def _stack(
     settle: Settle,
     place: Place,
 ) -> Any:
-    """Return the subtree ``node``, which lies at ``place`` in the sample, with columns
-    in place of its leaves.
+    """Return the subtree ``node`` with columns in place of its leaves.
+
+    ``place`` is where it lies in the sample.
     """
     if isinstance(node, Leaf):
         return node.stack(next(columns))
     if isinstance(node, Aside):
         return settle(place, next(asides))
+    # With these ways of settling, a list is a value if it can be one: only its contents
+    # tell, so they are put together first, and taken apart again if it is none.
     if node.kind == "list" and settle in _KEEPING:
-        mine = [*islice(columns, len([*leaves_of(node)]))]
+        count = len([*leaves_of(node)])
+        mine = [*islice(columns, count)]
         others = [*islice(asides, asides_of(node))]
         lists = gather(node, iter(mine), iter(others), rows)
         if _are_values(lists):
@@ -251,48 +289,46 @@ def _stack(
         asides = iter(others)
     found = []
     for at, part in enumerate(node.parts):
-        # The usual case: a call for each would double the time.
+        # A column needs no place.  Most parts are columns, and a call of this function
+        # for each of them would double the time.
         if isinstance(part, Leaf):
             found.append(part.stack(next(columns)))
         else:
-            found.append(
-                _stack(part, columns, asides, rows, settle, (*place, (node, at)))
-            )
+            inner = (*place, (node, at))
+            found.append(_stack(part, columns, asides, rows, settle, inner))
     return node.build(found)
 
 
 def _is_stacked(contents: Contents) -> bool:
-    """True if all samples of the batch lie in the columns."""
-    return bool(contents.rows) and not (
-        contents.odd or contents.failed or isinstance(contents.tree, Aside)
-    )
+    """Return True if all samples of the batch lie in the columns."""
+    if not contents.rows or contents.odd or contents.failed:
+        return False
+    return not isinstance(contents.tree, Aside)
 
 
 def columns_in_place(batch: Batch[Any]) -> Any | None:
-    """Return the columns if the samples are stacked already; None if they must be
-    collated first.
+    """Return the columns if the samples are stacked already, else None.
 
     Samples that are lists or dicts must be collated, since they may have been modified
     in place.
     """
     contents = batch._contents
-    if (
-        contents is None
-        or not _is_stacked(contents)
-        or len(batch) != contents.rows
-        or _is_mutable(contents.tree)
-    ):
+    if contents is None or not _is_stacked(contents):
+        return None
+    if len(batch) != contents.rows or _is_mutable(contents.tree):
         return None
     return batch.columns
 
 
 def _is_mutable(node: Node) -> bool:
-    return isinstance(node, Group) and (
-        node.kind not in ("tuple", "namedtuple") or any(map(_is_mutable, node.parts))
-    )
+    if not isinstance(node, Group):
+        return False
+    if node.kind not in ("tuple", "namedtuple"):
+        return True
+    return any(map(_is_mutable, node.parts))
 
 
-def _built(sample: Any) -> str:
+def _built(sample: object) -> str:
     name = type(sample).__name__
     if isinstance(sample, Mapping):
         return f"{name} with {', '.join(map(repr, sample))}"
@@ -302,10 +338,13 @@ def _built(sample: Any) -> str:
 
 
 def collate(
-    samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | None = None
+    samples: Sequence[Any],
+    settle: Settle = _listed,
+    stacks: Stacker | None = None,
 ) -> Any:
-    """Return samples stacked into columns; ``settle`` decides what values that fit no
-    column become.
+    """Return samples stacked into columns.
+
+    ``settle`` decides what values that fit no column become.
     """
     if type(samples) is not list and isinstance(samples, Mapping):
         raise TypeError(
@@ -314,8 +353,10 @@ def collate(
         )
     if not len(samples):
         return []
-    if (found := (stacks or stacked)(samples)) is not None:
+    found = (stacks or stacked)(samples)
+    if found is not None:
         return _columns_in(found, settle)
+    # Some samples aren't built like the first one, so a tree is needed that fits all.
     tree: Node = describe(samples[0])
     for row, sample in enumerate(samples[1:], 1):
         merged = merge(tree, describe(sample))
@@ -334,35 +375,39 @@ def collate(
 
 
 def stacked(samples: Sequence[Any], tree: Node | None = None) -> Contents | None:
-    """Return the samples in columns as ``tree`` (by default the first sample's) says;
-    None if one doesn't fit.
+    """Return the samples in columns as ``tree`` says; None if one doesn't fit.
+
+    By default the tree is that of the first sample.
     """
     if tree is None:
         tree = describe(samples[0])
-    else:
-        tree = tree
-    if type(samples) is Rows and (found := _in_place(samples, tree)) is not None:
-        return found
-    columns = [
-        np.empty((len(samples), *leaf.shape), leaf.dtype) for leaf in leaves_of(tree)
-    ]
-    asides = list[Any]()
+    if type(samples) is Rows:
+        found = _in_place(samples, tree)
+        if found is not None:
+            return found
+    rows = len(samples)
+    columns = [np.empty((rows, *leaf.shape), leaf.dtype) for leaf in leaves_of(tree)]
+    asides: list[Sequence[Any]] = []
     if not scatter(tree, samples, iter(columns), 0, asides):
         return None
-    return Contents(
-        tree, len(samples), columns, [*zip(*asides, strict=True)] if asides else None
-    )
+    contents = Contents(tree, rows, columns)
+    if asides:
+        contents.asides = [*zip(*asides, strict=True)]
+    return contents
 
 
 def _in_place(samples: Rows, tree: Node) -> Contents | None:
-    """Return samples that lie in columns already, in memory of their own, without
-    another copy; None if they don't.
+    """Return samples that lie in columns already, without another copy.
+
+    None if they don't, or if the columns would have other dtypes and shapes.
     """
     if isinstance(samples.columns, dict):
         parts = [*samples.columns.values()]
     else:
         parts = [*samples.columns]
-    leaves = tree.parts if isinstance(tree, Group) else ()
+    leaves: tuple[Node, ...] = ()
+    if isinstance(tree, Group):
+        leaves = tree.parts
     if len(parts) != len(leaves):
         return None
     columns = []
@@ -371,52 +416,59 @@ def _in_place(samples: Rows, tree: Node) -> Contents | None:
             column = tensors.as_array(part)
         else:
             column = part
-        if not isinstance(leaf, (Array, Scalar)) or type(column) is not np.ndarray:
+        if not isinstance(leaf, (Array, Scalar)):
             return None
-        if (
-            column.dtype != leaf.dtype
-            or column.shape[1:] != leaf.shape
-            or not column.flags.c_contiguous
-        ):
+        if type(column) is not np.ndarray or column.dtype != leaf.dtype:
+            return None
+        if column.shape[1:] != leaf.shape:
+            return None
+        if not column.flags.c_contiguous:
             return None
         columns.append(column)
     return Contents(tree, len(samples), columns)
 
 
 class Stacker:
-    """Stacks batches, trying the previous batch's tree first, which is cheaper than
-    describing a sample.
+    """Stacks batches, trying the tree of the previous batch first.
 
-    A tree with values that have no column isn't kept, since any value would fit there.
+    Trying is cheaper than describing a sample.  A tree with values that have no column
+    isn't kept, since any value would fit there.
     """
 
     def __init__(self) -> None:
         self._tree: Node | None = None
 
     def __call__(self, samples: Sequence[Any]) -> Contents | None:
-        if (
-            self._tree is not None
-            and (found := stacked(samples, self._tree)) is not None
-        ):
-            return found
+        if self._tree is not None:
+            found = stacked(samples, self._tree)
+            if found is not None:
+                return found
         found = stacked(samples)
-        self._tree = None if found is None or found.asides else found.tree
+        if found is None or found.asides:
+            self._tree = None
+        else:
+            self._tree = found.tree
         return found
 
     def columns(self, samples: list[Any]) -> Any:
-        """Return the columns of samples with the same tree as the previous batch; None
-        for others.
+        """Return the columns of samples that have the tree of the previous batch.
+
+        None if they have another one, or one that isn't flat.
         """
         tree = self._tree
-        if isinstance(tree, Group) and tree.kind == "tuple":
-            group = tree
+        leaves: Sequence[Node | None]
+        parts: Sequence[Sequence[Any]] | None
+        is_tuple = isinstance(tree, Group) and tree.kind == "tuple"
+        if isinstance(tree, Group) and is_tuple:
+            leaves = tree.parts
+            parts = tree.split(samples)
         else:
-            group = None
-        leaves, parts = (
-            (group.parts, group.split(samples)) if group else ((tree,), [samples])
-        )
+            leaves = (tree,)
+            parts = [samples]
+        if parts is None:
+            return None
         found = []
-        for leaf, values in zip(leaves, parts or (), strict=False):
+        for leaf, values in zip(leaves, parts, strict=True):
             if not isinstance(leaf, Leaf):
                 return None
             column = np.empty((len(samples), *leaf.shape), leaf.dtype)
@@ -425,26 +477,34 @@ class Stacker:
             found.append(leaf.stack(column))
         if not found:
             return None
-        return tuple(found) if group else found[0]
+        if is_tuple:
+            return tuple(found)
+        return found[0]
 
 
-def differing(samples: Any) -> tuple[int, ...]:
-    """Return 0 and the first row that differs from row 0 in shape, type or structure;
-    () if none does.
+def differing(samples: object) -> tuple[int, ...]:
+    """Return 0 and the first row that differs from row 0; () if none does.
+
+    Rows differ by shape, type or structure.
     """
     if not isinstance(samples, list):
         return ()
     trees = [describe(sample) for sample in samples]
-    return next(((0, row) for row, tree in enumerate(trees) if tree != trees[0]), ())
+    for row, tree in enumerate(trees):
+        if tree != trees[0]:
+            return 0, row
+    return ()
 
 
-# Stands for the contents of a batch that is only a list.
+# Stands for the contents of a batch that is only a list: it has the samples, and its
+# columns are stacked from them when they are asked for.
 _ROWS = Contents(Aside(), 0)
 
 
 class Batch(list[T]):
-    """A list of samples; ``columns`` has the same samples stacked, without a copy if
-    workers fetched them.
+    """A list of samples; ``columns`` has the same samples stacked.
+
+    The columns of samples that workers fetched take no copy.
 
     >>> from mpiter import SerialIterator
     >>> batch = next(SerialIterator([(0, "a"), (1, "b")], 2, shuffle=False))
@@ -455,6 +515,7 @@ class Batch(list[T]):
     """
 
     __slots__ = ("_contents", "_stacked")
+    # None once the list was changed.  Then the columns are stacked anew each time.
     _contents: Contents | None
 
     def __init__(self, contents: Contents) -> None:
@@ -464,8 +525,9 @@ class Batch(list[T]):
 
     @classmethod
     def of_rows(cls, samples: list[T]) -> Batch[T]:
-        """Return a batch of ``samples`` that this process fetched; its columns are
-        stacked when asked for.
+        """Return a batch of ``samples`` that this process fetched.
+
+        Its columns are stacked when they are asked for.
         """
         batch = cls.__new__(cls)
         list.__init__(batch, samples)
@@ -475,8 +537,9 @@ class Batch(list[T]):
 
     @property
     def columns(self) -> Any:
-        """The stacked samples: a sample's container with an array (or a list) per part:
-        ``x, y = batch.columns``.
+        """The stacked samples: ``x, y = batch.columns``.
+
+        A sample's container, with an array (or a list) for each part.
         """
         if self._contents is None:
             return collate(self)
@@ -487,13 +550,14 @@ class Batch(list[T]):
                 self._stacked = columns_of(self._contents)
         return self._stacked
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)
 
 
 def _detaching(name: str) -> Callable[..., Any]:
-    """Return the list method ``name``, which modifies a list, such that the batch also
-    forgets its columns.
+    """Return the list method ``name`` such that the batch also forgets its columns.
+
+    It is for methods that modify a list.
     """
     method = getattr(list, name)
 
@@ -506,15 +570,17 @@ def _detaching(name: str) -> Callable[..., Any]:
 
 
 for _name in (
-    *(
-        "__setitem__",
-        "__delitem__",
-        "__iadd__",
-        "__imul__",
-        "append",
-        "clear",
-        "extend",
-    ),
-    *("insert", "pop", "remove", "reverse", "sort"),
+    "__setitem__",
+    "__delitem__",
+    "__iadd__",
+    "__imul__",
+    "append",
+    "clear",
+    "extend",
+    "insert",
+    "pop",
+    "remove",
+    "reverse",
+    "sort",
 ):
     setattr(Batch, _name, _detaching(_name))

@@ -1,16 +1,15 @@
-"""A class by value: what its own namespace holds, and how a process that can't import
-the class makes it again.
+"""A class by value: its own namespace, and how another process makes it again.
 
-``reduced`` runs where ``byvalue`` pickles, ``_make`` and ``_fill`` where the pickle is
-read.  Guarantees that every attribute of the class's own namespace arrives, also one
-that a base has too: which base a look-up asks first isn't asked here.  And that nothing
-of the script's runs for a class a second time: what ``__init_subclass__``, a metaclass
-or an Enum's ``__init__`` made of the class is part of what arrives.  Imported ones do
-run, since their modules may note their subclasses; but the keywords of the class
-statement aren't known, and what wants some is left out.
+``reduced`` runs where ``byvalue`` pickles a class that the other process can't import,
+``_make`` and ``_fill`` where the pickle is read.  Guarantees that every attribute of
+the class's own namespace arrives, also one that a base has too, whichever of them a
+look-up finds first; and that none of the script's code runs for a class a second time:
+what ``__init_subclass__``, a metaclass or an Enum's ``__init__`` made of it arrives.
+Those of imported modules do run, since they may note their subclasses; but the keywords
+of the class statement aren't known, so a method that requires some has no effect.
 
-cloudpickle does otherwise: it leaves out what it takes for inherited, and runs these on
-a class without attributes.
+cloudpickle does otherwise: it leaves out what it takes for inherited, and runs these
+methods on a class without attributes.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ import contextlib
 import inspect
 import typing
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, member
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, NamedTuple
 
-# In which both sides know a class; private, so bounded.
+# Both sides know a class by the identifiers in here.  The module is private, so the
+# versions of cloudpickle that we allow are bounded.
 from cloudpickle import cloudpickle as identifiers
 
-# What making a class gives it anyway, or, as Python's own, can't be set.
+# What making a class gives it anyway, or what is Python's own and can't be set.
 _MADE_ANEW = {"__module__", "__annotate_func__", "_abc_impl"}
 _OF_ENUMS = {"_member_names_", "_member_map_", "_member_type_", "_value2member_map_"}
 
@@ -39,31 +39,32 @@ class Contents(NamedTuple):
     # The metaclass that makes the class and sets its attributes.
     maker: type
     attributes: dict[str, Any]
-    registered: list[type]  # with ``ABCMeta.register``
-    # Of an Enum, with the attributes of each.
+    # Classes that were registered with ``ABCMeta.register``.
+    registered: list[type]
+    # The members of an Enum, with the attributes of each.
     members: dict[str, dict[str, Any]]
 
 
 def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
-    """Return a class's reduction for a pickler; ``goes_by_name`` tells whether the
-    other side imports something.
+    """Return a class's reduction for a pickler.
+
+    ``goes_by_name`` tells whether the other side imports something.
     """
     kind: Any = type(cls)
     # A metaclass of the program's isn't run again.  Neither is TypedDict's, which
     # refuses the bases that it has given.
+    makers: Sequence[type] = kind.__mro__
     if typing.is_typeddict(cls):
         makers = [type]
-    else:
-        makers = kind.__mro__
-    maker = next(
-        one for one in makers if goes_by_name(one) and not _wants_keywords(one)
-    )
+    usable = (one for one in makers if goes_by_name(one) and not _wants_keywords(one))
+    maker = next(usable)
+    own = vars(cls)
     namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     for name in ("__slots__", "__orig_bases__"):
-        if name in vars(cls):
-            namespace[name] = vars(cls)[name]
-    if isinstance(vars(cls).get("__dict__"), property):
-        namespace["__dict__"] = vars(cls)["__dict__"]
+        if name in own:
+            namespace[name] = own[name]
+    if isinstance(own.get("__dict__"), property):
+        namespace["__dict__"] = own["__dict__"]
     without = _MADE_ANEW | namespace.keys()
     values: dict[str, Any] = {}
     members: dict[str, dict[str, Any]] = {}
@@ -72,32 +73,36 @@ def reduced(cls: type, goes_by_name: Callable[[Any], bool]) -> tuple[Any, ...]:
         values = {name: one._value_ for name, one in cls.__members__.items()}
         members = {name: vars(one) for name, one in cls.__members__.items()}
         without = without | _OF_ENUMS | members.keys()
-    # In the order of the definition, which programs look at.  The names are copies, as
-    # cloudpickle makes them: whether two names are one object would show in the pickle.
-    attributes = {
-        "".join(name): value
-        for name, value in vars(cls).items()
-        if name not in without and not _is_own_descriptor(cls, name, value)
-    }
+    # They are in the order of the definition, which programs look at.  The names are
+    # copies, as cloudpickle makes them: whether two names are one object would show in
+    # the pickle.
+    attributes = {}
+    for name, value in own.items():
+        if name not in without and not _is_own_descriptor(cls, name, value):
+            attributes["".join(name)] = value
     registered = list[type]()
     if isinstance(cls, abc.ABCMeta):
-        found = [reference() for reference in abc._get_dump(cls)[0]]  # type: ignore[attr-defined]
+        references = abc._get_dump(cls)[0]  # type: ignore[attr-defined]
+        found = [reference() for reference in references]
         registered = [one for one in found if one is not None]
     tracker = identifiers._get_or_create_tracker_id(cls)
-    arguments = kind, maker, cls.__name__, cls.__bases__, namespace, values, tracker
-    return (
-        _make,
-        arguments,
-        Contents(maker, attributes, registered, members),
-        None,
-        None,
-        _fill,
+    arguments = (
+        kind,
+        maker,
+        cls.__name__,
+        cls.__bases__,
+        namespace,
+        values,
+        tracker,
     )
+    contents = Contents(maker, attributes, registered, members)
+    return _make, arguments, contents, None, None, _fill
 
 
 def _wants_keywords(kind: Any) -> bool:
-    """True if a metaclass makes no class without keywords of the class statement, which
-    no class remembers.
+    """Return True if a metaclass needs keywords of the class statement.
+
+    No class remembers them, so such a metaclass can't make it again.
     """
     try:
         for method in (kind.__new__, kind.__init__):
@@ -105,37 +110,41 @@ def _wants_keywords(kind: Any) -> bool:
     except TypeError:
         return True
     except ValueError:
-        # It is written in C, and tells nothing.
+        # Its methods are written in C and have no signature to look at.
         return False
     return False
 
 
 def _check_values(cls: Any) -> None:
-    """Refuse an Enum whose members hold more than what their values and their
-    attributes tell.
+    """Refuse an Enum whose members can't be made again.
+
+    They can't be if they hold more than their values and their attributes tell.
     """
     mixed = cls._member_type_
     if mixed is object:
         return
     is_known = mixed.__module__ == "builtins"
-    if not (is_known and all(mixed.__eq__(one, one._value_) is True for one in cls)):
+    is_same = is_known and all(mixed.__eq__(one, one._value_) is True for one in cls)
+    if not is_same:
         raise TypeError(
             f"the {mixed.__name__} that each of its members is cannot be made again "
             "from its value"
         )
 
 
-def _is_own_descriptor(cls: type, name: str, value: Any) -> bool:
-    """True for what making the class makes: a slot, ``__dict__`` or ``__weakref__``,
-    under its own name.
+def _is_own_descriptor(cls: type, name: str, value: object) -> bool:
+    """Return True for a descriptor that making the class makes.
+
+    That is a slot, ``__dict__`` or ``__weakref__``, under its own name.
     """
-    is_descriptor = isinstance(value, (MemberDescriptorType, GetSetDescriptorType))
-    return is_descriptor and value.__objclass__ is cls and value.__name__ == name
+    if not isinstance(value, (MemberDescriptorType, GetSetDescriptorType)):
+        return False
+    return value.__objclass__ is cls and value.__name__ == name
 
 
 # CPython's flag of types whose attributes can't be set.
 _IMMUTABLE = 1 << 8
-# Classes that were made and not filled yet.
+# Classes that ``_make`` has made and ``_fill`` has not filled yet.
 _empty: weakref.WeakSet[type] = weakref.WeakSet()
 
 
@@ -156,7 +165,7 @@ def _make(
     for key, value in namespace.items():
         space[key] = value
     for key, value in values.items():
-        # Else a function would count as a method.
+        # Without ``member`` a function would count as a method.
         space[key] = member(value)
     with _running_nothing(bases):
         made: type = maker.__new__(kind, name, bases, space)
@@ -168,8 +177,9 @@ def _make(
 
 @contextlib.contextmanager
 def _running_nothing(bases: tuple[type, ...]) -> Iterator[None]:
-    """Keep the program's code from running that Python runs to make a class: it has
-    run, for the one that was sent.
+    """Keep the program's code from running that Python runs to make a class.
+
+    It has run for the class that was sent.
     """
     theirs = {}
     for one in {one for base in bases for one in base.__mro__}:
@@ -190,15 +200,16 @@ def _running_nothing(bases: tuple[type, ...]) -> Iterator[None]:
 
 
 def _names_that_run(cls: type) -> set[str]:
-    """Return the methods of a class that would run for a class derived from it, and
-    needn't.
+    """Return the methods of a class that would run for a class derived from it.
+
+    Only those that needn't run are returned.
     """
     if cls.__flags__ & _IMMUTABLE:
         found = set()
     else:
         found = {"__init_subclass__"}
     if issubclass(cls, Enum) and cls.__module__ != Enum.__module__:
-        # Of members, whose attributes are part of what arrives.
+        # These make the members, whose attributes are part of what arrives.
         found |= {"__new_member__", "__init__"}
     return found
 
@@ -207,12 +218,12 @@ def _nothing(cls: Any, /, **keywords: Any) -> None:
     """Do nothing, for a class that is whole."""
 
 
-def _tried(original: Any) -> Any:
-    """Return an ``__init_subclass__`` that may fail; it is of a class that was
-    imported, whose module notes subclasses.
+def _tried(original: Any) -> object:
+    """Return an ``__init_subclass__`` that may fail.
 
-    It is called without the keywords of the class statement, which no class remembers,
-    and may want them.
+    It is of a class that was imported, whose module may note subclasses.  It is called
+    without the keywords of the class statement, which no class remembers, and may
+    require them.
     """
 
     def init_subclass(cls: Any, /, **keywords: Any) -> None:
@@ -238,8 +249,9 @@ _INSTEAD = {
 
 
 def _fill(cls: Any, contents: Contents) -> None:
-    """Give a class that ``_make`` has made its attributes; leave one alone that was
-    whole before.
+    """Give a class that ``_make`` has made its attributes.
+
+    A class that was whole before is left alone.
     """
     if cls not in _empty:
         return

@@ -1,11 +1,10 @@
-"""Samples by reference: notices that a dataset overwrites the memory of earlier
-samples, and copies samples if so.
+"""Samples by reference: notices that a dataset overwrites earlier samples' memory.
 
-Pure.  Without processes a batch's samples are the objects that the dataset returned.
-The first sample's bytes, or some of them, are compared with its bytes when the last
-sample has come.  From time to time this is done for all samples, since one may by
-chance have the same bytes again.  Looks at arrays and tensors, also in tuples, lists,
-dicts.
+If it does, samples are copied.  Pure.  Without processes a batch's samples are the
+objects that the dataset returned.  The first sample's bytes, or some of them, are
+compared with its bytes when the last sample has come.  From time to time this is done
+for all samples, since one may by chance have the same bytes again.  Looks at arrays and
+tensors, also in tuples, lists, dicts.
 """
 
 from __future__ import annotations
@@ -21,16 +20,18 @@ import numpy as np
 
 from . import tensors
 
-# Parts of a container that are compared, at the most.
+# Parts of a container that are compared at the most.
 _FEW = 32
-# Of all containers in a sample, or a little more.
+# Parts of all containers in a sample that are compared, or a little more.
 _PARTS = 1024
 # Elements of an array that is compared as a whole.
 _SMALL = 1024
-# Of a larger one so many runs of so many elements are compared.
+# Of a larger array so many runs of so many elements are compared.
 _RUNS = 16
 _RUN = 16
-_numbers = itertools.count()  # of looks
+# Each look has the next of these numbers.
+_numbers = itertools.count()
+# Types of values that no dataset can overwrite.
 _CONSTANT = {
     int,
     float,
@@ -50,8 +51,9 @@ class Refilled(Exception):
 
 
 class Held:
-    """Holds samples as they are, or as copies; ``sealed`` raises Refilled if the memory
-    of one was overwritten.
+    """Holds samples as they are, or as copies.
+
+    ``sealed`` raises Refilled if the memory of one was overwritten.
     """
 
     def __init__(self, copies: bool = False) -> None:
@@ -93,15 +95,21 @@ class Copies:
 
 
 def copied(sample: Any) -> Any:
-    """Return a copy of a sample: of its arrays, tensors, tuples, lists and dicts; other
-    objects are shared.
+    """Return a copy of a sample: of its arrays, tensors, tuples, lists and dicts.
+
+    Other objects are shared.
     """
     kind: Any = type(sample)
     if kind is tuple or (isinstance(sample, tuple) and hasattr(kind, "_fields")):
         return tuple.__new__(kind, [copied(part) for part in sample])
     if isinstance(sample, (dict, list)):
-        one: Any = copy.copy(sample)  # of the same class
-        for at in list(one) if isinstance(one, dict) else range(len(one)):
+        # The copy is of the same class, which may be derived from dict or list.
+        one: Any = copy.copy(sample)
+        if isinstance(one, dict):
+            places: Any = list(one)
+        else:
+            places = range(len(one))
+        for at in places:
             one[at] = copied(one[at])
         return one
     if isinstance(sample, np.ndarray) or kind is np.void:
@@ -118,7 +126,7 @@ class Look:
     seen sooner or later.
     """
 
-    def __init__(self, sample: Any) -> None:
+    def __init__(self, sample: object) -> None:
         self._sample = sample
         self._arrays, self._is_fixed = _arrays_in(sample)
         self._number = next(_numbers)
@@ -126,56 +134,70 @@ class Look:
 
     def has_changed(self) -> bool:
         """Return True if the sample has other bytes now."""
-        # A list or a dict may have other arrays by now; those of a tuple are known.
+        # A list or a dict may hold other arrays by now, while a tuple holds the same.
         if self._is_fixed:
             arrays = self._arrays
         else:
-            arrays = _arrays_in(self._sample)[0]
+            arrays, _ = _arrays_in(self._sample)
         return [_some_of(array, self._number) for array in arrays] != self._bytes
 
 
-def bytes_in(sample: Any) -> int:
+def bytes_in(sample: object) -> int:
     """Return the number of bytes of the arrays and tensors in a sample."""
-    return sum(array.nbytes for array in _arrays_in(sample)[0])
+    arrays, _ = _arrays_in(sample)
+    return sum(array.nbytes for array in arrays)
 
 
-def _arrays_in(sample: Any) -> tuple[list[Any], bool]:
-    """Return the arrays in a sample, on its memory, and whether it will always have
-    these.
+def _arrays_in(sample: object) -> tuple[list[Any], bool]:
+    """Return the arrays in a sample, and whether it will always have these.
+
+    They are on the sample's memory.
     """
     found = list[Any]()
     is_fixed = True
     rest = [sample]
-    for part in rest:  # which grows meanwhile
+    # The list of what is left to look at grows meanwhile.
+    for part in rest:
         if type(part) in _CONSTANT:
             continue
         if isinstance(part, np.ndarray):
             found.append(np.asarray(part))
-        elif type(part) is np.void:  # a record of a structured array
+            continue
+        # A record of a structured array is a view of it.
+        if type(part) is np.void:
             found.append(part)
-        elif isinstance(part, (tuple, list, dict)):
+            continue
+        if isinstance(part, (tuple, list, dict)):
             is_fixed = is_fixed and isinstance(part, tuple)
-            if len(rest) < _PARTS:  # a list may even hold itself
-                rest += islice(part.values() if isinstance(part, dict) else part, _FEW)
-        elif (array := tensors.as_array(part)) is not None:
+            # A list may even hold itself, so there must be an end.
+            if len(rest) < _PARTS:
+                held = part.values() if isinstance(part, dict) else part
+                rest += islice(held, _FEW)
+            continue
+        array = tensors.as_array(part)
+        if array is not None:
             found.append(array)
-        elif (raw := tensors.as_bytes(part)) is not None:
-            # A tensor of a dtype that NumPy lacks; these may be the bytes of a copy.
+            continue
+        raw = tensors.as_bytes(part)
+        if raw is not None:
+            # It is a tensor of a dtype that NumPy lacks.  These may be the bytes of a
+            # copy, so they must be asked for again.
             found.append(raw[0])
             is_fixed = False
     return found, is_fixed
 
 
 def _some_of(array: Any, number: int) -> bytes:
-    """Return the bytes of an array, or of a large one those of some elements:
-    ``number`` says which.
+    """Return the bytes of an array, or of a large one those of some elements.
+
+    ``number`` says which elements.
     """
     size: int = array.size
     if size <= _SMALL:
         return array.tobytes()  # type: ignore[no-any-return]
     step = size // _RUNS
     at = number // 2 * _RUN % step
-    # To make it flat would copy all of it.
+    # An array that doesn't lie in one piece would be copied to make it flat.
     if not array.flags.forc:
         return array.flat[at::step].tobytes()  # type: ignore[no-any-return]
     # Neighbours lie in one line of memory, which may be in no cache yet: fetching one

@@ -1,11 +1,10 @@
-"""Objects as bytes: a value that fits no column is *sealed*: pickled by itself, with
-large buffers kept beside.
+"""Objects as bytes: a value that fits no column is *sealed*, pickled by itself.
 
-Runs in workers (``Sealing``) and in the consumer process (``Sealed.open``).  Guarantees
-that unpickled objects share nothing with each other, even if the originals did; that
-their arrays are writable; that classes of ``__main__`` come back as the caller's own.
-Unpickling is safe because both sides are ours: pickles never come from a file or a
-network.
+Its large buffers are kept beside the pickle.  Runs in workers (``Sealing``) and in the
+consumer process (``Sealed.open``).  Guarantees that unpickled objects share nothing
+with each other, even if the originals did; that their arrays are writable; that classes
+of ``__main__`` come back as the caller's own.  Unpickling is safe because both sides
+are ours: pickles never come from a file or a network.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import Any
 
 from .byvalue import ByValue, reducers
 
+# Bytes of a cache line.
 ALIGN = 64
 # Bytes: smaller buffers are part of the pickle.
 OUT_OF_LINE = 1 << 12
@@ -34,25 +34,21 @@ def aligned(offset: int, to: int = ALIGN) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Bytes that are pickled out of band, so without a copy, where the pickler supports
-    it.
-    """
+    """Bytes that are pickled out of band, so without a copy, if the pickler can."""
 
     memory: Any
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return Raw, (
-            pickle.PickleBuffer(self.memory) if protocol >= 5 else bytes(self.memory),
-        )
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        if protocol >= 5:
+            return Raw, (pickle.PickleBuffer(self.memory),)
+        return Raw, (bytes(self.memory),)
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Values that were sealed (each pickled by itself), ready to be sent; ``open``
-    returns them.
-    """
+    """Values that were sealed, ready to be sent; ``open`` returns them."""
 
-    # Of each pickle: its end, and the number of buffers up to it.
+    # For each pickle its end, and the number of buffers up to it.
     ends: Sequence[tuple[int, int]]
     pickles: Raw
     buffers: Sequence[Raw]
@@ -61,40 +57,39 @@ class Sealed:
         """Return the unpickled values, which share nothing with each other."""
         pickles = bytes(memoryview(self.pickles.memory))
         buffers = (raw.memory for raw in self.buffers)
+        # Pickles of numbers, strings and the like are read by the faster function: only
+        # a class or a function that is looked up may need ours.
         load = loads if _NAMES_SOMETHING in pickles else pickle.loads
         found = []
         start = 0
         used = 0
         for end, count in self.ends:
-            found.append(
-                load(pickles[start:end], buffers=list(islice(buffers, count - used)))
-            )
+            own = list(islice(buffers, count - used))
+            found.append(load(pickles[start:end], buffers=own))
             start = end
             used = count
         return found
 
 
 class Sealing:
-    """Pickles values one by one, each as it comes, because the dataset may use its
-    memory again for the next one.
+    """Pickles values one by one, each as it comes.
+
+    The dataset may use a value's memory again for the next one.
     """
 
     def __init__(self) -> None:
-        self._out, self._buffers, self._ends = (
-            io.BytesIO(),
-            list[Any](),
-            list[tuple[int, int]](),
-        )
+        self._out = io.BytesIO()
+        self._buffers: list[Any] = []
+        self._ends: list[tuple[int, int]] = []
         self._take = functools.partial(stays_in_line, self._buffers)
         self._plain = by_reference(self._out, protocol=5, buffer_callback=self._take)
 
-    def add(self, value: Any) -> None:
-        """Seal a value; if it can't be pickled, raise the error, and the values sealed
-        before are kept.
+    def add(self, value: object) -> None:
+        """Seal a value; if it can't be pickled, raise the error.
 
-        It is pickled by reference where that succeeds, as in a forked worker, whose
-        ``__main__`` is the caller's; else cloudpickle sends the class by value, under
-        the identity that it came with.
+        The values that were sealed before are kept.  A value is pickled by reference
+        where that succeeds, as in a forked worker, whose ``__main__`` is the caller's;
+        else cloudpickle sends the class by value, under the identity that it came with.
         """
         start = self._out.tell()
         count = len(self._buffers)
@@ -102,16 +97,20 @@ class Sealing:
             try:
                 self._plain.dump(value)
             except Exception:
-                # Cloudpickle knows more, and its error is the one to show.
+                # cloudpickle can pickle more, and its error is the one to show.
                 self._forget(start, count)
                 ByValue(self._out, protocol=5, buffer_callback=self._take).dump(value)
         except BaseException:
+            # Half a pickle would stand before that of the next value.
             self._forget(start, count)
             raise
         finally:
+            # The memo keeps the value alive, and later pickles would refer to it.
             self._plain.clear_memo()
+        # These buffers are the dataset's memory, which its next sample may overwrite.
         self._buffers[count:] = map(bytearray, self._buffers[count:])
-        self._ends.append((self._out.tell(), len(self._buffers)))
+        end = self._out.tell()
+        self._ends.append((end, len(self._buffers)))
 
     def _forget(self, start: int, count: int) -> None:
         self._out.seek(start)
@@ -128,8 +127,9 @@ class Sealing:
 
 
 def stays_in_line(buffers: list[Any], buffer: pickle.PickleBuffer) -> bool:
-    """Tell a pickler whether a buffer is part of the pickle; a large one is added to
-    ``buffers`` instead.
+    """Return True if a pickler is to make a buffer part of the pickle.
+
+    A large one is added to ``buffers`` instead.
     """
     raw = buffer.raw()
     if raw.nbytes < OUT_OF_LINE:
@@ -138,35 +138,37 @@ def stays_in_line(buffers: list[Any], buffer: pickle.PickleBuffer) -> bool:
     return False
 
 
-def dumps(value: Any) -> bytes:
-    """Return ``value`` pickled, with classes and functions by reference where
-    possible.
-    """
+def dumps(value: object) -> bytes:
+    """Return ``value`` pickled, its classes and functions by reference if possible."""
+    out = io.BytesIO()
     try:
-        by_reference(out := io.BytesIO(), protocol=5).dump(value)
+        by_reference(out, protocol=5).dump(value)
     except Exception:
-        # Cloudpickle knows more, and its error is the one to show.
-        ByValue(out := io.BytesIO(), protocol=5).dump(value)
+        # cloudpickle can pickle more, and its error is the one to show.
+        out = io.BytesIO()
+        ByValue(out, protocol=5).dump(value)
     return out.getvalue()
 
 
 def by_reference(*args: Any, **kwargs: Any) -> pickle.Pickler:
-    """Return pickle's own pickler (written in C; it stores classes by their names),
-    with our reducers added.
+    """Return pickle's own pickler, with our reducers added.
+
+    It is written in C, and stores classes by their names.
     """
     pickler = pickle.Pickler(*args, **kwargs)
     pickler.dispatch_table = {**copyreg.dispatch_table, **reducers()}
     return pickler
 
 
-def loads(data: Any, buffers: Iterable[Any] = ()) -> Any:
+def loads(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
     """Return the value that ``dumps`` has pickled."""
     return _Unpickler(io.BytesIO(data), buffers=buffers).load()
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes arrays writable that were read-only in the worker (such as ``np.asarray``
-    of a PIL image).
+    """Makes arrays writable that were read-only in the worker.
+
+    Such is ``np.asarray`` of a PIL image.
     """
 
     def find_class(self, module: str, name: str) -> Any:

@@ -11,22 +11,28 @@ from typing import Any
 
 import numpy as np
 
+_Array = np.ndarray[Any, Any]
 
-def as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    """Return an array of JAX's as one of NumPy's, if possible on the same memory; None
-    for anything else.
+
+def as_array(value: object) -> _Array | None:
+    """Return an array of JAX's as one of NumPy's, if possible on the same memory.
+
+    None for anything else.
     """
     kind = type(value)
-    if kind.__name__ != "ArrayImpl" or kind.__module__.partition(".")[0] != "jaxlib":
+    # The usual case comes first, since this runs for each value.
+    if kind.__name__ != "ArrayImpl":
+        return None
+    if kind.__module__.partition(".")[0] != "jaxlib":
         return None
     try:
         return np.asarray(value)
     except RuntimeError:
-        # Its memory was given away, or parts of it lie in other processes.
+        # JAX's memory was given away, or parts of it lie in other processes.
         return None
 
 
-def from_array(array: np.ndarray[Any, Any]) -> Any:
+def from_array(array: _Array) -> Any:
     """Return an array of JAX's with the values of ``array``."""
     import jax.numpy
 

@@ -2,7 +2,7 @@
 
 Numbers, strings, None, lists and dicts with string keys stay as they are; any other
 value becomes a dict with one key: ``~`` and the name of its kind.  The memory of arrays
-is written as base64, or kept in a list beside the JSON. Guarantees that values come
+is written as base64, or kept in a list beside the JSON.  Guarantees that values come
 back with their types; that decoding unpickles and evaluates nothing, and imports at
 most the library of an array's dtype, torch or ml_dtypes; and that it takes no more
 memory than there is to decode.
@@ -28,13 +28,15 @@ from .tree import is_raw
 # The largest int that every JSON reader keeps exactly.
 _LARGEST = 2**53
 _OF_ML_DTYPES = re.compile(r"bfloat16|u?int[124]|float[468]_\w+")
-# Arrays kept beside the JSON; None: they are written in it.
+# Arrays kept beside the JSON.  If None, they are written in it.
 _Memory = list[Any] | None
+_Array = np.ndarray[Any, Any]
 
 
 def encoded(value: Any, beside: _Memory = None) -> Any:
-    """Return ``value`` in JSON's types; raise a StateError that names the part which
-    can't be written, if any.
+    """Return ``value`` in JSON's types; raise a StateError if that isn't possible.
+
+    The error names the part that can't be written.
 
     The memory of arrays and tensors is appended to the list ``beside``, if given.  That
     is for models, so types are kept less strictly: parameters, GPU tensors and JAX's
@@ -47,8 +49,7 @@ def encoded(value: Any, beside: _Memory = None) -> Any:
 
 
 def decoded(plain: Any, beside: Sequence[Any] = ()) -> Any:
-    """Return the value that ``encoded`` has turned into ``plain`` and the arrays
-    ``beside``.
+    """Return the value that ``encoded`` has turned into ``plain`` and ``beside``.
 
     Raise a StateError if they are damaged.
     """
@@ -60,7 +61,11 @@ def decoded(plain: Any, beside: Sequence[Any] = ()) -> Any:
         ) from error
 
 
-def _encoded(value: Any, path: str, beside: _Memory) -> Any:
+def _encoded(
+    value: Any,
+    path: str,
+    beside: _Memory,
+) -> Any:
     if beside is not None:
         value = _brought_home(value)
     kind = type(value)
@@ -77,42 +82,44 @@ def _encoded(value: Any, path: str, beside: _Memory) -> Any:
     if kind is bytes:
         return {"~bytes": _text(value)}
     if kind in (list, tuple, deque, set):
-        parts = [
-            _encoded(part, f"{path}[{at}]", beside) for at, part in enumerate(value)
-        ]
-        if kind is set:
-            parts.sort(key=json.dumps)
+        parts = []
+        for at, part in enumerate(value):
+            parts.append(_encoded(part, f"{path}[{at}]", beside))
         if kind is list:
             return parts
-        return {f"~{kind.__name__}": [parts, value.maxlen] if kind is deque else parts}
+        # Equal sets may come in several orders, and must give the same state.
+        if kind is set:
+            parts.sort(key=json.dumps)
+        if kind is deque:
+            return {"~deque": [parts, value.maxlen]}
+        return {f"~{kind.__name__}": parts}
     if kind in (dict, OrderedDict, Counter):
-        parts = [
-            _encoded(part, f"{path}[{key!r:.60}]", beside)
-            for key, part in value.items()
-        ]
-        if (
-            kind is dict
-            and all(type(key) is str for key in value)
-            and not _is_tagged(value)
-        ):
+        parts = []
+        for key, part in value.items():
+            parts.append(_encoded(part, f"{path}[{key!r:.60}]", beside))
+        has_names = all(type(key) is str for key in value)
+        # A dict that looks like an encoded value would be decoded to another value.
+        if kind is dict and has_names and not _is_tagged(value):
             return dict(zip(value, parts, strict=True))
         keys = (_encoded(key, path, beside) for key in value)
-        return {
-            f"~{kind.__name__}": [[*pair] for pair in zip(keys, parts, strict=True)]
-        }
+        pairs = [[*pair] for pair in zip(keys, parts, strict=True)]
+        return {f"~{kind.__name__}": pairs}
     is_scalar = isinstance(value, np.generic) and kind is value.dtype.type
     if (kind is np.ndarray or is_scalar) and _is_memory(value.dtype):
-        name = value.dtype.str if is_raw(value.dtype) else value.dtype.name
-        return {
-            "~array": [
-                name,
-                None if is_scalar else list(value.shape),
-                _kept(np.asarray(value), beside),
-            ]
-        }
-    if (raw := tensors.as_bytes(value)) is not None:
+        if is_raw(value.dtype):
+            name = value.dtype.str
+        else:
+            name = value.dtype.name
+        sizes: list[int] | None = None
+        if not is_scalar:
+            sizes = list(value.shape)
+        kept = _kept(np.asarray(value), beside)
+        return {"~array": [name, sizes, kept]}
+    raw = tensors.as_bytes(value)
+    if raw is not None:
         memory, dtype, shape = raw
-        return {"~tensor": [dtype, list(shape), _kept(memory, beside)]}
+        kept = _kept(memory, beside)
+        return {"~tensor": [dtype, list(shape), kept]}
     raise StateError(
         f"{path} is of type {type(value).__qualname__}, which a state cannot hold.  It "
         "can hold numbers, strings, bytes, arrays and dense CPU tensors, and lists, "
@@ -120,31 +127,38 @@ def _encoded(value: Any, path: str, beside: _Memory) -> Any:
     )
 
 
-def _kept(array: np.ndarray[Any, Any], beside: _Memory) -> Any:
-    """Return an array's memory as base64, or append it to ``beside`` and return its
-    index there.
+def _kept(array: _Array, beside: _Memory) -> str | int:
+    """Return an array's memory as base64, or append it to ``beside``.
+
+    In that case return its index there.
     """
     if beside is None:
         return _text(array.tobytes())
     flat = np.ascontiguousarray(array).reshape(-1)
-    beside.append(flat.view(np.uint8) if flat.nbytes else np.zeros(0, np.uint8))
+    if flat.nbytes:
+        beside.append(flat.view(np.uint8))
+    else:
+        # An array without elements, or with elements of no bytes, has no such view.
+        beside.append(np.zeros(0, np.uint8))
     return len(beside) - 1
 
 
 def _brought_home(value: Any) -> Any:
-    """Return a tensor detached and on the CPU, a JAX array or memory map as NumPy's, a
-    named tuple as a tuple.
+    """Return a value of a model as a plain one in this process's memory.
+
+    A tensor is detached and on the CPU, an array of JAX's or a memory map is one of
+    NumPy's, a named tuple is a tuple.
     """
     torch = tensors.torch_with("Tensor")
     if torch is not None and isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.device.type == "meta":
             return value
-        return (
-            value.detach().cpu().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
-        )
-    if type(value) is np.memmap or (
-        type(value).__module__.startswith("jaxlib") and hasattr(value, "__array__")
-    ):
+        home = value.detach().cpu().resolve_conj().resolve_neg()
+        return home.as_subclass(torch.Tensor)
+    is_of_jax = type(value).__module__.startswith("jaxlib")
+    if is_of_jax and hasattr(value, "__array__"):
+        return np.asarray(value)
+    if type(value) is np.memmap:
         return np.asarray(value)
     if isinstance(value, tuple):
         return tuple(value)
@@ -152,12 +166,13 @@ def _brought_home(value: Any) -> Any:
 
 
 def _is_memory(dtype: np.dtype[Any]) -> bool:
-    # The second: of ml_dtypes, as JAX has them.
+    # The dtypes of ml_dtypes, which JAX uses, are registered with NumPy: ``isbuiltin``
+    # is 2 for such.
     return is_raw(dtype) or (dtype.isbuiltin == 2 and not dtype.hasobject)
 
 
 def _is_tagged(value: dict[Any, Any]) -> bool:
-    """True if a dict looks like an encoded value."""
+    """Return True if a dict looks like an encoded value."""
     return len(value) == 1 and next(iter(value)).startswith("~")
 
 
@@ -165,12 +180,14 @@ def _text(memory: bytes) -> str:
     return b64encode(memory).decode("ascii")
 
 
-def _memory(told: Any, beside: Sequence[Any] = ()) -> Any:
-    """Return the memory of an array, which ``told`` has as base64, or as an index into
-    ``beside``.
+def _memory(told: Any, beside: Sequence[Any] = ()) -> bytearray | _Array:
+    """Return the memory of an array.
+
+    The state has it as base64, or as an index into ``beside``.
     """
     if type(told) is int:
-        return beside[told]
+        found: _Array = beside[told]
+        return found
     return bytearray(b64decode(told, validate=True))
 
 
@@ -187,31 +204,37 @@ def _decoded(plain: Any, beside: Sequence[Any]) -> Any:
     [(tag, told)] = plain.items()
     if tag == "~array":
         name, shape, memory = told
-        array = _array(name, shape or [], _memory(memory, beside))
+        held = _memory(memory, beside)
+        array = _array(name, shape or [], held)
         if shape is None:
             return array[()]
         return array
     if tag == "~tensor":
         dtype, shape, memory = told
-        return tensors.from_bytes(
-            np.frombuffer(_memory(memory, beside), np.uint8), dtype, shape
-        )
+        held = _memory(memory, beside)
+        raw = np.frombuffer(held, np.uint8)
+        return tensors.from_bytes(raw, dtype, shape)
     made_of, make = _MADE[tag]
     if type(told) is not made_of:
         raise TypeError(f"{tag} of {told!r:.60}")
     return make(_decoded(told, beside))
 
 
-def _array(name: str, shape: list[int], memory: Any) -> Any:
+def _array(
+    name: str,
+    shape: list[int],
+    memory: bytearray | _Array,
+) -> _Array:
     if type(name) is not str:
         raise TypeError(f"{name!r:.60} is no dtype's name")
+    # NumPy knows the names of these dtypes once the library has been imported.
     if _OF_ML_DTYPES.fullmatch(name):
-        importlib.import_module("ml_dtypes")  # makes its names known
+        importlib.import_module("ml_dtypes")
     dtype = np.dtype(name)
     if not _is_memory(dtype):
         raise TypeError(f"an array of {dtype}")
     if not dtype.itemsize:
-        # np.zeros() would give each element a byte.
+        # np.zeros() would give each element a byte, more memory than the state has.
         return np.ndarray(shape, dtype, bytearray())
     return np.frombuffer(memory, dtype).reshape(shape)
 
@@ -223,9 +246,11 @@ def _deque(told: list[Any]) -> deque[Any]:
     return deque(parts, most)
 
 
-# What a tag's value must be: an array in place of a list would become far more objects
+# The type that a tag's value must have, and what makes the value of it.
+_Making = tuple[type, Callable[[Any], Any]]
+# The types are checked, since an array in place of a list would become far more objects
 # than it has bytes.
-_MADE: dict[str, tuple[type, Callable[[Any], Any]]] = {
+_MADE: dict[str, _Making] = {
     "~int": (str, lambda told: int(told, 16)),
     "~float": (str, float),
     "~bytes": (str, lambda told: b64decode(told, validate=True)),

@@ -10,37 +10,43 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+_Array = np.ndarray[Any, Any]
+
 
 def torch_with(name: str) -> Any:
-    """Return torch if the program has imported it and torch has the attribute ``name``;
-    else None.
+    """Return torch if it has the attribute ``name``; None if it isn't imported.
+
+    While the program imports torch, some attributes are still missing.
     """
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, name) else None
 
 
-def is_tensor_dataset(dataset: Any) -> bool:
-    """Return True for torch's own TensorDataset, whose samples are the rows of
-    tensors.
-    """
+def is_tensor_dataset(dataset: object) -> bool:
+    """Return True for torch's TensorDataset, whose samples are rows of tensors."""
     torch = torch_with("utils")
-    return torch is not None and type(dataset) is torch.utils.data.TensorDataset
+    if torch is None:
+        return False
+    return type(dataset) is torch.utils.data.TensorDataset
 
 
-def is_subset(dataset: Any) -> bool:
+def is_subset(dataset: object) -> bool:
     """Return True for torch's own Subset, which ``random_split`` makes, too."""
     torch = torch_with("utils")
-    return torch is not None and type(dataset) is torch.utils.data.Subset
+    if torch is None:
+        return False
+    return type(dataset) is torch.utils.data.Subset
 
 
-def as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    """Return a dense CPU tensor without gradient as an ndarray on the same memory; None
-    for anything else.
+def as_array(value: Any) -> _Array | None:
+    """Return a dense CPU tensor without gradient as an ndarray on the same memory.
+
+    None for anything else.
     """
     # The usual case comes first: this runs for each value.
     if type(value).__module__ != "torch":
@@ -56,17 +62,19 @@ def as_array(value: Any) -> np.ndarray[Any, Any] | None:
         return None
 
 
-def from_array(array: np.ndarray[Any, Any]) -> Any:
-    """Return a tensor on the array's memory, which it keeps alive, or on a copy if the
-    array is read-only.
+def from_array(array: _Array) -> Any:
+    """Return a tensor on the array's memory, which it keeps alive.
+
+    It is on a copy if the array is read-only, since torch has no read-only tensors.
     """
     import torch
 
-    # Torch has no read-only tensors.
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    if not array.flags.writeable:
+        array = array.copy()
+    return torch.from_numpy(array)
 
 
-def reducers() -> dict[type, Any]:
+def reducers() -> dict[type, Callable[[Any], Any]]:
     """Return reducers for tensors, which refuse those that processes can't share."""
     torch = torch_with("nn")
     if torch is None:
@@ -80,11 +88,13 @@ def _reduce(tensor: Any) -> Any:
             f"it is a tensor on {tensor.device}, which processes cannot share.  Keep "
             "data on the CPU; mpiter.torch.DevicePrefetcher takes it there"
         )
-    if (array := as_array(tensor)) is not None:
+    array = as_array(tensor)
+    if array is not None:
         return from_array, (array,)
-    if (raw := as_bytes(tensor)) is not None:
+    raw = as_bytes(tensor)
+    if raw is not None:
         return from_bytes, raw
-    # Torch never frees unpickled ones.
+    # Torch never frees a sparse tensor that its own reduction has made.
     if str(tensor.layout) == "torch.sparse_coo" and not tensor.requires_grad:
         return _sparse, (
             tensor._indices(),
@@ -96,11 +106,10 @@ def _reduce(tensor: Any) -> Any:
 
 
 def shared(value: Any) -> tuple[Any, ...] | None:
-    """Return the reduction by which another process of this machine gets ``value`` on
-    the same memory.
+    """Return the reduction by which another process gets ``value`` on the same memory.
 
-    None unless it is a CPU tensor, or the storage of one, that the program has put into
-    shared memory.
+    The process must be on this machine.  None unless it is a CPU tensor, or the storage
+    of one, that the program has put into shared memory.
     """
     if type(value).__module__ not in ("torch", "torch.storage"):
         return None
@@ -116,7 +125,7 @@ def shared(value: Any) -> tuple[Any, ...] | None:
     if type(value) is torch.storage.TypedStorage:
         storage = value._untyped_storage
         if _is_shared(storage):
-            return (_typed, (storage, value.dtype))
+            return _typed, (storage, value.dtype)
         return None
     if type(value) is not torch.UntypedStorage or not _is_shared(value):
         return None
@@ -126,8 +135,9 @@ def shared(value: Any) -> tuple[Any, ...] | None:
 
 
 def _is_shared(storage: Any) -> bool:
-    """True for shared memory of torch's own: of a mapped file torch doesn't keep the
-    descriptor.
+    """Return True for shared memory of torch's own.
+
+    Torch doesn't keep the descriptor of a mapped file.
     """
     return bool(
         storage.device.type == "cpu"
@@ -143,19 +153,25 @@ def _typed(storage: Any, dtype: Any) -> Any:
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
 
-def _named_storage(manager: bytes, name: bytes, size: int) -> Any:
+def _named_storage(
+    manager: bytes,
+    name: bytes,
+    size: int,
+) -> Any:
     import torch
 
     return torch.UntypedStorage._new_shared_filename_cpu(manager, name, size)
 
 
-def _open_storage(pid: int, fd: int, size: int) -> Any:
-    """Return the storage whose memory is the file that process ``pid`` has open as
-    ``fd``.
-    """
+def _open_storage(
+    pid: int,
+    fd: int,
+    size: int,
+) -> Any:
+    """Return the storage on the file that process ``pid`` has open as ``fd``."""
     import torch
 
-    # Not sent as a descriptor: a fork server takes at most 250 of them for a worker.
+    # No descriptor is sent, since a fork server takes at most 250 of them for a worker.
     own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
     try:
         return torch.UntypedStorage._new_shared_fd_cpu(own, size)
@@ -163,7 +179,12 @@ def _open_storage(pid: int, fd: int, size: int) -> Any:
         os.close(own)
 
 
-def _sparse(indices: Any, values: Any, shape: Sequence[int], is_coalesced: bool) -> Any:
+def _sparse(
+    indices: Any,
+    values: Any,
+    shape: Sequence[int],
+    is_coalesced: bool,
+) -> Any:
     import torch
 
     return torch.sparse_coo_tensor(
@@ -171,30 +192,37 @@ def _sparse(indices: Any, values: Any, shape: Sequence[int], is_coalesced: bool)
     )
 
 
-def as_bytes(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | None:
-    """Return the bytes, dtype and shape of a dense CPU tensor; None if these don't
-    describe it completely.
+def as_bytes(value: Any) -> tuple[_Array, str, tuple[int, ...]] | None:
+    """Return the bytes, dtype and shape of a dense CPU tensor.
+
+    None if these don't describe it completely.
     """
     torch = torch_with("Tensor")
-    if (
-        torch is None
-        or type(value) is not torch.Tensor
-        or value.layout is not torch.strided
-    ):
+    if torch is None or type(value) is not torch.Tensor:
         return None
-    if value.device.type != "cpu" or value.is_nested or value.is_quantized:
+    if value.layout is not torch.strided:
         return None
-    if value.requires_grad or value.is_conj() or value.is_neg():
+    if value.device.type != "cpu":
+        return None
+    if value.is_nested or value.is_quantized or value.requires_grad:
+        return None
+    # The bytes don't tell that the sign or the conjugation is yet to be applied.
+    if value.is_conj() or value.is_neg():
         return None
     try:
         raw = value.contiguous().reshape(-1).view(torch.uint8).numpy()
     except RuntimeError:
-        # Elements smaller than a byte, say.
+        # Some dtypes have elements that are smaller than a byte.
         return None
-    return raw, str(value.dtype).removeprefix("torch."), tuple(value.shape)
+    dtype = str(value.dtype).removeprefix("torch.")
+    return raw, dtype, tuple(value.shape)
 
 
-def from_bytes(raw: np.ndarray[Any, Any], dtype: str, shape: Sequence[int]) -> Any:
+def from_bytes(
+    raw: _Array,
+    dtype: str,
+    shape: Sequence[int],
+) -> Any:
     import torch
 
     # Not getattr(), which would import a submodule that a damaged state names.

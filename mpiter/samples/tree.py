@@ -1,5 +1,4 @@
-"""How a sample is built (its *tree*), which of its values can be columns, and where
-columns lie in a batch's memory.
+"""How a sample is built (its *tree*), and where columns lie in a batch's memory.
 
 A tree consists of *groups* (tuple, list, dict, namedtuple) and, in these, *leaves*, the
 single values.  A leaf that has the same kind, dtype and shape in all samples is a
@@ -24,36 +23,35 @@ from . import jax_arrays, tensors
 from .envelope import aligned
 
 PAGE = 4096
-# Rows: a batch of more may not fit into memory.
+# A batch of more rows may not fit into memory.
 MANY = 100_000
 
 Column = np.ndarray[Any, Any]
-# Levels of nesting; what is deeper (a cycle, most likely) is sent as an object.
+# Levels of nesting.  What is deeper (a cycle, most likely) is sent as an object.
 _DEEPEST = 32
-# Parts; a longer list is data, not structure, and is sent as an object.
+# Parts of a list.  A longer one is data, not structure, and is sent as an object.
 _WIDEST = 256
-# In all; a shared part counts at each place, so this also bounds endless structures.
+# Parts of a whole sample.  A shared part counts at each place, so this also bounds
+# endless structures.
 _MOST_PARTS = 1024
 # Types of keys that are recreated from their value.
 _PLAIN_KEYS = {str, int, bool, bytes, type(None)}
-# Once copied, a memory map is an ordinary array.
+# A memory map is an ordinary array once it has been copied.
 _ARRAYS = {np.ndarray, np.memmap}
 
 
 def container(parts: Any, made: Callable[[Any], Any]) -> Any:
-    """Return a tuple, named tuple or dict like ``parts``, with ``made`` applied to each
-    part.
-    """
+    """Return a tuple, named tuple or dict like ``parts``, of ``made`` of each part."""
     if isinstance(parts, dict):
         return {name: made(part) for name, part in parts.items()}
-    return tuple.__new__(
-        type(parts) if isinstance(parts, tuple) else tuple, map(made, parts)
-    )
+    kind = type(parts) if isinstance(parts, tuple) else tuple
+    return tuple.__new__(kind, map(made, parts))
 
 
 class Rows(Sequence[Any]):
-    """Samples that lie in ``columns``: arrays or lists of one length, in a tuple, a
-    named tuple or a dict.
+    """Samples that lie in ``columns``, arrays or lists of one length.
+
+    The columns are in a tuple, a named tuple or a dict.
     """
 
     __slots__ = ("_length", "columns")
@@ -76,9 +74,7 @@ class Rows(Sequence[Any]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Aside:
-    """A leaf without a column, because its values differ in size or are of no known
-    kind.
-    """
+    """A leaf without a column: its values differ in size, or are of no known kind."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,17 +84,23 @@ class Leaf:
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
 
-    def write(self, column: Column, start: int, values: Any) -> bool:
-        """Write ``values``, a list or an array, into the rows from ``start`` on; return
-        False if one doesn't fit.
+    def write(
+        self,
+        column: Column,
+        start: int,
+        values: Any,
+    ) -> bool:
+        """Write ``values``, a list or an array, into the rows from ``start`` on.
 
-        Many rows are written at once, because with small samples most of the time goes
-        into calling NumPy.
+        Return False if one doesn't fit.  Many rows are written at once, because with
+        small samples most of the time goes into calling NumPy.
         """
         rows = column[start : start + len(values)]
         if type(values) is not np.ndarray:
             return self._write(rows, values)
-        if values.dtype != self.dtype or values.shape[1:] != self.shape:
+        if values.dtype != self.dtype:
+            return False
+        if values.shape[1:] != self.shape:
             return False
         rows[...] = values
         return True
@@ -129,16 +131,14 @@ class Array(Leaf):
             and self.dtype.isnative
             and self.dtype.kind in "biufc"
         ):
-            # By one concatenate, which compares dtypes and shapes at a third of the
-            # cost of asking.
+            # One concatenate compares dtypes and shapes at a third of the cost of
+            # asking each array.  It joins arrays of other lengths, too, which would
+            # shift the rows, so their lengths are compared first.
             try:
                 if set(map(len, values)) != {self.shape[0]}:
                     return False
-                np.concatenate(
-                    values,
-                    out=rows.reshape(len(rows) * self.shape[0], *self.shape[1:]),
-                    casting="no",
-                )
+                joined = rows.reshape(len(rows) * self.shape[0], *self.shape[1:])
+                np.concatenate(values, out=joined, casting="no")
             except (TypeError, ValueError):
                 return False
             return True
@@ -149,6 +149,7 @@ class Array(Leaf):
         return True
 
     def read(self, column: Column) -> Sequence[Any]:
+        # A list of a column with one dimension would have scalars in place of arrays.
         if self.shape:
             return list(column)
         return [column[row, ...] for row in range(len(column))]
@@ -159,15 +160,20 @@ class Tensor(Array):
 
     __slots__ = ()
 
-    def write(self, column: Column, start: int, values: Any) -> bool:
-        # An array or a tensor, whose rows are the values.
-        is_one = not isinstance(values, (list, tuple))
-        return super().write(
-            column, start, tensors.as_array(values) if is_one else values
-        )
+    def write(
+        self,
+        column: Column,
+        start: int,
+        values: Any,
+    ) -> bool:
+        # A single array or tensor has the values as its rows.
+        if not isinstance(values, (list, tuple)):
+            values = tensors.as_array(values)
+        return super().write(column, start, values)
 
     def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        return super()._write(rows, [tensors.as_array(value) for value in values])
+        arrays = [tensors.as_array(value) for value in values]
+        return super()._write(rows, arrays)
 
     def read(self, column: Column) -> Sequence[Any]:
         if len(column):
@@ -179,14 +185,16 @@ class Tensor(Array):
 
 
 class OfJax(Array):
-    """A column of JAX's arrays: shown as an array of NumPy's, while each sample has its
-    own again.
+    """A column of JAX's arrays, shown as an array of NumPy's.
+
+    Each sample has an array of JAX's again.
     """
 
     __slots__ = ()
 
     def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        return super()._write(rows, [jax_arrays.as_array(value) for value in values])
+        arrays = [jax_arrays.as_array(value) for value in values]
+        return super()._write(rows, arrays)
 
     def read(self, column: Column) -> Sequence[Any]:
         return [jax_arrays.from_array(row) for row in super().read(column)]
@@ -200,10 +208,9 @@ class Scalar(Leaf):
     def _write(self, rows: Column, values: Sequence[Any]) -> bool:
         if set(map(type, values)) != {self.dtype.type}:
             return False
-        if self.dtype.kind in "mM" and {value.dtype for value in values} != {
-            self.dtype
-        }:
-            return False  # dates have units
+        # Dates have one type and several units, which are part of the dtype.
+        if self.dtype.kind in "mM" and {one.dtype for one in values} != {self.dtype}:
+            return False
         rows[...] = values
         return True
 
@@ -217,7 +224,13 @@ class Number(Leaf):
     def kind(self) -> type:
         return _KINDS[self.dtype.kind]
 
-    def write(self, column: Column, start: int, values: Any) -> bool:
+    def write(
+        self,
+        column: Column,
+        start: int,
+        values: Any,
+    ) -> bool:
+        # An array has NumPy's scalars, which are no Python numbers.
         return type(values) is not np.ndarray and super().write(column, start, values)
 
     def _write(self, rows: Column, values: Sequence[Any]) -> bool:
@@ -225,7 +238,8 @@ class Number(Leaf):
             return False
         try:
             rows[...] = values
-        except OverflowError:  # an int beyond 64 bits
+        except OverflowError:
+            # An int of more than 64 bits.
             return False
         return True
 
@@ -233,39 +247,46 @@ class Number(Leaf):
         return column.tolist()  # type: ignore[no-any-return]
 
 
-_KINDS: dict[str, type] = {"b": bool, "i": int, "f": float, "c": complex}
-_NUMBERS = {kind: Number(np.dtype(kind)) for kind in (bool, float, complex)} | {
-    int: Number(np.dtype(np.int64))
+_KINDS: dict[str, type] = {
+    "b": bool,
+    "i": int,
+    "f": float,
+    "c": complex,
+}
+_NUMBERS = {
+    bool: Number(np.dtype(bool)),
+    float: Number(np.dtype(float)),
+    complex: Number(np.dtype(complex)),
+    int: Number(np.dtype(np.int64)),
 }
 
 
 def leaf_for(value: Any) -> Leaf | Aside:
     kind = type(value)
     if kind in _NUMBERS:
+        # An int of more than 64 bits fits no column.
         if kind is int and not -(1 << 63) <= value < 1 << 63:
             return Aside()
         return _NUMBERS[kind]
     if kind in _ARRAYS and is_raw(value.dtype):
         return Array(value.dtype, value.shape)
-    if (
-        isinstance(value, np.generic)
-        and kind is value.dtype.type
-        and is_raw(value.dtype)
-    ):
+    is_scalar = isinstance(value, np.generic) and kind is value.dtype.type
+    if is_scalar and is_raw(value.dtype):
+        # A string's length is part of its dtype, so a column would fit few of them.
         if value.dtype.kind in "SUV":
             return Aside()
         return Scalar(value.dtype)
-    if (shared := tensors.as_array(value)) is not None:
+    shared = tensors.as_array(value)
+    if shared is not None:
         return Tensor(shared.dtype, shared.shape)
-    if (shown := jax_arrays.as_array(value)) is not None and is_raw(shown.dtype):
+    shown = jax_arrays.as_array(value)
+    if shown is not None and is_raw(shown.dtype):
         return OfJax(shown.dtype, shown.shape)
     return Aside()
 
 
 def is_raw(dtype: np.dtype[Any]) -> bool:
-    """True if an array of this dtype can be recreated from its bytes and the dtype's
-    name, ``dtype.str``.
-    """
+    """Return True if bytes and ``dtype.str`` suffice to recreate an array."""
     return (
         dtype.kind in "biufcmMSUV"
         and dtype.names is None
@@ -276,57 +297,59 @@ def is_raw(dtype: np.dtype[Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
-    """A container in a sample: its exact type, its keys if it is a dict, and its
-    parts.
-    """
+    """A container in a sample: its exact type, its keys, and its parts."""
 
-    # Tuple, list, dict or namedtuple.
+    # One of tuple, list, dict and namedtuple.
     kind: str
     cls: type
+    # The keys of a dict; of other containers none.
     names: tuple[Any, ...]
     parts: tuple[Node, ...] = ()
-    # Of a dict: to Python 1, True and 1.0 are the same key.
+    # The types of a dict's keys, since to Python 1, True and 1.0 are the same key.
     key_types: tuple[type, ...] = ()
 
     def written(self, at: int) -> str:
-        """Return the access to part ``at`` in Python's syntax: ``.x``, ``[0]`` or
-        ``['x']``.
-        """
+        """Return the access to part ``at`` in Python: ``.x``, ``[0]`` or ``['x']``."""
         if self.kind == "namedtuple":
             return f".{self.cls._fields[at]}"  # type: ignore[attr-defined]
-        return f"[{self.names[at] if self.names else at!r:.40}]"
+        key = self.names[at] if self.names else at
+        return f"[{key!r:.40}]"
 
     def split(self, values: Any) -> list[Sequence[Any]] | None:
-        """Return a list of values for each part, or None if one of ``values`` is built
-        differently.
+        """Return a list of values for each part.
+
+        None if one of ``values`` is built differently.
         """
         if type(values) is Rows:
             columns = values.columns
+            kind: type = type(columns)
+            names: tuple[Any, ...] = ()
             if isinstance(columns, dict):
                 names = tuple(columns)
-            else:
-                names = ()
-            if (type(columns), names, len(columns)) != (
-                self.cls,
-                self.names,
-                len(self.parts),
-            ):
+            if kind is not self.cls or names != self.names:
                 return None
-            return list(columns.values() if names else columns)
+            if len(columns) != len(self.parts):
+                return None
+            if names:
+                return list(columns.values())
+            return list(columns)
         if set(map(type, values)) != {self.cls}:
             return None
         if self.kind == "dict":
-            if any(
-                tuple(value) != self.names or tuple(map(type, value)) != self.key_types
-                for value in values
-            ):
-                return None
+            for value in values:
+                if tuple(value) != self.names:
+                    return None
+                if tuple(map(type, value)) != self.key_types:
+                    return None
             return [list(map(itemgetter(name), values)) for name in self.names]
         try:
             parts: list[Sequence[Any]] = list(zip(*values, strict=True))
-        except ValueError:  # some are longer
+        except ValueError:
+            # Some of the tuples or lists are longer than others.
             return None
-        return parts if len(parts) == len(self.parts) else None
+        if len(parts) != len(self.parts):
+            return None
+        return parts
 
     def join(self, parts: Sequence[Sequence[Any]], rows: int) -> list[Any]:
         """Return ``rows`` containers, made of the lists of values for each part."""
@@ -337,7 +360,7 @@ class Group:
             together = [()] * rows
         if self.kind == "tuple":
             return list(together)
-        # A call for each would take a quarter longer.
+        # A call of ``build`` for each dict would take a quarter longer.
         if self.kind == "dict":
             return [dict(zip(self.names, values, strict=True)) for values in together]
         return [self.build(values) for values in together]
@@ -353,9 +376,10 @@ class Group:
 Node = Group | Leaf | Aside
 
 
-def describe(sample: Any) -> Node:
-    """Return the tree of a sample; one that is nested too deeply or has too many parts
-    is an aside as a whole.
+def describe(sample: object) -> Node:
+    """Return the tree of a sample.
+
+    A sample that is nested too deeply or has too many parts is an aside as a whole.
     """
     try:
         return _describe(sample, _DEEPEST, iter(range(_MOST_PARTS)))
@@ -363,7 +387,11 @@ def describe(sample: Any) -> Node:
         return Aside()
 
 
-def _describe(value: Any, depth: int, left: Iterator[int]) -> Node:
+def _describe(
+    value: Any,
+    depth: int,
+    left: Iterator[int],
+) -> Node:
     kind: Any = type(value)
     names: tuple[Any, ...] = ()
     key_types: tuple[type, ...] = ()
@@ -376,6 +404,8 @@ def _describe(value: Any, depth: int, left: Iterator[int]) -> Node:
         if len(value) > _WIDEST or not _PLAIN_KEYS.issuperset(key_types):
             return Aside()
         group = kind.__name__
+    # A class derived from a named tuple may have attributes of its own, which would be
+    # lost if it were made again of its parts.
     elif (
         hasattr(kind, "_fields")
         and kind.__base__ is tuple
@@ -410,10 +440,13 @@ def asides_of(node: Node) -> int:
 
 
 def is_record(node: Node) -> bool:
-    """True if samples are records: without arrays, but with strings or other values
-    that have no column.
+    """Return True if samples are records.
+
+    Records have no arrays, but strings or other values that have no column.
     """
-    return asides_of(node) > 0 and not any(leaf.shape for leaf in columns_of(node))
+    if not asides_of(node):
+        return False
+    return not any(leaf.shape for leaf in columns_of(node))
 
 
 def scatter(
@@ -423,18 +456,17 @@ def scatter(
     start: int,
     asides: list[Sequence[Any]],
 ) -> bool:
-    """Write ``samples`` into the rows from ``start`` on; append to ``asides`` the
-    values of each leaf without a column.
+    """Write ``samples`` into the rows from ``start`` on.
 
-    Return False if a sample doesn't fit the tree; some columns of these rows may then
-    have been written.
+    Append to ``asides`` the values of each leaf without a column.  Return False if a
+    sample doesn't fit the tree; some columns of these rows may then have been written.
     """
     if isinstance(node, Group):
         parts = node.split(samples)
-        return parts is not None and all(
-            scatter(part, values, columns, start, asides)
-            for part, values in zip(node.parts, parts, strict=True)
-        )
+        if parts is None:
+            return False
+        pairs = zip(node.parts, parts, strict=True)
+        return all(scatter(part, held, columns, start, asides) for part, held in pairs)
     if isinstance(node, Leaf):
         return node.write(next(columns), start, samples)
     asides.append(samples)
@@ -442,51 +474,57 @@ def scatter(
 
 
 def gather(
-    node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]], rows: int
+    node: Node,
+    columns: Iterator[Column],
+    asides: Iterator[Sequence[Any]],
+    rows: int,
 ) -> Sequence[Any]:
-    """Return the samples made of ``columns`` and ``asides``; their arrays are views of
-    the columns.
+    """Return the samples made of ``columns`` and ``asides``.
+
+    Their arrays are views of the columns.
     """
     if isinstance(node, Group):
-        return node.join(
-            [gather(part, columns, asides, rows) for part in node.parts], rows
-        )
+        parts = [gather(part, columns, asides, rows) for part in node.parts]
+        return node.join(parts, rows)
     if isinstance(node, Leaf):
         return node.read(next(columns))
     return next(asides)
 
 
 def merge(known: Node, seen: Node) -> Node | None:
-    """Return a tree that fits samples of both, with asides where they differ; None if
-    their outermost containers do.
+    """Return a tree that fits samples of both, with asides where they differ.
+
+    None if their outermost containers differ.
     """
     if known == seen or isinstance(known, Aside):
         return known
     if not isinstance(known, Group) or not isinstance(seen, Group):
         return Aside()
-    if dataclasses.replace(known, parts=()) != dataclasses.replace(seen, parts=()):
+    outermost = dataclasses.replace(known, parts=())
+    if outermost != dataclasses.replace(seen, parts=()):
         return None
     if len(known.parts) != len(seen.parts):
+        # Lists of several lengths are data, and sent as objects.
         if known.kind == "list":
             return Aside()
         return None
-    parts = map(merge, known.parts, seen.parts)
-    return dataclasses.replace(known, parts=tuple(part or Aside() for part in parts))
+    merged = map(merge, known.parts, seen.parts)
+    parts = tuple(part or Aside() for part in merged)
+    return dataclasses.replace(known, parts=parts)
+
+
+# The shape, dtype and offset of a column.
+_Place = tuple[tuple[int, ...], np.dtype[Any], int]
 
 
 @dataclasses.dataclass
 class Layout:
-    """The offsets, in one piece of memory, of the columns for ``rows`` samples like
-    ``tree``.
-    """
+    """The offsets of the columns for ``rows`` samples in one piece of memory."""
 
     tree: Node
     rows: int
-    # Shape, dtype, offset
-    leaves: list[tuple[tuple[int, ...], np.dtype[Any], int]] = dataclasses.field(
-        init=False
-    )
-    # Values of a sample that fit no column.
+    leaves: list[_Place] = dataclasses.field(init=False)
+    # The number of values of a sample that fit no column.
     asides: int = dataclasses.field(init=False)
     size: int = dataclasses.field(init=False)
 
@@ -495,17 +533,17 @@ class Layout:
         self.leaves = []
         for leaf in columns_of(self.tree):
             self.leaves.append((leaf.shape, leaf.dtype, at))
-            at = aligned(
-                at
-                + self.rows
-                * leaf.dtype.itemsize
-                * int(np.prod(leaf.shape, dtype=object))
-            )
-        self.asides, self.size = asides_of(self.tree), aligned(at, PAGE) or PAGE
+            # As Python's integers: a product of NumPy's would overflow unnoticed.
+            values = self.rows * int(np.prod(leaf.shape, dtype=object))
+            at = aligned(at + values * leaf.dtype.itemsize)
+        self.asides = asides_of(self.tree)
+        self.size = aligned(at, PAGE) or PAGE
 
     def columns(self, memory: Any, rows: int | None = None) -> list[Column]:
         """Return the columns as arrays on ``memory``, any writable buffer."""
-        count = self.rows if rows is None else rows
+        count = self.rows
+        if rows is not None:
+            count = rows
         return [
             np.ndarray((count, *shape), dtype, memory, at)
             for shape, dtype, at in self.leaves
@@ -513,10 +551,11 @@ class Layout:
 
 
 def check_memory(tree: Node, rows: int) -> None:
-    """Raise an error if ``rows`` samples like ``tree`` need more memory than the
-    machine has.
-    """
-    if rows > MANY and (size := Layout(tree, rows).size) > memory_total():
+    """Raise an error if ``rows`` samples need more memory than the machine has."""
+    if rows <= MANY:
+        return
+    size = Layout(tree, rows).size
+    if size > memory_total():
         raise SharedMemoryFull(
             f"a batch of {rows} samples like the first one takes {size / 1e9:.0f} GB, "
             "too much; lower batch_size."
@@ -525,17 +564,20 @@ def check_memory(tree: Node, rows: int) -> None:
 
 @dataclasses.dataclass(slots=True)
 class Contents:
-    """The samples of a batch: as columns where they have the same shapes and types,
-    else as objects.
+    """The samples of a batch, as columns or as objects.
+
+    Those that have the same shapes and types are columns.
     """
 
     tree: Node
     rows: int
     columns: list[Column] = dataclasses.field(default_factory=list)
-    asides: list[Sequence[Any]] | None = None  # a tuple of values for each row
+    # A tuple of values for each row.
+    asides: list[Sequence[Any]] | None = None
     # All samples as they are, with nothing in columns.
     objects: list[Any] | None = None
-    # Whole samples, by row.
+    # Whole samples that didn't fit the columns, by row.
     odd: dict[int, Any] = dataclasses.field(default_factory=dict)
+    # Rows without a sample.
     failed: frozenset[int] = frozenset()
     copied: bool = False

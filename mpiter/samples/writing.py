@@ -1,5 +1,4 @@
-"""The loop that fetches samples and writes each into the batch's columns before it
-fetches the next.
+"""The loop that fetches samples, each written into the columns before the next one.
 
 The loop's code is generated once for each tree (how a sample is built), because a call
 for each sample would cost as much as the copy.  Guarantees that type, dtype and shape
@@ -17,25 +16,25 @@ from typing import Any
 import numpy as np
 
 from . import jax_arrays, tensors
-from .tree import Array, Group, Leaf, Node, Number, OfJax, Tensor
+from .tree import Array, Column, Group, Leaf, Node, Number, OfJax, Tensor
 
 # The board's cell (``worker.board.CELL``) for the row that is being fetched.
 ROW = 3
+# The lines after a check that has failed: the sample is sent as an object.
 _ODD = "    odd(row, sample); row += 1; continue"
-# Raised by NumPy, and by a memoryview.
+# The errors for a number that is too large: NumPy's, and a memoryview's.
 _TOO_LARGE = "(OverflowError, ValueError)"
 # A list of row views is kept up to so many rows: each takes 100 bytes.
 _MOST_ROWS = 256
 # Formats of numbers that a memoryview writes without changing a bit.
 _EXACT = "?bhilqBHILQd"
-# (dataset, keys, row, cells, odd, keep) for a block.
+# Fetches a block, called with (dataset, keys, row, cells, odd, keep).
 Fetch = Callable[..., None]
 
 
 @functools.lru_cache(maxsize=64)
 def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
-    """Return a generated function that takes the columns of ``tree`` and returns the
-    loop that fills them.
+    """Return a function that takes the columns of ``tree`` and returns their loop.
 
     The loop fetches the samples of ``keys`` from ``dataset`` one by one, and writes
     from ``row`` on.  It calls ``odd(row, sample)`` with a sample that doesn't fit, and
@@ -45,37 +44,33 @@ def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
     code = _Code()
     if tree is not None:
         code.visit(tree, "sample")
+    body = [f"cells[{ROW}] = row"]
+    if is_seeded:
+        body.append("step()")
+    body += ["sample = dataset[key]", *code.lines]
     if code.asides:
-        kept = f"keep(row, ({', '.join(code.asides)},), sample)"
-    else:
-        kept = "" if tree else "keep(sample)"
-    body = [
-        f"cells[{ROW}] = row",
-        *["step()"] * is_seeded,
-        "sample = dataset[key]",
-        *code.lines,
-        *filter(None, [kept]),
-        "row += 1",
-    ]
+        body.append(f"keep(row, ({', '.join(code.asides)},), sample)")
+    elif not tree:
+        body.append("keep(sample)")
+    body.append("row += 1")
     columns = "".join(f"C{at}, " for at in range(code.columns))
-    text = "\n".join(
-        [
-            f"def make({columns}step):",
-            "    def fetch(dataset, keys, row, cells, odd, keep):",
-            "        for key in keys:",
-            *(f"            {line}" for line in body),
-            "    return fetch",
-        ]
-    )
+    lines = [
+        f"def make({columns}step):",
+        "    def fetch(dataset, keys, row, cells, odd, keep):",
+        "        for key in keys:",
+        *(f"            {line}" for line in body),
+        "    return fetch",
+    ]
+    text = "\n".join(lines)
     exec(compile(text, "<the fetch loop of a layout>", "exec"), code.names)
     return code.names["make"]  # type: ignore[no-any-return]
 
 
-def places(column: Any) -> Any:
-    """Return what the loop assigns to in place of ``column``: a list of row views, or
-    for numbers a memoryview.
+def places(column: Column) -> Column | list[Column] | memoryview:
+    """Return what the loop assigns to in place of ``column``.
 
-    An assignment then takes a quarter less time, and with numbers half.
+    That is a list of row views, or for numbers a memoryview.  An assignment then takes
+    a quarter less time, and with numbers half.
     """
     if column.ndim > 1:
         if len(column) <= _MOST_ROWS:
@@ -87,8 +82,9 @@ def places(column: Any) -> Any:
 
 
 class _Code:
-    """Generates the lines that check and write a sample; ``names`` has the objects that
-    the lines refer to.
+    """Generates the lines that check and write a sample.
+
+    ``names`` has the objects that the lines refer to.
     """
 
     def __init__(self) -> None:
@@ -97,13 +93,14 @@ class _Code:
             "ndarray": np.ndarray,
             "memmap": np.memmap,
             "as_array": tensors.as_array,
+            "of_jax": jax_arrays.as_array,
+            "in_order": tuple.__iter__,
         }
-        self.names["of_jax"] = jax_arrays.as_array
-        self.names["in_order"] = tuple.__iter__
         self.asides: list[str] = []
-        self.columns = self._count = 0
+        self.columns = 0
+        self._count = 0
 
-    def _name(self, value: Any) -> str:
+    def _name(self, value: object) -> str:
         self._count += 1
         self.names[f"v{self._count}"] = value
         return f"v{self._count}"
@@ -126,17 +123,19 @@ class _Code:
         if group.kind == "dict":
             names = self._name(group.names)
             types = self._name(group.key_types)
+            # Python takes 1, True and 1.0 for the same key, so types are compared too.
             self._unless(
                 f"type({value}) is {cls} and tuple({value}) == {names} and (*map(type, "
                 f"{value}),) == {types}"
             )
             held = f"{value}.values()"
+        # A named tuple's own iteration may be the program's code.
         elif group.kind == "namedtuple" or not parts:
             self._unless(f"type({value}) is {cls} and len({value}) == {len(parts)}")
             held = f"in_order({value})"
         else:
             self._unless(f"type({value}) is {cls}")
-            # More parts, say
+            # A list or tuple of another length can't be taken apart into these parts.
             self.lines += [
                 "try:",
                 f"    {', '.join(parts)}, = {value}",
@@ -155,7 +154,7 @@ class _Code:
         self.columns += 1
         if isinstance(leaf, Number):
             self._unless(f"type({value}) is {self._name(leaf.kind)}")
-            # An int beyond 64 bits.
+            # An int of more than 64 bits fits no column.
             self.lines += [
                 "try:",
                 f"    {column} = {value}",
@@ -180,12 +179,12 @@ class _Code:
             )
         else:
             kind = self._name(leaf.dtype.type)
-            # Dates have units, strings have lengths.
-            says_more = leaf.dtype.kind not in "biufc"
-            self._unless(
-                f"type({value}) is "
-                f"{kind}{f' and {value}.dtype == {dtype}' if says_more else ''}"
-            )
-        self.lines.append(
-            f"{column}[...] = {value}" if leaf.shape else f"{column} = {value}"
-        )
+            fits = f"type({value}) is {kind}"
+            # The type of a date doesn't tell its unit, nor that of a string its length.
+            if leaf.dtype.kind not in "biufc":
+                fits += f" and {value}.dtype == {dtype}"
+            self._unless(fits)
+        if leaf.shape:
+            self.lines.append(f"{column}[...] = {value}")
+        else:
+            self.lines.append(f"{column} = {value}")

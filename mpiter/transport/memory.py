@@ -1,10 +1,9 @@
-"""The *arena*: one piece of memory that all processes of an iterator share, and the
-ranges of it that are in use.
+"""The *arena*: one piece of memory that all processes of an iterator share.
 
-On Linux it is a memfd, freed with the last process, however that ends; elsewhere an
-unlinked temporary file.  ``Arena`` guarantees that a range is backed by memory before
-it is used (if memory is full it raises an error with numbers, instead of a later
-SIGBUS).  Only the consumer process may allocate.
+Parts of it, *ranges*, are in use.  On Linux it is a memfd, freed with the last process,
+however that ends; elsewhere an unlinked temporary file.  ``Arena`` guarantees that a
+range is backed by memory before it is used (if memory is full it raises an error with
+numbers, instead of a later SIGBUS).  Only the consumer process may allocate.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import tempfile
 import weakref
 from collections.abc import Callable
 from multiprocessing import context, reduction
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -36,8 +35,9 @@ _HEADROOM = 1 << 26
 
 
 class SharedFile:
-    """An unnamed file; pickling it sends its descriptor, which works only for a process
-    that is being started.
+    """An unnamed file, which processes that are being started can have as well.
+
+    Pickling it sends its descriptor, which works only for these.
     """
 
     def __init__(self) -> None:
@@ -53,39 +53,44 @@ class SharedFile:
         return _opened_again, (type(self), reduction.DupFd(self.fd))
 
 
-def _opened_again(kind: type[SharedFile], handle: Any) -> SharedFile:
+class _Handle(Protocol):
+    """A descriptor on its way to another process."""
+
+    def detach(self) -> int: ...
+
+
+def _opened_again(kind: type[SharedFile], handle: _Handle) -> SharedFile:
     file = kind.__new__(kind)
     file.fd = handle.detach()
     return file
 
 
 class Arena:
-    """Shared memory: address space for all of it is reserved at once, memory is
-    committed range by range.
-    """
+    """Shared memory: address space is reserved at once, memory committed by ranges."""
 
     def __init__(self, reserve: int) -> None:
         self._file = SharedFile()
-        self.size, self.map = _map_as_much_as_possible(
-            self._file, aligned(reserve, PAGE)
-        )
+        wanted = aligned(reserve, PAGE)
+        self.size, self.map = _map_as_much_as_possible(self._file, wanted)
         # (start, stop), sorted; neighbours are joined.
         self._free = [(0, self.size)]
-        self._taken: dict[int, int] = {}  # start -> size
+        # The size of each range in use, by its start.
+        self._taken: dict[int, int] = {}
+        # Called with a range's address before that is used for something else.
         self._watchers: list[Callable[[int], None]] = []
         self.address = _address_of(self.map)
         _live.add(self)
 
     def allocate(self, size: int) -> int:
-        """Return the offset of ``size`` bytes that are backed by memory; their contents
-        are arbitrary.
+        """Return the offset of ``size`` bytes that are backed by memory.
+
+        Their contents are arbitrary.
         """
         size = aligned(size, PAGE)
         available = machine.memory_available() - _HEADROOM
+        start = None
         if size <= available:
             start = self._take(size)
-        else:
-            start = None
         if start is None:
             raise _full(size, available, self.size)
         try:
@@ -97,14 +102,16 @@ class Arena:
         return start
 
     def _take(self, size: int) -> int | None:
-        """Take ``size`` bytes from the first free range that has as many; return their
-        start, or None.
+        """Take ``size`` bytes from the first free range that has as many.
+
+        Return their start, or None if no range has.
         """
         for at, (start, stop) in enumerate(self._free):
-            if stop - start >= size:
-                self._free[at : at + 1] = (
-                    [(start + size, stop)] if stop - start > size else []
-                )
+            if stop - start > size:
+                self._free[at] = (start + size, stop)
+                return start
+            if stop - start == size:
+                del self._free[at]
                 return start
         return None
 
@@ -120,18 +127,18 @@ class Arena:
         self._free.insert(at, (start, stop))
 
     def range_at(self, address: int) -> tuple[int, int] | None:
-        """Return address and size of the range in use that ``address`` lies in, or
-        None.
-        """
+        """Return address and size of the range in use that has ``address``, or None."""
         offset = address - self.address
+        # It is a copy, since another thread may allocate or free ranges meanwhile.
         for start, size in list(self._taken.items()):
             if start <= offset < start + size:
                 return self.address + start, size
         return None
 
     def watch(self, gone: Callable[[int], None]) -> None:
-        """Have ``gone`` called with a range's address before the range is freed or the
-        arena is closed.
+        """Have ``gone`` called with a range's address before the range is freed.
+
+        It is also called for each range before the arena is closed.
         """
         self._watchers.append(gone)
 
@@ -144,7 +151,7 @@ class Arena:
         """Free a range, and return its memory to the system where that is possible."""
         size = aligned(size, PAGE)
         self._give_up(start)
-        # Else it stays committed and is used again.
+        # Where the memory can't be returned it stays committed and is used again.
         with contextlib.suppress(AttributeError, OSError, ValueError):
             self.map.madvise(mmap.MADV_REMOVE, start, size)
         self._give(start, size)
@@ -152,21 +159,26 @@ class Arena:
     def _commit(self, start: int, size: int) -> None:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(self._file.fd, start, size)
-        else:
-            for at in range(start, start + size, 1 << 20):
-                os.pwrite(self._file.fd, bytes(min(1 << 20, start + size - at)), at)
+            return
+        # Writing to the file has the same effect, where the system lacks this call.
+        stop = start + size
+        for at in range(start, stop, 1 << 20):
+            count = min(1 << 20, stop - at)
+            os.pwrite(self._file.fd, bytes(count), at)
 
     def close(self) -> None:
-        """Close the descriptor; the memory itself lives until the last view of it is
-        dropped.
+        """Close the descriptor.
+
+        The memory itself lives until the last view of it is dropped.
         """
         for start in list(self._taken):
             self._give_up(start)
         self._file.close()
 
     def go_private(self) -> None:
-        """Have this process keep a copy of the memory: what it writes from now on, no
-        other process sees.
+        """Have this process keep a copy of the memory.
+
+        What it writes from now on, no other process sees.
         """
         _map_privately(self._file.fd, self.address, self.size)
 
@@ -174,19 +186,16 @@ class Arena:
         return _attached, (self._file, self.size)
 
 
+# The arenas that this process has made, as long as anything refers to them.
 _live: weakref.WeakSet[Arena] = weakref.WeakSet()
 
 
 def arena_at(address: int) -> Arena | None:
     """Return the arena of this process that ``address`` lies in, or None."""
-    return next(
-        (
-            arena
-            for arena in list(_live)
-            if arena.address <= address < arena.address + arena.size
-        ),
-        None,
-    )
+    for arena in list(_live):
+        if arena.address <= address < arena.address + arena.size:
+            return arena
+    return None
 
 
 def _attached(file: SharedFile, size: int) -> Arena:
@@ -199,17 +208,20 @@ def _attached(file: SharedFile, size: int) -> Arena:
 
 
 def _address_of(memory: mmap.mmap) -> int:
-    return int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
+    array = np.frombuffer(memory, np.uint8)
+    return int(array.__array_interface__["data"][0])
 
 
-# Of <sys/mman.h>, on Linux and macOS.
+# The same number in <sys/mman.h> of Linux and of macOS.
 _MAP_FIXED = 0x10
 
 
-def _map_privately(fd: int, address: int, size: int) -> None:
-    """Replace the map of the file ``fd`` at ``address`` by a private one with the same
-    contents.
-    """
+def _map_privately(
+    fd: int,
+    address: int,
+    size: int,
+) -> None:
+    """Replace the map of a file at ``address`` by a private one with its contents."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [
@@ -230,8 +242,9 @@ def _map_privately(fd: int, address: int, size: int) -> None:
 
 
 class SharedBytes(mmap.mmap):
-    """A read-only map of a finished file; pickled as the file for a process that is
-    being started, else as bytes.
+    """A read-only map of a finished file.
+
+    It is pickled as the file for a process that is being started, else as bytes.
     """
 
     file: SharedFile
@@ -239,7 +252,8 @@ class SharedBytes(mmap.mmap):
     def __new__(cls, file: SharedFile) -> SharedBytes:
         try:
             self = super().__new__(cls, file.fd, 0, access=mmap.ACCESS_READ)
-        except OSError as error:  # RLIMIT_AS
+        except OSError as error:
+            # RLIMIT_AS leaves too little address space.
             size = os.fstat(file.fd).st_size
             raise SharedMemoryFull(
                 f"cannot map {size / 1e6:.0f} MB ({error}); raise ulimit -v."
@@ -251,14 +265,15 @@ class SharedBytes(mmap.mmap):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         if context.get_spawning_popen() is not None:
             return SharedBytes, (self.file,)
-        return shared_bytes, (
-            pickle.PickleBuffer(self) if protocol >= 5 else bytes(self),
-        )
+        if protocol >= 5:
+            return shared_bytes, (pickle.PickleBuffer(self),)
+        return shared_bytes, (bytes(self),)
 
 
 def shared_bytes(buffer: Any) -> SharedBytes:
-    """Return a copy of ``buffer`` that other processes can map, or ``buffer`` itself if
-    they already can.
+    """Return a copy of ``buffer`` that other processes can map.
+
+    If they can map ``buffer`` itself, that is returned.
     """
     if type(buffer) is SharedBytes:
         return buffer
@@ -271,10 +286,16 @@ def shared_bytes(buffer: Any) -> SharedBytes:
         raise
 
 
-def write_all(fd: int, buffer: memoryview, at: int) -> None:
+def write_all(
+    fd: int,
+    buffer: memoryview,
+    at: int,
+) -> None:
     done = 0
     while done < buffer.nbytes:
-        done += os.pwrite(fd, buffer[done : done + (1 << 30)], at + done)
+        # Linux writes no more than 2 GB at once.
+        part = buffer[done : done + (1 << 30)]
+        done += os.pwrite(fd, part, at + done)
 
 
 def memfd() -> int:
@@ -282,13 +303,11 @@ def memfd() -> int:
 
 
 def unnamed_file() -> int:
-    """Return a descriptor of a new memfd, or of an unlinked file where there is no
-    memfd.
-    """
+    """Return a descriptor of a new memfd, or of an unlinked file if there is none."""
     try:
         return memfd()
     except (AttributeError, OSError):
-        # Not Linux, or a sandbox without memfd.
+        # This isn't Linux, or a sandbox that forbids it.
         return unlinked_file()
 
 
@@ -304,7 +323,8 @@ def _map_as_much_as_possible(file: SharedFile, size: int) -> tuple[int, mmap.mma
             os.ftruncate(file.fd, size)
             return size, mmap.mmap(file.fd, size)
         except (OSError, ValueError) as error:
-            # RLIMIT_AS, RLIMIT_FSIZE or strict overcommit.
+            # The cause is RLIMIT_AS, RLIMIT_FSIZE or strict overcommit, which may allow
+            # less, unless there are too many open files.
             if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
                 file.close()
                 raise
@@ -317,7 +337,11 @@ def _map_as_much_as_possible(file: SharedFile, size: int) -> tuple[int, mmap.mma
             ) from error
 
 
-def _full(size: int, available: int, reserve: int) -> SharedMemoryFull:
+def _full(
+    size: int,
+    available: int,
+    reserve: int,
+) -> SharedMemoryFull:
     error = SharedMemoryFull(
         f"a slot of {size / 1e6:.1f} MB does not fit: {max(available, 0) / 1e6:.1f} MB "
         f"of memory are available, {reserve / 1e6:.1f} MB of address space (ulimit -v) "

@@ -1,12 +1,11 @@
-"""Slots: ranges of the arena (shared memory), all of one size.  A *slot* holds a batch
-and is leased to the user.
+"""Slots: ranges of the arena (shared memory), all of one size.
 
-A *lease* is a ctypes object on the slot's memory, and every array on that memory keeps
-it alive through its ``base``. When the last array is dropped, in any thread, the
-callback of a weak reference to the lease returns the slot, in C only: callbacks in
-Python would lose a Ctrl-C.  All else runs in the prefetch thread.  Guarantees that a
-slot isn't written while an array of this process refers to it, and that many kept
-batches don't take all slots from the engine.
+A *slot* holds a batch and is leased to the user.  A *lease* is a ctypes object on the
+slot's memory, and every array on that memory keeps it alive through its ``base``.  When
+the last array is dropped, in any thread, the callback of a weak reference to the lease
+returns the slot, in C only: callbacks in Python would lose a Ctrl-C.  All else runs in
+the prefetch thread.  Guarantees that a slot isn't written while an array of this
+process refers to it, and that many kept batches don't take all slots from the engine.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from ..bell import Bell
 from ..errors import SharedMemoryFull
 from .memory import Arena
 
-# Free slots that are kept, beyond as many as were needed lately…
+# So many free slots are kept beyond those that were needed lately.
 _SPARE = 8
-# …where each use reduces the earlier need by 1 %, so that memory is freed some time
-# after a peak.
+# Each use reduces the earlier need by 1 %, so that memory is freed some time after a
+# peak.
 _FADING = 0.99
+_Memory = ctypes.Array[ctypes.c_char]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,20 +38,24 @@ class Slot:
     size: int
 
 
-class _Lease(weakref.ref[Any]):
-    """A weak reference to a lease, whose callback returns the slot when the user has
-    dropped its last array.
+class _Lease(weakref.ref[_Memory]):
+    """A weak reference to a lease, whose callback returns the slot.
+
+    That is when the user has dropped the last array on it.  The callback is the
+    ``append`` of a deque, which runs in C only.
     """
 
     __slots__ = ("ringer", "slot")
     slot: Slot
-    # A second weak reference, while the loop waits for a slot.
+    # A second weak reference, once the loop has waited for a slot.
     ringer: _Ringer | None
 
 
-class _Ringer(weakref.ref[Any]):
-    """A weak reference to a lease, whose callback rings the bell when the slot is
-    dropped; it runs in C only.
+class _Ringer(weakref.ref[_Memory]):
+    """A weak reference to a lease, whose callback rings the bell.
+
+    That is when the slot is dropped.  It runs in C only, and before the callback of the
+    lease, since the latest weak reference is called first.
     """
 
     __slots__ = ("ring",)
@@ -63,26 +66,35 @@ _ring = operator.methodcaller("ring")
 
 
 @functools.lru_cache(maxsize=64)
-def _memory_type(size: int) -> Any:
+def _memory_type(size: int) -> type[_Memory]:
     return ctypes.c_char * size
 
 
 class Slots:
-    """The slots of an iterator, all of one size; after ``resize``, those of the old
-    size are freed when returned.
+    """The slots of an iterator, all of one size.
+
+    After ``resize`` those of the old size are freed when they are returned.
     """
 
-    def __init__(self, arena: Arena, most_bytes: int, bell: Bell) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        most_bytes: int,
+        bell: Bell,
+    ) -> None:
         self._arena = arena
-        # The arena's share that slots may take.
+        # The bytes of the arena that slots may take.
         self.most_bytes = most_bytes
         self._bell = bell
-        # Last in, first out, since the last one is in the caches.
+        # The last one in is the first one out, since it is still in the caches.
         self._free: list[Slot] = []
-        # Leases that have ended, added by the callbacks.
+        # Leases that have ended.  The callbacks add them, in any thread; the loop takes
+        # them out.
         self._home: deque[_Lease] = deque()
         self._leases: dict[Slot, _Lease] = {}
-        self.is_refused = False  # the system gave no more memory
+        # True if the system gave no more memory.
+        self.is_refused = False
+        # The number of slots that were in use lately at one time.
         self._need = 0.0
         self.size = 0
         self.count = 0
@@ -95,27 +107,33 @@ class Slots:
         self.shrink(keep=0)
 
     def acquire(self) -> Slot | None:
-        """Return a free slot, or None if there is none; the bell is then rung when one
-        is returned.
+        """Return a free slot, or None if there is none.
+
+        In that case the bell is rung when one is returned.
         """
         self.collect()
         free = self._free
-        if not free and (slot := self._grow()) is not None:
-            return slot
         if not free:
-            # And look again: a slot may have been returned meanwhile.
+            slot = self._grow()
+            if slot is not None:
+                return slot
+            # The user may have dropped a batch since ``collect``, when nothing rang the
+            # bell for it.  So this looks again while it has the bell rung for the other
+            # leases; else the loop would wait for a slot that is free already.
             self._listen()
         if not free:
             return self._grow()
         slot = free.pop()
-        self._need = max(self.count - len(free), _FADING * self._need)
+        in_use = self.count - len(free)
+        self._need = max(in_use, _FADING * self._need)
         if len(free) > self._need + _SPARE:
             self.shrink(keep=int(self._need) + _SPARE)
         return slot
 
     def can_lease(self, reserve: int) -> bool:
-        """True if after one more lease the engine would still have ``reserve`` slots to
-        work with.
+        """Return True if the engine can spare one more slot.
+
+        It would still have ``reserve`` slots to work with, or could create them.
         """
         if self.count - len(self._leases) > reserve:
             return True
@@ -123,12 +141,14 @@ class Slots:
         if self.is_refused:
             to_come = 0
         else:
-            to_come = max(0, self.most_bytes - self.bytes) // max(self.size, 1)
+            left = max(0, self.most_bytes - self.bytes)
+            to_come = left // max(self.size, 1)
         return self.count - len(self._leases) + to_come > reserve
 
-    def lease(self, slot: Slot) -> Any:
-        """Return a lease: an object on the slot's memory to make arrays from.  Dropping
-        it returns the slot.
+    def lease(self, slot: Slot) -> _Memory:
+        """Return a lease: an object on the slot's memory to make arrays from.
+
+        Dropping it returns the slot.
         """
         memory = _memory_type(slot.size).from_buffer(self._arena.map, slot.start)
         watch = _Lease(memory, self._home.append)
@@ -139,7 +159,8 @@ class Slots:
 
     def view(self, slot: Slot) -> memoryview:
         """Return the slot's memory for the engine, without a lease."""
-        return memoryview(self._arena.map)[slot.start : slot.start + slot.size]
+        stop = slot.start + slot.size
+        return memoryview(self._arena.map)[slot.start : stop]
 
     def give_back(self, slot: Slot) -> None:
         """Make a slot free again that was acquired but not leased."""
@@ -149,8 +170,9 @@ class Slots:
             self._retire(slot)
 
     def lose(self) -> None:
-        """Stop counting a slot that a lost worker may still write into, and which is
-        never used again.
+        """Stop counting a slot that a lost worker may still write into.
+
+        It is never used again.
         """
         self.count -= 1
 
@@ -160,8 +182,9 @@ class Slots:
             self._take_in(self._home.popleft())
 
     def _listen(self) -> None:
-        """Have the end of each lease (the user's hold on a slot) wake the loop; free
-        slots whose lease has ended.
+        """Have the end of each lease (the user's hold on a slot) wake the loop.
+
+        Slots whose lease has ended are freed at once.
         """
         for watch in list(self._leases.values()):
             if (memory := watch()) is None:
@@ -171,6 +194,9 @@ class Slots:
                 watch.ringer.ring = self._bell.ring
 
     def _take_in(self, watch: _Lease) -> None:
+        # ``_listen`` may see that a lease has ended before the callback adds it to
+        # ``_home``, so a lease may come here twice.  The second time the slot may be
+        # free already, or leased anew.
         if self._leases.get(watch.slot) is watch:
             del self._leases[watch.slot]
             self.give_back(watch.slot)
@@ -181,9 +207,11 @@ class Slots:
             self._retire(self._free.pop(0))
 
     def close(self) -> None:
-        """Free the slots that aren't leased; leased ones live as long as the arrays on
-        them.
+        """Free the slots that aren't leased.
+
+        Leased ones live as long as the arrays on them.
         """
+        # From now on nobody waits, so the bell needn't be rung.
         for watch in self._leases.values():
             watch.ringer = None
         self.collect()
@@ -192,17 +220,24 @@ class Slots:
 
     @property
     def leased(self) -> int:
+        # Some of the leases have ended, and their slots weren't taken back yet.
         return len(self._leases) - len(self._home)
 
     def _grow(self) -> Slot | None:
-        fits = self.bytes + self.size <= self.most_bytes or self.count == 0
-        if self.is_refused or not fits:
+        # One slot there must be, even if it is larger than all of them should be.
+        fits = self.bytes + self.size <= self.most_bytes
+        if self.count and not fits:
+            return None
+        if self.is_refused:
             return None
         try:
             slot = Slot(self._arena.allocate(self.size), self.size)
         except SharedMemoryFull:
+            # Without any slot no batch could ever be made.
             if not self.count:
                 raise
+            # With some, the loop waits for one of them.  Once the memory of a slot has
+            # gone back to the system, there may be enough for another.
             self.is_refused = True
             return None
         self.count += 1
