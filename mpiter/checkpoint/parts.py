@@ -143,8 +143,8 @@ class OfRank:
             shuffled = ", ".join(sorted(names))
             warn(
                 f"{self._path} was saved by {len(of_ranks)} ranks, each of which had shuffled {shuffled} in an order "
-                f"of its own.  All {size} ranks go on in rank 0's now, with the same samples.  Pass shard='auto' to the "
-                f"loader: any number of ranks goes on with that."
+                f"of its own.  All {size} ranks go on in rank 0's now, with the same samples.  Pass shard='auto' to "
+                f"the loader: any number of ranks goes on with that."
             )
 
     def _read(self, text: str) -> States:
