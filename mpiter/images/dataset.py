@@ -46,7 +46,12 @@ class Pictures:
     """
 
     def __init__(
-        self, root: Path, names: Iterable[str], labels: Any, transform: Any, form: Form
+        self,
+        root: Path,
+        names: Iterable[str],
+        labels: Any,
+        transform: Any,
+        form: Form,
     ) -> None:
         for name in form.keys() - Form.__annotations__.keys():
             raise TypeError(
@@ -172,7 +177,10 @@ class ImageFolder(Pictures):
     """
 
     def __init__(
-        self, root: Path, transform: Any = None, **options: Unpack[Form]
+        self,
+        root: Path,
+        transform: Any = None,
+        **options: Unpack[Form],
     ) -> None:
         classes, names = self._found(os.fspath(root))
         self.classes = sorted(classes)

@@ -53,7 +53,10 @@ class PackedFolder(ImageFolder):
     """
 
     def __init__(
-        self, root: Path, transform: Any = None, **options: Unpack[Form]
+        self,
+        root: Path,
+        transform: Any = None,
+        **options: Unpack[Form],
     ) -> None:
         self.root = os.fspath(root)
         self._fd = self._opened()
@@ -257,7 +260,10 @@ def _listed(root: str, left_out: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def _member(
-    fd: int, at: int, root: str, name: str
+    fd: int,
+    at: int,
+    root: str,
+    name: str,
 ) -> tuple[zipfile.ZipInfo, bytes | None]:
     """Return the ZIP record of the file ``name``, and the bytes to write.
 

@@ -126,7 +126,10 @@ class Crop:
     """
 
     def __init__(
-        self, size: Size, at: Literal["center", "random"] = "center", padding: int = 0
+        self,
+        size: Size,
+        at: Literal["center", "random"] = "center",
+        padding: int = 0,
     ) -> None:
         check_is_one("at", at, ("center", "random"))
         whole("padding", padding, least=0)
@@ -343,7 +346,13 @@ def plain(image: Picture) -> Array:
     return image
 
 
-def _cut(image: Picture, top: int, left: int, height: int, width: int) -> Picture:
+def _cut(
+    image: Picture,
+    top: int,
+    left: int,
+    height: int,
+    width: int,
+) -> Picture:
     if (height, width) == size_of(image):
         return image
     if is_pillows(image):
@@ -351,7 +360,11 @@ def _cut(image: Picture, top: int, left: int, height: int, width: int) -> Pictur
     return image[top : top + height, left : left + width]
 
 
-def _resized(image: Picture, size: tuple[int, int], filter: Filter) -> Array:
+def _resized(
+    image: Picture,
+    size: tuple[int, int],
+    filter: Filter,
+) -> Array:
     """Resize a picture to ``size`` (height, width)."""
     from PIL import Image
 
