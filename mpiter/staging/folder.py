@@ -6,8 +6,7 @@ unfinished ones included, stay within the capacity; and that only copies are del
 Nothing waits for the disk: a copy damaged by a power failure is found by its checksum.
 
     TIER/mpiter-staged-UID/
-        copies/ab/cdef…       a copy, named by a hash of its source: the bytes, their
-                              checksum and number
+        copies/ab/cdef…       a copy, named by a hash of its source; has a checksum
         copies/ab/cdef….part  a copy that is being written
         claim-abc             locked while a copy whose name begins with ab/c is made
         ledger                the bytes in all copies, and the number of copies
