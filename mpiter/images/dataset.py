@@ -58,12 +58,15 @@ class Pictures:
                 f"{type(self).__name__} has no option {name!r}; it has "
                 f"{', '.join(Form.__annotations__)}."
             )
-        check_is_one("layout", form.get("layout", "HWC"), ("HWC", "CHW"))
+        layout = form.get("layout", "HWC")
+        check_is_one("layout", layout, ("HWC", "CHW"))
         self.root = os.fspath(root)
         self.labels = labels
         # All workers share this memory, since there may be millions of names.
         self.paths: Sequence[str] = Packed(names)
-        self._decoding = Decoding(form.get("decoder", "auto"), form.get("mode", "RGB"))
+        decoder = form.get("decoder", "auto")
+        mode = form.get("mode", "RGB")
+        self._decoding = Decoding(decoder, mode)
         self._augment: Callable[[Any], Any]
         if transform is None:
             self._augment = plain
@@ -72,7 +75,7 @@ class Pictures:
         self._dtype: np.dtype[Any] | None = None
         if form.get("dtype") is not None:
             self._dtype = np.dtype(form["dtype"])
-        self._turns = form.get("layout") == "CHW"
+        self._turns = layout == "CHW"
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -101,7 +104,8 @@ class Pictures:
 
         With ``in_array=False`` its picture may be Pillow's image, as it was decoded.
         """
-        image = self._decoding.open(self.fetch(index), self.source(index))
+        data = self.fetch(index)
+        image = self._decoding.open(data, self.source(index))
         if in_array:
             image = plain(image)
         if self.labels is None:
@@ -197,7 +201,8 @@ class ImageFolder(Pictures):
             )
         without = self.class_to_idx.keys() - {folder for folder, *_ in in_order}
         if without:
-            named = ", ".join(map(repr, sorted(without)[:_FEW]))
+            few = sorted(without)[:_FEW]
+            named = ", ".join(map(repr, few))
             if len(without) > _FEW:
                 named += ", …"
             warn(
@@ -205,8 +210,9 @@ class ImageFolder(Pictures):
                 f"too: {named}."
             )
         numbers = [self.class_to_idx[folder] for folder, *_ in in_order]
+        labels = np.array(numbers, np.int32)
         paths = ("".join(path) for _, *path in in_order)
-        super().__init__(root, paths, np.array(numbers, np.int32), transform, options)
+        super().__init__(root, paths, labels, transform, options)
 
     def _facts(self) -> describing.Facts:
         return [f"{_pictures(len(self))} of {len(self.classes):,} classes", self.root]
@@ -220,11 +226,13 @@ class ImageFolder(Pictures):
         names = list[str]()
         for prefix, _, files in found:
             names += [prefix + file for file in files]
-        return found[0][1], names
+        _, classes, _ = found[0]
+        return classes, names
 
 
 def walk(
-    top: str, onerror: Callable[[OSError], None]
+    top: str,
+    onerror: Callable[[OSError], None],
 ) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield for ``top`` and each folder below it its path, and the names in it.
 
@@ -248,7 +256,8 @@ def walk(
         folders[:] = entered
         prefix = ""
         if folder != top:
-            prefix = os.path.join(os.path.relpath(folder, top), "")
+            within = os.path.relpath(folder, top)
+            prefix = os.path.join(within, "")
         yield prefix, folders, files
 
 
@@ -307,11 +316,15 @@ def _lines(path: Path) -> list[Any]:
             f"{os.fspath(path)} is no text file of paths; for a single picture pass a "
             "list, [path]."
         )
-    bare = [line for line in lines if not re.search(r"\s[+-]?[0-9]+$", line)]
+    bare = list[str]()
+    for line in lines:
+        if not re.search(r"\s[+-]?[0-9]+$", line):
+            bare.append(line)
     if 0 < len(bare) < len(lines):
-        line = f"line {bare[0]!r:.80} of {os.fspath(path)}"
+        where = f"line {bare[0]!r:.80} of {os.fspath(path)}"
         raise OptionError(
-            f"{line} has no whole number at its end, as other lines have: their labels."
+            f"{where} has no whole number at its end, as other lines have: their "
+            "labels."
         )
     if bare:
         return lines
@@ -326,7 +339,8 @@ def bytes_at(source: str) -> bytes:
     """
     if "://" not in source:
         with open(source, "rb", opener=_open_at_once) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
                 raise OSError(errno.EINVAL, "Not a regular file", source)
             return file.read()
     import fsspec  # of mpiter[staging]

@@ -85,7 +85,10 @@ class Decoding:
                 with contextlib.suppress(ValueError, RuntimeError, OSError):
                     # libjpeg-turbo's fast modes make other pixels than Pillow.
                     return simplejpeg.decode_jpeg(
-                        data, space, fastdct=False, fastupsample=False
+                        data,
+                        space,
+                        fastdct=False,
+                        fastupsample=False,
                     )
             return _in_mode(image, self._mode)
         # The file may be whole, so it isn't called broken.
@@ -113,7 +116,8 @@ def _formats() -> list[str]:
     from PIL import Image
 
     Image.init()
-    return ["JPEG", *(name for name in Image.ID if name not in ("JPEG", "EPS"))]
+    others = [name for name in Image.ID if name not in ("JPEG", "EPS")]
+    return ["JPEG", *others]
 
 
 def _opened(data: bytes) -> PillowImage:
@@ -135,7 +139,9 @@ def _is_ordinary(image: PillowImage, mode: str) -> bool:
 
     That is grey as "L" or "RGB", and as "RGB" colour that is stored as YCbCr.
     """
-    if image.format not in ("JPEG", "MPO") or image.mode not in ("L", "RGB"):
+    if image.format not in ("JPEG", "MPO"):
+        return False
+    if image.mode not in ("L", "RGB"):
         return False
     if image.mode == "L":
         return mode in ("L", "RGB")
@@ -155,7 +161,8 @@ def _in_mode(image: PillowImage, mode: str) -> PillowImage:
 
     # The mode is I;16 in either byte order, or I, as which Pillow opens 16-bit PGM.
     if image.mode.startswith("I"):
-        grey = np.asarray(image).clip(0, 0xFFFF).astype(np.uint16)
+        values = np.asarray(image)
+        grey = values.clip(0, 0xFFFF).astype(np.uint16)
         if mode != "I;16":
             grey = (grey >> 8).astype(np.uint8)
         image = Image.fromarray(grey)
@@ -163,7 +170,8 @@ def _in_mode(image: PillowImage, mode: str) -> PillowImage:
     elif image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     if mode == "I;16" and image.mode != mode:
-        grey = np.asarray(image.convert("L")).astype(np.uint16)
+        values = np.asarray(image.convert("L"))
+        grey = values.astype(np.uint16)
         # White, which is 255, becomes 65535.
         return Image.fromarray(grey * 257)
     image.load()

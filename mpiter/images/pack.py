@@ -65,16 +65,25 @@ class PackedFolder(ImageFolder):
         figures = list[tuple[int, int, int, int, int]]()
         for name in self.paths:
             found = self._members[name]
-            sizes = (found.compress_size, found.file_size)
             figures.append(
-                (found.header_offset, *sizes, found.CRC, found.compress_type)
+                (
+                    found.header_offset,
+                    found.compress_size,
+                    found.file_size,
+                    found.CRC,
+                    found.compress_type,
+                )
             )
         self._figures = np.array(figures, np.uint64)
         # The members take much more memory than their figures.
         del self._members
 
     def _found(self, root: str) -> tuple[Iterable[str], Iterable[str]]:
-        classes = {name.partition("/")[0] for name in self._members if "/" in name}
+        classes = set[str]()
+        for name in self._members:
+            folder, slash, _ = name.partition("/")
+            if slash:
+                classes.add(folder)
         return classes - _NO_CLASSES, self._members
 
     def _index(self) -> dict[str, zipfile.ZipInfo]:
@@ -86,14 +95,16 @@ class PackedFolder(ImageFolder):
                 members = archive.infolist()
                 comment = archive.comment
                 # ZIP has no checksum of its index, so `pack` writes one.
-                differs = comment.startswith(_INDEX_OF) and (
-                    comment != _index_comment(members)
-                )
+                is_whole = True
+                if comment.startswith(_INDEX_OF):
+                    is_whole = comment == _index_comment(members)
                 end = os.fstat(self._fd).st_size
-                if differs or not all(
-                    0 <= each.header_offset <= end - each.compress_size
-                    for each in members
-                ):
+                for each in members:
+                    # No member may reach beyond the end.
+                    latest = end - each.compress_size
+                    if not 0 <= each.header_offset <= latest:
+                        is_whole = False
+                if not is_whole:
                     raise zipfile.BadZipFile("its index is damaged")
                 methods = {each.compress_type for each in members}
                 if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
@@ -150,7 +161,8 @@ def _pread(fd: int, size: int, offset: int) -> bytes:
     data = os.pread(fd, size, offset)
     # A network file system may return fewer bytes than were asked for.
     while len(data) < size:
-        more = os.pread(fd, size - len(data), offset + len(data))
+        had = len(data)
+        more = os.pread(fd, size - had, offset + had)
         if not more:
             break
         data += more
@@ -163,7 +175,8 @@ def _index_comment(members: Iterable[zipfile.ZipInfo]) -> bytes:
         (each.filename, each.header_offset, each.file_size, each.CRC)
         for each in members
     ]
-    return _INDEX_OF + b"%08x" % zlib.crc32(repr(index).encode())
+    checksum = zlib.crc32(repr(index).encode())
+    return _INDEX_OF + b"%08x" % checksum
 
 
 # ZIP has the times from 1980 to 2107.
@@ -197,8 +210,10 @@ def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
     part = f"{path}.packing"
     left_out = list[tuple[str, str]]()
     resumed = 0
-    ours = os.path.relpath(os.path.realpath(part), os.path.realpath(root))
+    real_part = os.path.realpath(part)
+    real_root = os.path.realpath(root)
     # The archive that is being written may lie in the folder itself.
+    ours = os.path.relpath(real_part, real_root)
     names = sorted(name for name in _listed(root, left_out) if name != ours)
     if all(name.endswith("/") for name in names):
         raise OptionError(f"{root} has no files to pack.")
@@ -242,7 +257,8 @@ def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
         os.fsync(file.fileno())
         os.replace(part, path)
     machine.sync_folder(os.path.dirname(os.path.abspath(path)))
-    return Report(sum(not info.is_dir() for info in members), resumed, left_out)
+    files = sum(not info.is_dir() for info in members)
+    return Report(files, resumed, left_out)
 
 
 def _listed(root: str, left_out: list[tuple[str, str]]) -> Iterator[str]:
@@ -277,19 +293,23 @@ def _member(
     info.external_attr = _A_FOLDER
     # A folder's time is left out, since it changes with what lies in the folder.
     if not info.is_dir():
-        info.date_time = time.gmtime(min(max(about.st_mtime, _FIRST), _LAST))[:6]
+        changed_s = min(max(about.st_mtime, _FIRST), _LAST)
+        info.date_time = time.gmtime(changed_s)[:6]
         info.external_attr = _A_FILE
         info.file_size = about.st_size
         info.compress_size = about.st_size
     # If an earlier run has written this member, its header there equals the one that is
     # made with the checksum there, and the data have that checksum.
-    info.CRC = int.from_bytes(_pread(fd, _LOCAL_BYTES, at)[14:18], "little")
+    local = _pread(fd, _LOCAL_BYTES, at)
+    info.CRC = int.from_bytes(local[14:18], "little")
     header = info.FileHeader()
     size = len(header) + info.file_size
     written = _pread(fd, size, at)
     is_whole = len(written) == size and written.startswith(header)
-    if is_whole and zlib.crc32(written[len(header) :]) == info.CRC:
-        return info, None
+    if is_whole:
+        data = written[len(header) :]
+        if zlib.crc32(data) == info.CRC:
+            return info, None
     data = b""
     if not info.is_dir():
         data = bytes_at(path)
@@ -306,7 +326,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "Interrupted, the same command goes on."
     )
     parser = commands.add_parser(
-        "pack", help="make one large file of a folder of small ones", description=about
+        "pack",
+        help="make one large file of a folder of small ones",
+        description=about,
     )
     parser.add_argument("folder", help="with the files, and folders of files")
     parser.add_argument("out", help="the archive; OUT.packing while it is written")

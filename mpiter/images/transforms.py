@@ -57,7 +57,10 @@ class Resize:
         size = self.size
         if isinstance(size, int):
             short = min(height, width)
-            size = max(1, size * height // short), max(1, size * width // short)
+            size = (
+                max(1, size * height // short),
+                max(1, size * width // short),
+            )
         return _resized(image, size, self._filter)
 
 
@@ -93,16 +96,17 @@ class RandomResizedCrop:
         self._filter = filter
 
     def __call__(self, image: Picture) -> Array:
-        part = _cut(image, *self.part(*size_of(image)))
+        height, width = size_of(image)
+        part = _cut(image, *self.part(height, width))
         return _resized(part, self.size, self._filter)
 
     def part(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Draw a part of a picture; return its top, left, height and width."""
         rng = get_rng()
-        low, high = map(math.log, self.ratio)
+        log_low, log_high = map(math.log, self.ratio)
         for _ in range(_TRIES):
             area = height * width * rng.uniform(*self.scale)
-            ratio = math.exp(rng.uniform(low, high))
+            ratio = math.exp(rng.uniform(log_low, log_high))
             w = round(math.sqrt(area * ratio))
             h = round(math.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
@@ -111,9 +115,12 @@ class RandomResizedCrop:
                 return top, left, h, w
         # A very long picture may hold none of the parts drawn: then the middle is
         # taken, as near to the ratio as possible.
-        h = min(height, max(1, round(width / self.ratio[0])))
-        w = min(width, max(1, round(height * self.ratio[1])))
-        return (height - h) // 2, (width - w) // 2, h, w
+        low, high = self.ratio
+        h = min(height, max(1, round(width / low)))
+        w = min(width, max(1, round(height * high)))
+        top = (height - h) // 2
+        left = (width - w) // 2
+        return top, left, h, w
 
 
 class Crop:
@@ -178,7 +185,9 @@ class Flip:
         if get_rng().random() >= self.p:
             return image
         # A view with reversed columns would be copied later, which takes longer.
-        return image.take(np.arange(image.shape[1] - 1, -1, -1), axis=1)
+        width = image.shape[1]
+        from_right = np.arange(width - 1, -1, -1)
+        return image.take(from_right, axis=1)
 
 
 class Normalize:
@@ -193,7 +202,9 @@ class Normalize:
     """
 
     def __init__(
-        self, mean: Sequence[float] = MEAN, std: Sequence[float] = STD
+        self,
+        mean: Sequence[float] = MEAN,
+        std: Sequence[float] = STD,
     ) -> None:
         means = np.asarray(mean, np.float64).reshape(-1, 1, 1)
         stds = np.asarray(std, np.float64).reshape(-1, 1, 1)
@@ -273,7 +284,8 @@ def _applied(transform: Any, library: str, image: Any) -> Any:
     # Older versions, without this method, draw from the global generators.
     if hasattr(transform, "set_random_state"):
         rng = get_rng()
-        transform.set_random_state(rng, random.Random(int(rng.integers(1 << 62))))
+        seed = int(rng.integers(1 << 62))
+        transform.set_random_state(rng, random.Random(seed))
     return transform(image=plain(image))["image"]
 
 
@@ -283,8 +295,11 @@ def _size(size: object) -> tuple[int, int]:
         both = tuple(size)
     else:
         both = (size, size)
-    are_whole = all(isinstance(side, (int, np.integer)) and side > 0 for side in both)
-    if len(both) != 2 or not are_whole:
+    is_fit = len(both) == 2
+    for side in both:
+        if not isinstance(side, (int, np.integer)) or side <= 0:
+            is_fit = False
+    if not is_fit:
         raise OptionError(
             f"size={size!r:.80} must be a whole number of pixels, or two: (height, "
             "width)."
