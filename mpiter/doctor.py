@@ -53,7 +53,9 @@ class Finding(NamedTuple):
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     about = "Examine this machine: packages, start methods, memory, cores."
     parser = commands.add_parser(
-        "doctor", help="is this machine fit? what to do if not", description=about
+        "doctor",
+        help="is this machine fit? what to do if not",
+        description=about,
     )
     parser.set_defaults(run=run)
 

@@ -596,17 +596,29 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "without a network."
     )
     parser = commands.add_parser(
-        "trace", help="draw the timeline of a trace", description=about
+        "trace",
+        help="draw the timeline of a trace",
+        description=about,
     )
     parser.add_argument("file", metavar="FILE.json", help="what trace= has written")
     parser.add_argument(
-        "--out", metavar="FILE.html", help="the page (default: beside the trace)"
+        "--out",
+        metavar="FILE.html",
+        help="the page (default: beside the trace)",
     )
     parser.add_argument(
-        "--from", dest="begin", type=float, metavar="S", help="draw from this second on"
+        "--from",
+        dest="begin",
+        type=float,
+        metavar="S",
+        help="draw from this second on",
     )
     parser.add_argument(
-        "--to", dest="end", type=float, metavar="S", help="draw up to this second"
+        "--to",
+        dest="end",
+        type=float,
+        metavar="S",
+        help="draw up to this second",
     )
     parser.set_defaults(run=_run)
 

@@ -177,7 +177,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "one, found as `python -m` would find it."
     )
     parser = commands.add_parser(
-        "tune", help="are workers worth having, and how many?", description=about
+        "tune",
+        help="are workers worth having, and how many?",
+        description=about,
     )
     add = parser.add_argument
     add("dataset", metavar="MODULE:NAME")
