@@ -46,7 +46,8 @@ class Folder:
     """
 
     def __init__(self, tier: str, capacity: int) -> None:
-        self.path = os.path.join(os.path.abspath(tier), f"mpiter-staged-{os.getuid()}")
+        ours = f"mpiter-staged-{os.getuid()}"
+        self.path = os.path.join(os.path.abspath(tier), ours)
         self.capacity = capacity
         self._copies = os.path.join(self.path, "copies")
         os.makedirs(tier, exist_ok=True)
@@ -55,8 +56,10 @@ class Folder:
         # Where all may write, such as in /dev/shm, another user could have put a link
         # or a folder of theirs in its place.
         found = os.lstat(self.path)
-        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        if not is_ours or found.st_mode & 0o077:
+        is_folder = stat.S_ISDIR(found.st_mode)
+        is_ours = found.st_uid == os.getuid()
+        is_open = found.st_mode & 0o077
+        if not is_folder or not is_ours or is_open:
             raise OptionError(
                 f"{self.path} is not a folder that only you may use; take another tier."
             )
@@ -76,15 +79,17 @@ class Folder:
         return set(glob.glob(_NAME, root_dir=self._copies))
 
     def has(self, key: str) -> bool:
-        return os.path.exists(os.path.join(self._copies, key))
+        path = os.path.join(self._copies, key)
+        return os.path.exists(path)
 
     def get(self, key: str) -> bytes | None:
         """Return the copy's bytes, or None if there is no copy that can be used.
 
         It may be damaged, or can't be read.
         """
+        path = os.path.join(self._copies, key)
         try:
-            with open(os.path.join(self._copies, key), "rb") as file:
+            with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size - _TAIL.size
                 data = file.read(max(0, size))
                 tail = file.read()
@@ -103,7 +108,8 @@ class Folder:
         lock.
         """
         until = time.monotonic() + patience
-        with _opened(os.path.join(self.path, f"claim-{key[:2]}{key[3]}")) as fd:
+        name = f"claim-{key[:2]}{key[3]}"
+        with _opened(os.path.join(self.path, name)) as fd:
             is_ours = _try_to_lock(fd)
             # The system itself waits for a lock without a timeout, and whoever holds
             # this one may be stopped.
@@ -129,7 +135,8 @@ class Folder:
         # A process that was killed may have left a part.
         self._delete(part)
         with self._changing() as ledger:
-            if _totals(ledger)[0] + size > self.capacity:
+            used, _ = _totals(ledger)
+            if used + size > self.capacity:
                 return False
             # The room is booked before the file grows, so that a kill in between leaves
             # a total that is too high, never too low.
@@ -170,7 +177,8 @@ class Folder:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[int]:
         """Lock the ledger; the context's value is its descriptor."""
-        with _opened(os.path.join(self.path, "ledger")) as fd:
+        path = os.path.join(self.path, "ledger")
+        with _opened(path) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield fd
 
@@ -182,7 +190,8 @@ class Folder:
         with self._changing() as ledger:
             sizes = list[int]()
             for key in self.held():
-                sizes.append(os.stat(os.path.join(self._copies, key)).st_size)
+                path = os.path.join(self._copies, key)
+                sizes.append(os.stat(path).st_size)
             for part in glob.glob(_NAME + _PART, root_dir=self._copies):
                 path = os.path.join(self._copies, part)
                 with self.claim(part) as is_left_over:
@@ -197,25 +206,23 @@ class Folder:
 
 def _totals(ledger: int) -> tuple[int, int]:
     # A new ledger is empty.
-    totals = os.pread(ledger, _LEDGER.size, 0).ljust(_LEDGER.size, b"\0")
-    size, copies = _LEDGER.unpack(totals)
+    found = os.pread(ledger, _LEDGER.size, 0)
+    size, copies = _LEDGER.unpack(found.ljust(_LEDGER.size, b"\0"))
     return size, copies
 
 
-def _add(
-    ledger: int,
-    size: int,
-    copies: int,
-) -> None:
+def _add(ledger: int, size: int, copies: int) -> None:
     """Change the totals: before a copy is written, and after one is deleted."""
     size_now, copies_now = _totals(ledger)
-    os.pwrite(ledger, _LEDGER.pack(size_now + size, copies_now + copies), 0)
+    totals = _LEDGER.pack(size_now + size, copies_now + copies)
+    os.pwrite(ledger, totals, 0)
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[int]:
     """Open a file for locking, and create it if it is missing."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
     try:
         yield fd
     finally:

@@ -98,6 +98,7 @@ def entropy(here: NDArray[np.bool_], window: int) -> float:
     It is 1 for a uniform shuffle.  ``here`` says which samples are local.  In a window
     of n samples, k of them local, n over k shuffles give the same order.
     """
+    # ``lgamma(n + 1)`` is the logarithm of n factorial, the number of shuffles.
     total = lgamma(len(here) + 1)
     lost = 0.0
     for start in range(0, len(here), window):

@@ -44,7 +44,8 @@ _AHEAD = 1 << 14
 # stopped, so this is far below sample_timeout.
 _PATIENCE_S = 5.0
 _LINES = 1021  # sets of counters, one for each thread
-_LINE = np.dtype([(name, np.int64) for name in ("hits", "fallbacks", "copied")])
+_NAMES = ("hits", "fallbacks", "copied")
+_LINE = np.dtype([(name, np.int64) for name in _NAMES])
 
 
 class Staging:
@@ -113,7 +114,8 @@ class Staging:
             )
         staged: Any = copy.copy(dataset)
         fetch = StagedFetch(dataset, self._folder, self._counts)
-        hook = partial(Stager, fetch, min(_AHEAD, len(staged)), self._threads)
+        ahead = min(_AHEAD, len(staged))
+        hook = partial(Stager, fetch, ahead, self._threads)
         # Setting attributes would fail for frozen dataclasses.
         vars(staged).update(fetch=fetch, mpiter_hook=hook)
         return staged  # type: ignore[no-any-return]
@@ -296,8 +298,12 @@ class Stager(Hook):
                 self._front += len(found)
         if begins:
             for number in range(self._threads):
-                name = f"mpiter-staging-{number}"
-                threading.Thread(target=self._copy, name=name, daemon=True).start()
+                thread = threading.Thread(
+                    target=self._copy,
+                    name=f"mpiter-staging-{number}",
+                    daemon=True,
+                )
+                thread.start()
         # Another thread may have called `close()`, and what was taken from the queue
         # above may be the Nones that should have woken the threads.  These would wait
         # for ever, so they get others.
@@ -397,4 +403,4 @@ class Counts:
             line[name] += count
 
     def totals(self) -> dict[str, int]:
-        return {name: int(self._lines[name].sum()) for name in _LINE.names or ()}
+        return {name: int(self._lines[name].sum()) for name in _NAMES}
