@@ -84,6 +84,10 @@ class Span(NamedTuple):
     says: str = ""  # beside its kind and its time
     height: float = 1.0  # of the row's
 
+    @property
+    def took_s(self) -> float:
+        return self.end - self.begin
+
 
 @dataclass(slots=True)
 class Loading:
@@ -128,14 +132,22 @@ class Loading:
         for thread, spans in self.spans.items():
             for span in spans:
                 if span.end > begin and span.begin < end:
-                    first = max(begin, span.begin)
-                    last = min(end, span.end)
-                    found.spans[thread].append(span._replace(begin=first, end=last))
+                    cut = span._replace(
+                        begin=max(begin, span.begin),
+                        end=min(end, span.end),
+                    )
+                    found.spans[thread].append(cut)
         # The numbers that were noted last before ``begin`` are those at ``begin``.
         before = [count for count in self.counts if count[0] < begin]
-        found.counts = [(begin, *count[1:]) for count in before[-1:]]
-        found.counts += [count for count in self.counts if begin <= count[0] < end]
-        found.losses = [loss for loss in self.losses if begin <= loss[0] < end]
+        if before:
+            _, ready, coming = before[-1]
+            found.counts.append((begin, ready, coming))
+        for count in self.counts:
+            if begin <= count[0] < end:
+                found.counts.append(count)
+        for loss in self.losses:
+            if begin <= loss[0] < end:
+                found.losses.append(loss)
         return found
 
     def ready(self) -> list[Span]:
@@ -145,6 +157,7 @@ class Loading:
         """
         counts = sorted(self.counts)
         most = max((ready for _, ready, _ in counts), default=0) or 1
+        # Numbers hold until the next are noted, and the last ones to the end.
         ends = [at for at, _, _ in counts[1:]]
         ends.append(max(self.end, counts[-1][0]))
         spans = list[Span]()
@@ -176,7 +189,8 @@ def read(path: str) -> list[Loading]:
             number += 1
             if event["cat"] != "mpiter":
                 raise ValueError("another program wrote it")
-            earliest = min(earliest, _whole(event["ts"], least=-_LARGEST))
+            at = _whole(event["ts"], least=-_LARGEST)
+            earliest = min(earliest, at)
         number = 0
         for event in events:
             number += 1
@@ -229,10 +243,12 @@ def _note(
     args = event["args"]
     loop = _whole(event["pid"])
     thread = _whole(event["tid"])
-    begin = (_whole(event["ts"], least=earliest) - earliest) / 1e6
+    since_us = _whole(event["ts"], least=earliest) - earliest
+    begin = since_us / 1e6
     end = begin + _whole(event["dur"]) / 1e6
     if phase == "M" and name == "process_name":
-        loops[loop] = Loading(str(args["name"]).partition(": ")[2], {})
+        _, _, what = str(args["name"]).partition(": ")
+        loops[loop] = Loading(what, {})
     elif phase == "M":
         loops[loop].rows[thread] = str(args["name"])
     elif phase == "C":
@@ -242,7 +258,8 @@ def _note(
     elif phase == "i":
         loops[loop].losses.append((begin, str(name)))
     elif name in KINDS and thread in loops[loop].rows:
-        loops[loop].spans[thread].append(Span(begin, end, name, _about(args)))
+        span = Span(begin, end, name, _about(args))
+        loops[loop].spans[thread].append(span)
     else:
         raise ValueError(f"unknown: {name!r}")
 
@@ -278,6 +295,7 @@ def page(title: str, found: Sequence[Loading]) -> str:
     closer.
     """
     drawn = found[:MOST_LOADINGS]
+    # Each has a row of ready batches too, and may be drawn twice: all, and a part.
     rows = sum(min(len(one.rows), MOST_ROWS) + 1 for one in drawn)
     shapes = min(_A_ROW, SHAPES // (2 * rows))
     body = [f"<h1>{escape(title)}</h1>", *_legend(drawn)]
@@ -328,10 +346,11 @@ def _section(one: Loading, shapes: int) -> Iterator[str]:
             f"<p class=faint>Of {len(one.losses)} losses the first {MOST_MARKS} are "
             "marked.</p>"
         )
-    merged = [thread for thread, spans in _lanes(one) if len(spans) > shapes]
-    yield from _figure("All of it" if merged else "", one, shapes)
-    if not merged:
+    is_merged = any(len(spans) > shapes for _, spans in _lanes(one))
+    if not is_merged:
+        yield from _figure("", one, shapes)
         return
+    yield from _figure("All of it", one, shapes)
     slice_s = (one.end - one.begin) / shapes
     yield (
         "<p class=faint>There are more events than can be told apart: rows marked ≈ "
@@ -358,12 +377,12 @@ def _told(one: Loading) -> str:
         says += f", by {one.loops} loops, one after the other"
     says += "."
     if waits and took_s:
-        waited_s = sum(span.end - span.begin for span in waits)
+        waited_s = sum(wait.took_s for wait in waits)
         says += f" The program waited {_share(waited_s / took_s)} of the time."
-        says += f" Its first wait took {_time(waits[0].end - waits[0].begin)}"
+        says += f" Its first wait took {_time(waits[0].took_s)}"
         longest = _longest(one)
         if longest is not None:
-            took = _time(longest.end - longest.begin)
+            took = _time(longest.took_s)
             says += f", the longest of the others {took}, at {_time(longest.begin)}"
         says += "."
     return says
@@ -371,8 +390,9 @@ def _told(one: Loading) -> str:
 
 def _longest(one: Loading) -> Span | None:
     """The longest wait after the first batch, which waits for workers to start."""
-    waits = [span for span in one.spans.get(CONSUMER, ()) if span.kind == "wait"]
-    return max(waits[1:], key=lambda span: span.end - span.begin, default=None)
+    spans = one.spans.get(CONSUMER, [])
+    waits = [span for span in spans if span.kind == "wait"]
+    return max(waits[1:], key=lambda wait: wait.took_s, default=None)
 
 
 def _around(one: Loading, longest: Span) -> tuple[float, float]:
@@ -412,12 +432,14 @@ class Axis:
             factor = 1 / 60
         rough = factor * span_s / 8
         scale = 10.0 ** math.floor(math.log10(rough))
-        step = next(scale * digit for digit in (1, 2, 5, 10) if scale * digit >= rough)
+        steps = (scale * digit for digit in (1, 2, 5, 10))
+        step = next(step for step in steps if step >= rough)
         digits = max(0, -math.floor(math.log10(step)))
         first = math.ceil(factor * self.begin / step)
         last = int(factor * self.end / step)
         for number in range(first, last + 1):
-            yield number * step / factor, f"{number * step:,.{digits}f} {unit}"
+            at = number * step
+            yield at / factor, f"{at:,.{digits}f} {unit}"
 
 
 def _lanes(one: Loading) -> Iterator[tuple[int, list[Span]]]:
@@ -458,7 +480,8 @@ def _figure(caption: str, one: Loading, shapes: int) -> Iterator[str]:
         else:
             parts += _single(spans, axis, top)
     for at, says in one.losses[:MOST_MARKS]:
-        x = axis.x(min(max(at, axis.begin), axis.end))
+        within = min(max(at, axis.begin), axis.end)
+        x = axis.x(within)
         told = f"<title>{escape(says)}, at {_time(at)}</title>"
         mark = f"M{x - 5:.1f} 0h10l-4 7V{bottom}h-2V7z"
         parts.append(f'<path d="{mark}" fill="var(--lost)">{told}</path>')
@@ -474,6 +497,7 @@ def _figure(caption: str, one: Loading, shapes: int) -> Iterator[str]:
 def _aside(thread: int, spans: Sequence[Span], axis: Axis) -> str:
     """The figure beside a row's name."""
     if not thread:
+        # Such a span says "3, and 2 on their way".
         counts = [int(span.says.partition(",")[0]) for span in spans]
         return f"at most {max(counts, default=0)}"
     kind = "fetch" if thread >= WORKER else "order"
@@ -481,7 +505,7 @@ def _aside(thread: int, spans: Sequence[Span], axis: Axis) -> str:
     if thread == CONSUMER:
         kind = "wait"
         does = "waiting"
-    took_s = sum(span.end - span.begin for span in spans if span.kind == kind)
+    took_s = sum(span.took_s for span in spans if span.kind == kind)
     share = took_s / (axis.end - axis.begin)
     return f"{_share(share)} {does}"
 
@@ -496,7 +520,7 @@ def _single(
         left = axis.x(span.begin)
         right = axis.x(span.end)
         tall = BAR * span.height
-        took = _time(span.end - span.begin)
+        took = _time(span.took_s)
         says = f"{span.kind}: {took} from {_time(span.begin)} on"
         if span.says:
             says += f"; {span.says}"
@@ -519,13 +543,17 @@ def _merged(
     shares = {kind: [0.0] * slices for kind in kinds}
     counts = [0] * slices
     for span in spans:
-        first = min(slices - 1, max(0, int((span.begin - axis.begin) / each_s)))
-        last = min(slices - 1, max(0, int((span.end - axis.begin) / each_s)))
+        begin = int((span.begin - axis.begin) / each_s)
+        end = int((span.end - axis.begin) / each_s)
+        first = min(slices - 1, max(0, begin))
+        last = min(slices - 1, max(0, end))
         counts[first] += 1
         for number in range(first, last + 1):
             begins = axis.begin + number * each_s
-            within_s = min(span.end, begins + each_s) - max(span.begin, begins)
-            shares[span.kind][number] += span.height * max(0.0, within_s) / each_s
+            ends = begins + each_s
+            within_s = min(span.end, ends) - max(span.begin, begins)
+            filled = span.height * max(0.0, within_s) / each_s
+            shares[span.kind][number] += filled
     # Browsers would otherwise draw seams between the slices.
     yield '<g shape-rendering="crispEdges">'
     for number, count in enumerate(counts):
@@ -538,8 +566,9 @@ def _merged(
             tall = min(BAR * share, base - top)
             base -= tall
             if tall >= 0.05:
-                wide = axis.x(begins + each_s) - axis.x(begins)
-                yield _bar(axis.x(begins), base, wide, tall, kind, says)
+                left = axis.x(begins)
+                wide = axis.x(begins + each_s) - left
+                yield _bar(left, base, wide, tall, kind, says)
     yield "</g>"
 
 
@@ -624,8 +653,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _run(options: argparse.Namespace) -> int:
+    file = Path(options.file)
     found = read(options.file)
-    out = Path(options.out or Path(options.file).with_suffix(".html"))
+    out = Path(options.out or file.with_suffix(".html"))
     if out.exists() and _GENERATOR not in _beginning(out):
         raise OptionError(
             f"{out} isn't a page of mpiter trace: name another file by --out."
@@ -644,7 +674,7 @@ def _run(options: argparse.Namespace) -> int:
                 f"nothing was recorded from {begin:g} to {end:g} s: choose other "
                 "seconds."
             )
-    text = page(f"Timeline of {Path(options.file).name}", found)
+    text = page(f"Timeline of {file.name}", found)
     part = out.with_name(f"{out.name}.{os.getpid()}")
     try:
         part.write_text(text, encoding="utf-8")
