@@ -71,8 +71,9 @@ class Bracket:
     def choose(self) -> tuple[int, str]:
         """Search, and return the best number and the reason."""
         if self._scout():
-            while (between := self._between()) is not None and self._take(between):
-                pass
+            between = self._between()
+            while between is not None and self._take(between):
+                between = self._between()
             self._race()
         return self._fewest, self._reason()
 
@@ -119,7 +120,8 @@ class Bracket:
         differences = [_PRIOR * _MIDDLE] * _PRIOR_COUNTS
         for trials in self.of.values():
             for one, other in itertools.pairwise(trials):
-                differences.append(abs(math.log(one.batch_s / other.batch_s)))
+                difference = math.log(one.batch_s / other.batch_s)
+                differences.append(abs(difference))
         return statistics.median(differences) / _MIDDLE
 
     def _scout(self) -> bool:
@@ -156,8 +158,10 @@ class Bracket:
             return None
         enough_s = min(times.values()) * (1 + _SAME)
         best = min(one for one in times if times[one] <= enough_s)
-        fewer = max((one for one in times if one < best), default=best)
-        more = min((one for one in times if one > best), default=best)
+        below = [one for one in times if one < best]
+        above = [one for one in times if one > best]
+        fewer = max(below, default=best)
+        more = min(above, default=best)
         # At best the time falls in proportion to the workers, so fewer than `enough`
         # can't be as fast as the best.
         enough = math.ceil(fewer * times[fewer] / enough_s - 1e-9)
@@ -174,7 +178,8 @@ class Bracket:
         It ends at the latest when each has had ``_ROUNDS`` trials.
         """
         for _ in range(_ROUNDS):
-            fastest, *others = sorted(self._eligible, key=self.batch_s)[:_FINALISTS]
+            by_time = sorted(self._eligible, key=self.batch_s)
+            fastest, *others = by_time[:_FINALISTS]
             near = {self._fewest, fastest}
             for one in others:
                 if not self._beats(fastest, one, sure=2.0):
@@ -202,12 +207,14 @@ class Bracket:
         A difference within the noise counts as none.
         """
         fastest = min(self._eligible, key=self.batch_s)
+        # These numbers ascend, and the fastest isn't faster than itself.
         return next(one for one in self._eligible if not self._beats(fastest, one))
 
     def _beats(self, one: int, other: int, sure: float = 1.0) -> bool:
         """True if ``one`` is faster than ``other`` by more than noise × ``sure``."""
-        variance = 1 / len(self.of[one]) + 1 / len(self.of[other])
-        doubt = self._spread * math.sqrt(variance)
+        count = len(self.of[one])
+        count_other = len(self.of[other])
+        doubt = self._spread * math.sqrt(1 / count + 1 / count_other)
         gain = self.batch_s(other) / self.batch_s(one) - 1
         return gain > max(_SAME, sure * doubt)
 

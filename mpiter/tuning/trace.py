@@ -62,7 +62,7 @@ class Trace:
         # what another user has it point to.
         folder, name = os.path.split(os.path.abspath(path))
         self._path = os.path.join(os.path.realpath(folder), name)
-        # A folder or a device would be replaced as well.
+        # A folder cannot be replaced, and a device must not be.
         is_other = os.path.exists(self._path) and not os.path.isfile(self._path)
         if is_other or not os.path.isdir(os.path.dirname(self._path)):
             raise OptionError(
@@ -116,7 +116,8 @@ class Trace:
                     raise OSError(f"it has {MOST:,} events")
                 if self._fd is None:
                     self._fd = self._opened()
-                lines = ",\n".join(self._event(number, *note) for note in notes)
+                events = [self._event(number, *note) for note in notes]
+                lines = ",\n".join(events)
                 before = "," if self._size else "["
                 data = f"{before}\n{lines}".encode()
                 # The next write overwrites the bracket that ends the list.
@@ -154,7 +155,8 @@ class Trace:
         # A killed program may have left it, or someone may have put a link there.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new)
-        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(new, flags, 0o666)
         weakref.finalize(self, os.close, fd).atexit = False
         os.replace(new, self._path)
         return fd

@@ -162,7 +162,8 @@ def measure(
         consume(_WARM_S, workers + 1, began + limit_s / 2)
         # Workers finish at about the same time, so fewer than two batches of each would
         # be measured with a burst or without it.
-        batch_s = consume(seconds, max(2 * workers, 1), began + limit_s)
+        least = max(2 * workers, 1)
+        batch_s = consume(seconds, least, began + limit_s)
         shown = stream.stats()
         used = machine.own_bytes(os.getpid())
         used += shown.worker_bytes + shown.in_flight_bytes
