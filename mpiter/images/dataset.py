@@ -24,7 +24,17 @@ from ..errors import OptionError, warn
 from .decoding import Decoding
 from .transforms import Picture, adapted, check_is_one, is_pillows, plain
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+EXTENSIONS = (
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".ppm",
+    ".bmp",
+    ".pgm",
+    ".tif",
+    ".tiff",
+    ".webp",
+)
 Path = str | os.PathLike[str]
 # Names of folders that a warning shows.
 _FEW = 5
@@ -212,7 +222,13 @@ class ImageFolder(Pictures):
         numbers = [self.class_to_idx[folder] for folder, *_ in in_order]
         labels = np.array(numbers, np.int32)
         paths = ("".join(path) for _, *path in in_order)
-        super().__init__(root, paths, labels, transform, options)
+        super().__init__(
+            root,
+            paths,
+            labels,
+            transform,
+            options,
+        )
 
     def _facts(self) -> describing.Facts:
         return [f"{_pictures(len(self))} of {len(self.classes):,} classes", self.root]
@@ -300,7 +316,13 @@ class ImageList(Pictures):
         if True in labelled:
             labels = np.array([label for _, label in items])
             names = [name for name, _ in items]
-        super().__init__(root, map(os.fspath, names), labels, transform, options)
+        super().__init__(
+            root,
+            map(os.fspath, names),
+            labels,
+            transform,
+            options,
+        )
 
 
 def _lines(path: Path) -> list[Any]:
@@ -310,7 +332,8 @@ def _lines(path: Path) -> list[Any]:
     """
     # Files' names are any bytes, so a line need not be UTF-8.
     with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
-        lines = [line.strip() for line in file if line.strip()]
+        stripped = map(str.strip, file)
+        lines = [line for line in stripped if line]
     if any("\0" in line for line in lines):
         raise OptionError(
             f"{os.fspath(path)} is no text file of paths; for a single picture pass a "

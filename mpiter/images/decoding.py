@@ -126,8 +126,9 @@ def _opened(data: bytes) -> PillowImage:
 
     image = Image.open(io.BytesIO(data), formats=_formats())
     most = Image.MAX_IMAGE_PIXELS
+    pixels = image.width * image.height
     # Pillow itself raises only at twice this size, and warns below.
-    if most is not None and image.width * image.height > most:
+    if most is not None and pixels > most:
         raise Image.DecompressionBombError(
             f"it has {image.width:,} × {image.height:,} pixels"
         )

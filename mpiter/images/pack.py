@@ -214,7 +214,8 @@ def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
     real_root = os.path.realpath(root)
     # The archive that is being written may lie in the folder itself.
     ours = os.path.relpath(real_part, real_root)
-    names = sorted(name for name in _listed(root, left_out) if name != ours)
+    listed = _listed(root, left_out)
+    names = sorted(name for name in listed if name != ours)
     if all(name.endswith("/") for name in names):
         raise OptionError(f"{root} has no files to pack.")
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -242,7 +243,8 @@ def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
                 continue
             header = info.FileHeader()
             if data is not None:
-                write_all(file.fileno(), memoryview(header + data), at)
+                member = memoryview(header + data)
+                write_all(file.fileno(), member, at)
             resumed += data is None and not info.is_dir()
             members.append(info)
             at += len(header) + info.file_size
@@ -256,7 +258,8 @@ def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
         # Only what is on the disk may have the archive's name.
         os.fsync(file.fileno())
         os.replace(part, path)
-    machine.sync_folder(os.path.dirname(os.path.abspath(path)))
+    parent = os.path.dirname(os.path.abspath(path))
+    machine.sync_folder(parent)
     files = sum(not info.is_dir() for info in members)
     return Report(files, resumed, left_out)
 

@@ -85,7 +85,8 @@ class RandomResizedCrop:
         check_is_one("filter", filter, get_args(Filter))
         _check_range("scale", scale)
         _check_range("ratio", ratio)
-        if not (scale[0] <= 1 and scale[1] > 0 and ratio[0] > 0):
+        are_shares = scale[0] <= 1 and scale[1] > 0
+        if not (are_shares and ratio[0] > 0):
             raise OptionError(
                 f"scale={scale} must be shares of the area, from 0 to 1, and "
                 f"ratio={ratio} be above 0."
@@ -227,7 +228,12 @@ class Normalize:
             )
         # The channels lie one after the other, so that layout="CHW" needs no copy.
         channels = pixels.transpose(2, 0, 1)
-        out = np.multiply(channels, self._scale, dtype=np.float32, order="C")
+        out = np.multiply(
+            channels,
+            self._scale,
+            dtype=np.float32,
+            order="C",
+        )
         out += self._shift
         return out.transpose(1, 2, 0)
 
@@ -370,9 +376,11 @@ def _cut(
 ) -> Picture:
     if (height, width) == size_of(image):
         return image
+    bottom = top + height
+    right = left + width
     if is_pillows(image):
-        return image.crop((left, top, left + width, top + height))
-    return image[top : top + height, left : left + width]
+        return image.crop((left, top, right, bottom))
+    return image[top:bottom, left:right]
 
 
 def _resized(
@@ -387,7 +395,8 @@ def _resized(
         return plain(image)
     height, width = size
     resampling = Image.Resampling[filter.upper()]
-    return plain(as_pillows(image).resize((width, height), resampling))
+    resized = as_pillows(image).resize((width, height), resampling)
+    return plain(resized)
 
 
 def as_pillows(image: Picture) -> PillowImage:
