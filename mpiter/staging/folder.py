@@ -46,8 +46,8 @@ class Folder:
     """
 
     def __init__(self, tier: str, capacity: int) -> None:
-        ours = f"mpiter-staged-{os.getuid()}"
-        self.path = os.path.join(os.path.abspath(tier), ours)
+        within = os.path.abspath(tier)
+        self.path = os.path.join(within, f"mpiter-staged-{os.getuid()}")
         self.capacity = capacity
         self._copies = os.path.join(self.path, "copies")
         os.makedirs(tier, exist_ok=True)
@@ -142,7 +142,8 @@ class Folder:
             # a total that is too high, never too low.
             _add(ledger, size, 1)
             try:
-                os.close(os.open(part, os.O_WRONLY | os.O_CREAT, 0o600))
+                fd = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
+                os.close(fd)
                 os.truncate(part, size)
             except OSError:
                 with contextlib.suppress(FileNotFoundError):
@@ -207,7 +208,8 @@ class Folder:
 def _totals(ledger: int) -> tuple[int, int]:
     # A new ledger is empty.
     found = os.pread(ledger, _LEDGER.size, 0)
-    size, copies = _LEDGER.unpack(found.ljust(_LEDGER.size, b"\0"))
+    totals = found.ljust(_LEDGER.size, b"\0")
+    size, copies = _LEDGER.unpack(totals)
     return size, copies
 
 

@@ -105,7 +105,10 @@ def entropy(here: NDArray[np.bool_], window: int) -> float:
         part = here[start : start + window]
         n = len(part)
         k = int(part.sum())
-        lost += lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+        of_all = lgamma(n + 1)
+        of_local = lgamma(k + 1)
+        of_others = lgamma(n - k + 1)
+        lost += of_all - of_local - of_others
     if total:
         return 1 - lost / total
     return 1.0

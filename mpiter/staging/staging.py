@@ -138,12 +138,15 @@ class Staging:
 
 def bytes_of(capacity: str | SupportsFloat) -> int:
     """Return ``capacity``, such as "200GB", as a number of bytes."""
-    if isinstance(capacity, str) and (found := _SIZE.fullmatch(capacity)):
-        number, prefix, binary = found.groups("")
-        base = 1024 if binary else 1000
-        power = " kmgtp".index(prefix.lower() or " ")
-        capacity = float(number) * base**power
-    if not isinstance(capacity, Real) or not 1 <= float(capacity) < 1 << 62:
+    if isinstance(capacity, str):
+        found = _SIZE.fullmatch(capacity)
+        if found:
+            number, prefix, binary = found.groups("")
+            base = 1024 if binary else 1000
+            power = " kmgtp".index(prefix.lower() or " ")
+            capacity = float(number) * base**power
+    is_number = isinstance(capacity, Real)
+    if not is_number or not 1 <= float(capacity) < 1 << 62:
         raise OptionError(
             f"capacity={capacity!r:.60} is no size; use a number of bytes, or '200GB', "
             "'1.5TB', '64GiB'."
@@ -279,7 +282,8 @@ class Stager(Hook):
         # After a reset or a load the plans go on elsewhere, and nothing that is queued
         # is wanted next.
         if plan.before is self._after:
-            self._front = max(0, self._front - (plan.samples or plan.rows))
+            planned = plan.samples or plan.rows
+            self._front = max(0, self._front - planned)
         else:
             self._front = 0
         self._after = plan.after
@@ -380,7 +384,8 @@ class Counts:
         os.ftruncate(file.fd, _LINES * _LINE.itemsize)
         weakref.finalize(self, file.close)
         path = f"/proc/{os.getpid()}/fd/{file.fd}"
-        self.__setstate__((path, os.fstat(file.fd).st_ino))
+        inode = os.fstat(file.fd).st_ino
+        self.__setstate__((path, inode))
 
     def __getstate__(self) -> tuple[str, int]:
         return self._place
@@ -403,4 +408,7 @@ class Counts:
             line[name] += count
 
     def totals(self) -> dict[str, int]:
-        return {name: int(self._lines[name].sum()) for name in _NAMES}
+        totals = dict[str, int]()
+        for name in _NAMES:
+            totals[name] = int(self._lines[name].sum())
+        return totals
