@@ -153,7 +153,8 @@ class Bracket:
 
         It could be faster, or as fast with fewer workers.
         """
-        times = {one: self.batch_s(one) for one in self._eligible if one}
+        with_workers = [one for one in self._eligible if one]
+        times = {one: self.batch_s(one) for one in with_workers}
         if not times:
             return None
         enough_s = min(times.values()) * (1 + _SAME)
@@ -185,7 +186,8 @@ class Bracket:
                 if not self._beats(fastest, one, sure=2.0):
                     near.add(one)
             for one in sorted(near):
-                if len(self.of[one]) < _ROUNDS and not self._take(one):
+                has_had_all = len(self.of[one]) >= _ROUNDS
+                if not has_had_all and not self._take(one):
                     return
 
     @property

@@ -39,6 +39,7 @@ BESIDE = 205
 MARGIN = 14
 ROW = 28
 BAR = 22
+_DRAWN = WIDTH - BESIDE - MARGIN
 # What each kind of activity is, and whose.
 KINDS = {
     "step": "your program's step",
@@ -161,9 +162,11 @@ class Loading:
         ends = [at for at, _, _ in counts[1:]]
         ends.append(max(self.end, counts[-1][0]))
         spans = list[Span]()
-        for (begin, ready, coming), end in zip(counts, ends, strict=True):
+        for count, end in zip(counts, ends, strict=True):
+            begin, ready, coming = count
             says = f"{ready}, and {coming} on their way"
-            spans.append(Span(begin, end, "ready", says, ready / most))
+            height = ready / most
+            spans.append(Span(begin, end, "ready", says, height))
         return spans
 
 
@@ -296,7 +299,9 @@ def page(title: str, found: Sequence[Loading]) -> str:
     """
     drawn = found[:MOST_LOADINGS]
     # Each has a row of ready batches too, and may be drawn twice: all, and a part.
-    rows = sum(min(len(one.rows), MOST_ROWS) + 1 for one in drawn)
+    rows = 0
+    for one in drawn:
+        rows += min(len(one.rows), MOST_ROWS) + 1
     shapes = min(_A_ROW, SHAPES // (2 * rows))
     body = [f"<h1>{escape(title)}</h1>", *_legend(drawn)]
     for one in drawn:
@@ -397,7 +402,8 @@ def _longest(one: Loading) -> Span | None:
 
 def _around(one: Loading, longest: Span) -> tuple[float, float]:
     """The interval of some batches before and after a wait."""
-    waits = [span for span in one.spans[CONSUMER] if span.kind == "wait"]
+    spans = one.spans[CONSUMER]
+    waits = [span for span in spans if span.kind == "wait"]
     at = waits.index(longest)
     first = max(0, at - _CLOSE)
     last = min(len(waits) - 1, at + _CLOSE)
@@ -414,13 +420,15 @@ class Axis:
     begin: float
     end: float
 
+    @property
+    def span_s(self) -> float:
+        return self.end - self.begin
+
     def x(self, at: float) -> float:
-        width = WIDTH - BESIDE - MARGIN
-        return BESIDE + width * (at - self.begin) / (self.end - self.begin)
+        return BESIDE + _DRAWN * (at - self.begin) / self.span_s
 
     def ticks(self) -> Iterator[tuple[float, str]]:
         """Yield some ten round numbers, with their unit."""
-        span_s = self.end - self.begin
         if self.end < 1:
             unit = "ms"
             factor = 1e3
@@ -430,7 +438,7 @@ class Axis:
         else:
             unit = "min"
             factor = 1 / 60
-        rough = factor * span_s / 8
+        rough = factor * self.span_s / 8
         scale = 10.0 ** math.floor(math.log10(rough))
         steps = (scale * digit for digit in (1, 2, 5, 10))
         step = next(step for step in steps if step >= rough)
@@ -454,7 +462,9 @@ def _lanes(one: Loading) -> Iterator[tuple[int, list[Span]]]:
 
 
 def _figure(caption: str, one: Loading, shapes: int) -> Iterator[str]:
-    axis = Axis(one.begin, max(one.end, one.begin + 1e-6))
+    # A single moment has no width to draw in.
+    end = max(one.end, one.begin + 1e-6)
+    axis = Axis(one.begin, end)
     lanes = list(_lanes(one))
     bottom = 6 + ROW * len(lanes)
     parts = list[str]()
@@ -474,7 +484,7 @@ def _figure(caption: str, one: Loading, shapes: int) -> Iterator[str]:
         aside = escape(_aside(thread, spans, axis))
         place = f'x="{BESIDE - 8}" y="{top + 15}"'
         parts.append(f'<text {place} class="faint end">{aside}</text>')
-        parts.append(_bar(BESIDE, top, WIDTH - BESIDE - MARGIN, BAR, "track"))
+        parts.append(_bar(BESIDE, top, _DRAWN, BAR, "track"))
         if is_merged:
             parts += _merged(spans, axis, top, shapes)
         else:
@@ -498,16 +508,18 @@ def _aside(thread: int, spans: Sequence[Span], axis: Axis) -> str:
     """The figure beside a row's name."""
     if not thread:
         # Such a span says "3, and 2 on their way".
-        counts = [int(span.says.partition(",")[0]) for span in spans]
-        return f"at most {max(counts, default=0)}"
+        most = 0
+        for span in spans:
+            ready, _, _ = span.says.partition(",")
+            most = max(most, int(ready))
+        return f"at most {most}"
     kind = "fetch" if thread >= WORKER else "order"
     does = "busy"
     if thread == CONSUMER:
         kind = "wait"
         does = "waiting"
     took_s = sum(span.took_s for span in spans if span.kind == kind)
-    share = took_s / (axis.end - axis.begin)
-    return f"{_share(share)} {does}"
+    return f"{_share(took_s / axis.span_s)} {does}"
 
 
 def _single(
@@ -527,7 +539,8 @@ def _single(
         # The gap tells neighbours apart.
         wide = max(right - left - 0.7, 0.6)
         if tall:
-            yield _bar(left, top + BAR - tall, wide, tall, span.kind, says)
+            y = top + BAR - tall
+            yield _bar(left, y, wide, tall, span.kind, says)
 
 
 def _merged(
@@ -537,9 +550,10 @@ def _merged(
     shapes: int,
 ) -> Iterator[str]:
     """Draw slices of time, each filled by the shares of what went on in it."""
-    kinds = [kind for kind in KINDS if any(span.kind == kind for span in spans)]
+    present = {span.kind for span in spans}
+    kinds = [kind for kind in KINDS if kind in present]
     slices = max(1, shapes // len(kinds))
-    each_s = (axis.end - axis.begin) / slices
+    each_s = axis.span_s / slices
     shares = {kind: [0.0] * slices for kind in kinds}
     counts = [0] * slices
     for span in spans:
@@ -559,8 +573,9 @@ def _merged(
     for number, count in enumerate(counts):
         begins = axis.begin + number * each_s
         found = {kind: min(1.0, shares[kind][number]) for kind in kinds}
-        told = ", ".join(f"{kind} {_share(share)}" for kind, share in found.items())
-        says = f"{_time(each_s)} from {_time(begins)} on: {told}; events: {count:,}"
+        told = [f"{kind} {_share(share)}" for kind, share in found.items()]
+        when = f"{_time(each_s)} from {_time(begins)} on"
+        says = f"{when}: {', '.join(told)}; events: {count:,}"
         base = top + BAR
         for kind, share in found.items():
             tall = min(BAR * share, base - top)

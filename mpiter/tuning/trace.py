@@ -61,10 +61,12 @@ class Trace:
         # A link in place of the file is replaced itself: following it would replace
         # what another user has it point to.
         folder, name = os.path.split(os.path.abspath(path))
-        self._path = os.path.join(os.path.realpath(folder), name)
+        folder = os.path.realpath(folder)
+        self._path = os.path.join(folder, name)
         # A folder cannot be replaced, and a device must not be.
-        is_other = os.path.exists(self._path) and not os.path.isfile(self._path)
-        if is_other or not os.path.isdir(os.path.dirname(self._path)):
+        is_there = os.path.exists(self._path)
+        is_other = is_there and not os.path.isfile(self._path)
+        if is_other or not os.path.isdir(folder):
             raise OptionError(
                 f"trace={path!r} must name a file, such as 'run.json', in a folder "
                 "that exists."
