@@ -108,7 +108,8 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
         if indices is not None:
             largest = indices.max(initial=-1)
             fits = len(indices) == length and largest < len(self.dataset)
-        if not (fits and 0 <= found.position < max(length, 1) and found.epoch >= 0):
+        is_a_place = 0 <= found.position < max(length, 1) and found.epoch >= 0
+        if not (fits and is_a_place):
             where = "an order that does not fit the dataset"
             if fits:
                 where = f"epoch {found.epoch}"
