@@ -36,7 +36,7 @@ EXTENSIONS = (
     ".webp",
 )
 Path = str | os.PathLike[str]
-# Names of folders that a warning shows.
+# A warning names this many folders at most.
 _FEW = 5
 
 
@@ -256,7 +256,7 @@ def walk(
     files'.  Links are followed, except to a folder that contains them.  ``onerror``
     gets the error of listing a folder.
     """
-    # For each folder that is still to come: where it and those around it really lie.
+    # This has where each folder that is still to come really lies, and those around it.
     around = {top: {os.path.realpath(top)}}
     for folder, folders, files in os.walk(top, onerror=onerror, followlinks=True):
         here = around.pop(folder)

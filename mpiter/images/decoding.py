@@ -167,7 +167,7 @@ def _in_mode(image: PillowImage, mode: str) -> PillowImage:
         if mode != "I;16":
             grey = (grey >> 8).astype(np.uint8)
         image = Image.fromarray(grey)
-    # A palette with transparent colours would lose them; Pillow recommends this.
+    # A palette's transparent colours would be lost otherwise; Pillow recommends this.
     elif image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     if mode == "I;16" and image.mode != mode:

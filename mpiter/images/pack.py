@@ -123,7 +123,7 @@ class PackedFolder(ImageFolder):
     def fetch(self, index: int) -> bytes:
         """Read the bytes of the picture."""
         start, packed, size, crc, method = self._figures[index].tolist()
-        # This is a worker's copy, which opens the archive at its first picture.
+        # A copy, such as a worker's, opens the archive at its first picture.
         if self._fd < 0:
             self._fd = self._opened()
         head = _pread(self._fd, _LOCAL_BYTES, start).ljust(_LOCAL_BYTES)

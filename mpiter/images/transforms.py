@@ -29,11 +29,12 @@ Array: TypeAlias = NDArray[Any]
 Picture: TypeAlias = "Array | PillowImage"
 Size = int | tuple[int, int]  # height and width
 Pair = tuple[float, float]
-# ImageNet's, the usual ones.
+# These are ImageNet's, the usual ones.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
-# So often a part is drawn until one lies within the picture, as in torchvision.
+# After this many parts that reach beyond the picture its middle is taken, as in
+# torchvision.
 _TRIES = 10
 
 
@@ -114,8 +115,8 @@ class RandomResizedCrop:
                 top = int(rng.integers(height - h + 1))
                 left = int(rng.integers(width - w + 1))
                 return top, left, h, w
-        # A very long picture may hold none of the parts drawn: then the middle is
-        # taken, as near to the ratio as possible.
+        # A very long picture may hold none of the parts that were drawn.  Then its
+        # middle is taken, as near to the ratio as possible.
         low, high = self.ratio
         h = min(height, max(1, round(width / low)))
         w = min(width, max(1, round(height * high)))
