@@ -38,10 +38,11 @@ from .folder import Folder
 
 _log = logging.getLogger("mpiter")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGTP]?)(i?)B?\s*", re.IGNORECASE)
-# So many samples may be copied beyond those that are planned, enough for any store.
+# At most this many samples are copied beyond those that are planned; it is enough for
+# any store.
 _AHEAD = 1 << 14
-# A worker waits so long for another process to finish a copy.  That one may hang or be
-# stopped, so this is far below sample_timeout.
+# A worker waits this long for another process to finish a copy.  That process may hang
+# or be stopped, so this is far below sample_timeout.
 _PATIENCE_S = 5.0
 _LINES = 1021  # sets of counters, one for each thread
 _NAMES = ("hits", "fallbacks", "copied")
@@ -267,8 +268,8 @@ class Stager(Hook):
         self._threads = threads
         # The queue has the samples to copy; None wakes a thread to end it.
         self._wanted: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        # Batches are planned up to this cursor, and so many samples beyond it have been
-        # queued.
+        # Batches are planned up to this cursor, and this many samples beyond it have
+        # been queued.
         self._after: Cursor | None = None
         self._front = 0
         self._has_ended = False
@@ -319,7 +320,7 @@ class Stager(Hook):
         while not self._has_ended:
             index = self._wanted.get()
             # An error of the store ends only this copy: the worker that wants the
-            # sample meets the same error, and raises it as the dataset's own.
+            # sample meets that error too, and raises it as the dataset's own.
             with contextlib.suppress(Exception):
                 if index is None or not self._fetch.copy(index):
                     self.close()
