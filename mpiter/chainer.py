@@ -87,7 +87,8 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
         try:
             detail = _exchange(serializer, "previous_epoch_detail", detail)
         except KeyError:
-            # Chainer's oldest snapshots don't have it: it is that of a batch before.
+            # Chainer's oldest snapshots lack it.  As in Chainer, it is then that of one
+            # batch before.
             length = max(len(here.order), 1)
             now = epoch + position / length
             detail = -1.0

@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 from ..errors import OptionError
 from .trace import CONSUMER, WORKER
 
-# A page with so many shapes has some 3 MB.
+# A page with this many shapes has some 3 MB.
 SHAPES = 20_000
 MOST_LOADINGS = 6
 MOST_ROWS = 66
 MOST_MARKS = 100
-# In one row no more shapes can be told apart.
+# More shapes than this can't be told apart in one row.
 _A_ROW = 400
-# So many batches before and after the longest wait are shown closer.
+# This many batches before and after the longest wait are shown closer.
 _CLOSE = 15
 _LARGEST = 1 << 53  # microseconds
 _GENERATOR = '<meta name="generator" content="mpiter trace">'
@@ -298,7 +298,7 @@ def page(title: str, found: Sequence[Loading]) -> str:
     closer.
     """
     drawn = found[:MOST_LOADINGS]
-    # Each has a row of ready batches too, and may be drawn twice: all, and a part.
+    # Each has a row of ready batches too, and is drawn twice at most: all, and a part.
     rows = 0
     for one in drawn:
         rows += min(len(one.rows), MOST_ROWS) + 1

@@ -24,7 +24,7 @@ from ..rules import Rules
 from ..transport.memory import write_all
 from ..worker.block import Done
 
-# Events, of about 100,000 batches, in 60 MB.
+# This many events, of about 100,000 batches, take 60 MB.
 MOST = 500_000
 # Thread numbers in the trace: worker 0 is number 3, worker 1 is number 4.
 CONSUMER = 1
@@ -180,8 +180,8 @@ class Tracer(Hook):
         self._due = time.monotonic() + _EVERY_S
         # The consumer got its present batch at this time.
         self._since: float | None = None
-        # So many batches were in flight, and so many of these were ready, when that was
-        # recorded last.
+        # This many batches were in flight, and this many of them were ready, when that
+        # was recorded last.
         self._seen = (-1, -1)
         self._threads: set[int] = set()
         self._note(_NAME, 0, "process", f"mpiter {number}: {name}")

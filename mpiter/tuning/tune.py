@@ -160,8 +160,8 @@ def measure(
         # start.
         consume(0.0, 1, math.inf)
         consume(_WARM_S, workers + 1, began + limit_s / 2)
-        # Workers finish at about the same time, so fewer than two batches of each would
-        # be measured with a burst or without it.
+        # Workers finish at about the same time, so batches come in bursts.  Two of each
+        # worker are measured at least, else a burst more or less would decide.
         least = max(2 * workers, 1)
         batch_s = consume(seconds, least, began + limit_s)
         shown = stream.stats()
