@@ -36,7 +36,12 @@ from .order.order import Given, Indices
 from .order.state import SEEDS
 from .samples.batch import Batch, columns_in_place
 
-__all__ = ["MultiprocessIterator", "MultithreadIterator", "SerialIterator", "converter"]
+__all__ = [
+    "MultiprocessIterator",
+    "MultithreadIterator",
+    "SerialIterator",
+    "converter",
+]
 
 _SEED_BYTES = 17  # for 128 bits and a sign
 _Value = TypeVar("_Value", int, float, bool)

@@ -303,7 +303,8 @@ def page(title: str, found: Sequence[Loading]) -> str:
     for one in drawn:
         rows += min(len(one.rows), MOST_ROWS) + 1
     shapes = min(_A_ROW, SHAPES // (2 * rows))
-    body = [f"<h1>{escape(title)}</h1>", *_legend(drawn)]
+    body = [f"<h1>{escape(title)}</h1>"]
+    body += _legend(drawn)
     for one in drawn:
         body += _section(one, shapes)
     more = len(found) - len(drawn)

@@ -34,7 +34,10 @@ _EVERY_S = 1.0
 _log = logging.getLogger("mpiter")
 
 _HEAD = '"pid":%d,"tid":%d,"ts":%d,"dur":%d,"cat":"mpiter"'
-_ARGS = {"open": '"samples":%d', "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g'}
+_ARGS = {
+    "open": '"samples":%d',
+    "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g',
+}
 _WAIT, _STEP, _ORDER, _OPEN, _FETCH = (
     f'{{"ph":"X",{_HEAD},"name":"{name}","args":{{{_ARGS.get(name, "")}}}}}'
     for name in ("wait", "step", "order", "open", "fetch")

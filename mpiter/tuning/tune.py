@@ -112,7 +112,9 @@ def tune(
 
     search = Bracket(trial, most, budget_s, memory)
     chosen, why = search.choose()
-    table = {workers: search.median(workers) for workers in sorted(search.of)}
+    table = dict[int, Trial]()
+    for workers in sorted(search.of):
+        table[workers] = search.median(workers)
     return Tuned(chosen, why, table)
 
 
