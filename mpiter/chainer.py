@@ -1,7 +1,7 @@
-"""mpiter's iterators for Chainer: change only the import, to ``from mpiter.chainer
-import MultiprocessIterator``.
+"""mpiter's iterators for Chainer, for which a program changes only an import.
 
-They add what Chainer's trainers, evaluators and ChainerMN need: the base class
+It becomes ``from mpiter.chainer import MultiprocessIterator``.  The iterators add what
+Chainer's trainers, evaluators and ChainerMN need: the base class
 ``chainer.dataset.Iterator``, ``serialize`` with the keys of Chainer's snapshots, and
 two private names.  Snapshots can be loaded in both directions. Chainer must be
 importable: on NumPy 2 or Python 3.12 and later, ``import mpiter.chainer_compat`` first.
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from math import isfinite
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ try:
     import chainer
     from chainer.iterators._statemachine import IteratorState
 except Exception as error:
-    # NumPy 2 shows as AttributeError, a missing pkg_resources as ImportError.
+    # On NumPy 2 this is an AttributeError, without pkg_resources an ImportError.
     raise ImportError(
         f"Chainer cannot be imported here ({error}). Install chainer==7.8.1, and on "
         "NumPy 2 or Python 3.12 and later `import mpiter.chainer_compat` before "
@@ -36,39 +36,51 @@ from .order.order import Given, Indices
 from .order.state import SEEDS
 from .samples.batch import Batch, columns_in_place
 
-__all__ = ["MultiprocessIterator", "MultithreadIterator", "SerialIterator", "converter"]
+__all__ = [
+    "MultiprocessIterator",
+    "MultithreadIterator",
+    "SerialIterator",
+    "converter",
+]
 
 _SEED_BYTES = 17  # for 128 bits and a sign
+_Value = TypeVar("_Value", int, float, bool)
+
+
+class _Serializer(Protocol):
+    """What mpiter uses of Chainer's ``Serializer``, which saves a value or loads it."""
+
+    def __call__(self, key: str, value: Any) -> Any: ...
 
 
 class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
-    """The base class of the iterators below: adds what Chainer's trainers and ChainerMN
-    need.
+    """The base class of the iterators below.
+
+    It adds what Chainer's trainers and ChainerMN need.
     """
 
-    _lists_hold_samples = True  # as in Chainer
+    # In Chainer, too, a list is a dataset of samples.
+    _lists_hold_samples = True
 
     def __del__(self) -> None:
-        """Do nothing: Chainer's would wait for the workers in the garbage collector;
-        these end by themselves.
+        """Do nothing, since the workers end by themselves.
+
+        Chainer's would wait for them in the garbage collector.
         """
 
     @property
-    def _state(self) -> Any:
+    def _state(self) -> IteratorState:
         """The position as ChainerMN reads it."""
         here = self._cursor
-        return IteratorState(
-            here.position, here.epoch, here.is_new_epoch, here.order.array()
-        )
+        order = here.order.array()
+        return IteratorState(here.position, here.epoch, here.is_new_epoch, order)
 
     @property
     def _epoch_size(self) -> int:
         return len(self._cursor.order)
 
-    def serialize(self, serializer: Any) -> None:
-        """Save the position to a snapshot or load it from one, depending on the
-        ``serializer``.
-        """
+    def serialize(self, serializer: _Serializer) -> None:
+        """Save the position to a snapshot or load it, as the ``serializer`` says."""
         here = self._cursor
         order = here.order.array()
         position = _exchange(serializer, "current_position", here.position)
@@ -76,39 +88,43 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
         is_new_epoch = _exchange(serializer, "is_new_epoch", here.is_new_epoch)
         indices = _exchange_order(serializer, order)
         seed = _exchange_seed(serializer, self.seed)
+        detail = float(here.previous_epoch_detail)
         try:
-            detail = _exchange(
-                serializer, "previous_epoch_detail", float(here.previous_epoch_detail)
-            )
+            detail = _exchange(serializer, "previous_epoch_detail", detail)
         except KeyError:
-            # Chainer's oldest snapshots don't have it.
-            now = epoch + position / max(len(here.order), 1)
+            # Chainer's oldest snapshots lack it.  As in Chainer, it is then that of one
+            # batch before.
+            length = max(len(here.order), 1)
+            now = epoch + position / length
+            detail = -1.0
             if now > 0:
-                detail = max(now - self.batch_size / max(len(here.order), 1), 0.0)
-            else:
-                detail = -1.0
+                detail = max(now - self.batch_size / length, 0.0)
         found = Cursor(position, epoch, is_new_epoch, here.order, detail)
         if found != here or seed != self.seed or not _equal(indices, order):
             self._go_to(found, seed, indices)
 
-    def _go_to(self, found: Cursor, seed: int, indices: Indices | None) -> None:
+    def _go_to(
+        self,
+        found: Cursor,
+        seed: int,
+        indices: Indices | None,
+    ) -> None:
         length = len(found.order)
-        fits = indices is None or (
-            len(indices) == length and indices.max(initial=-1) < len(self.dataset)
-        )
-        if not (fits and 0 <= found.position < max(length, 1) and found.epoch >= 0):
+        fits = True
+        if indices is not None:
+            largest = indices.max(initial=-1)
+            fits = len(indices) == length and largest < len(self.dataset)
+        is_a_place = 0 <= found.position < max(length, 1) and found.epoch >= 0
+        if not (fits and is_a_place):
+            where = "an order that does not fit the dataset"
             if fits:
                 where = f"epoch {found.epoch}"
-            else:
-                where = "an order that does not fit the dataset"
             raise StateError(
                 f"snapshot of position {found.position} in {where}; epochs here have "
                 f"{length} samples."
             )
-        if (
-            not isfinite(found.previous_epoch_detail)
-            or not SEEDS[0] <= seed <= SEEDS[1]
-        ):
+        is_a_seed = SEEDS[0] <= seed <= SEEDS[1]
+        if not is_a_seed or not isfinite(found.previous_epoch_detail):
             raise StateError(
                 "the snapshot is damaged: its previous_epoch_detail or mpiter_seed is "
                 "no such number."
@@ -116,11 +132,13 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
         self._refuse_if_closed("load a snapshot")
         self._pump.seed = seed
         order = self._order_of(found.epoch, indices)
-        if isinstance(order, Given) and _equal(
-            self._order_of(found.epoch).array(), indices
-        ):
-            # The library's own shuffle, whose state is a few numbers.
-            order = self._order_of(found.epoch)
+        if isinstance(order, Given):
+            ours = self._order_of(found.epoch).array()
+            # These are the indices of the library's own shuffle, whose state is a few
+            # numbers.  It is made anew, since one that was asked for its array keeps
+            # it.
+            if _equal(ours, indices):
+                order = self._order_of(found.epoch)
         self._go(found._replace(order=order))
 
 
@@ -130,9 +148,14 @@ def _equal(some: Indices | None, others: Indices | None) -> bool:
     return np.array_equal(some, others)
 
 
-def _exchange(serializer: Any, key: str, value: Any) -> Any:
-    """Save ``value`` under ``key`` and return it, or load what is there and return it
-    in the type of ``value``.
+def _exchange(
+    serializer: _Serializer,
+    key: str,
+    value: _Value,
+) -> _Value:
+    """Save ``value`` under ``key`` and return it, or load and return what is there.
+
+    What is loaded gets the type of ``value``.
     """
     found = serializer(key, value)
     if found is None:
@@ -140,20 +163,27 @@ def _exchange(serializer: Any, key: str, value: Any) -> Any:
     return type(value)(found)
 
 
-def _exchange_order(serializer: Any, order: Indices | None) -> Indices | None:
-    """Save or load the order under both of Chainer's keys, of which each of its
-    iterators reads a different one.
+def _exchange_order(
+    serializer: _Serializer,
+    order: Indices | None,
+) -> Indices | None:
+    """Save the order under both of Chainer's keys, or load it from one of them.
+
+    Some of Chainer's iterators read one key, some the other.
     """
     if order is None:
+        # Chainer's MultithreadIterator can't load a snapshot without this key.
         with suppress(KeyError):
-            # Chainer's MultithreadIterator can't load a snapshot without this key.
             serializer("_order", None)
         return None
     is_loading = isinstance(serializer, chainer.serializer.Deserializer)
     for key in ("order", "_order"):
         with suppress(KeyError):
-            found = serializer(key, None if is_loading else order.copy())
-            if is_loading and found is not None:
+            if not is_loading:
+                serializer(key, order.copy())
+                continue
+            found = serializer(key, None)
+            if found is not None:
                 return np.array(found, order.dtype)
     if is_loading:
         raise KeyError(
@@ -163,41 +193,43 @@ def _exchange_order(serializer: Any, order: Indices | None) -> Indices | None:
     return order
 
 
-def _exchange_seed(serializer: Any, seed: int) -> int:
-    """Save the seed, or load and return it; snapshots of Chainer's own iterators have
-    none, and ``seed`` is kept.
+def _exchange_seed(serializer: _Serializer, seed: int) -> int:
+    """Save the seed, or load it, and return it.
+
+    Snapshots of Chainer's own iterators have none, and ``seed`` is kept.
     """
-    words = np.frombuffer(
-        seed.to_bytes(_SEED_BYTES, "little", signed=True), np.uint8
-    ).copy()
+    saved = seed.to_bytes(_SEED_BYTES, "little", signed=True)
+    # A serializer that loads writes into this copy, since the bytes can't be changed.
+    words = np.frombuffer(saved, np.uint8).copy()
     with suppress(KeyError):
         serializer("mpiter_seed", words)
     return int.from_bytes(words.tobytes(), "little", signed=True)
 
 
 class MultiprocessIterator(_Door, iterators.MultiprocessIterator):
-    """``mpiter.MultiprocessIterator`` for Chainer's trainers; the arguments are
-    explained there.
+    """``mpiter.MultiprocessIterator`` for Chainer's trainers, with its arguments.
 
-    >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=2) as it:
+    >>> numbers = [10, 20, 30]
+    >>> once = {"repeat": False, "shuffle": False}
+    >>> with MultiprocessIterator(numbers, 2, n_processes=2, **once) as it:
     ...     it.next(), it.epoch_detail
     ([10, 20], 0.666...)
     """
 
 
 class MultithreadIterator(_Door, iterators.MultithreadIterator):
-    """``mpiter.MultithreadIterator`` for Chainer's trainers; the arguments are
-    explained there.
+    """``mpiter.MultithreadIterator`` for Chainer's trainers, with its arguments.
 
-    >>> with MultithreadIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_threads=2) as it:
+    >>> numbers = [10, 20, 30]
+    >>> once = {"repeat": False, "shuffle": False}
+    >>> with MultithreadIterator(numbers, 2, n_threads=2, **once) as it:
     ...     it.next(), it.epoch_detail
     ([10, 20], 0.666...)
     """
 
 
 class SerialIterator(_Door, iterators.SerialIterator):
-    """``mpiter.SerialIterator`` for Chainer's trainers; the arguments are explained
-    there.
+    """``mpiter.SerialIterator`` for Chainer's trainers, with its arguments.
 
     >>> with SerialIterator([10, 20, 30], 2, repeat=False, shuffle=False) as it:
     ...     it.next(), it.epoch_detail
@@ -206,17 +238,20 @@ class SerialIterator(_Door, iterators.SerialIterator):
 
 
 class _Converter(chainer.dataset.Converter):  # type: ignore[misc]
-    def __call__(self, batch: Any, device: Any = None, padding: Any = None) -> Any:
+    def __call__(
+        self,
+        batch: Any,
+        device: Any = None,
+        padding: Any = None,
+    ) -> Any:
+        columns = None
         if isinstance(batch, Batch):
             columns = _plain(columns_in_place(batch))
-        else:
-            columns = None
         if columns is None:
             return chainer.dataset.concat_examples(batch, device, padding)
-        send = partial(
-            chainer.dataset.to_device,
-            None if device is None else chainer.get_device(device),
-        )
+        if device is not None:
+            device = chainer.get_device(device)
+        send = partial(chainer.dataset.to_device, device)
         if isinstance(columns, dict):
             return {key: send(column) for key, column in columns.items()}
         if isinstance(columns, tuple):
@@ -228,9 +263,11 @@ class _Converter(chainer.dataset.Converter):  # type: ignore[misc]
 
 
 converter = _Converter()
-"""Makes an array, or a tuple or dict of arrays, of a batch: ``converter(batch, device=None, padding=None)``.
+"""Makes an array, or a tuple or dict of arrays, of a batch.
 
-Does what ``chainer.dataset.concat_examples`` does, but without a copy where the samples lie stacked already.
+``converter(batch, device=None, padding=None)`` does what
+``chainer.dataset.concat_examples`` does, but without a copy where the samples lie
+stacked already.
 
 >>> import numpy as np
 >>> from mpiter.chainer import SerialIterator
@@ -242,16 +279,15 @@ Does what ``chainer.dataset.concat_examples`` does, but without a copy where the
 
 
 def _plain(columns: Any) -> Any:
-    """Return ``columns`` if ``concat_examples`` would make just these of the samples;
-    else None.
-    """
+    """Return ``columns`` if ``concat_examples`` would make the same; else None."""
     parts: Iterable[Any] = (columns,)
     if type(columns) is dict:
         parts = columns.values()
     elif isinstance(columns, tuple):
         parts = columns
-    is_plain = all(
-        type(one) is np.ndarray and one.dtype.kind in "biufc" and one.dtype.isnative
-        for one in parts
-    )
-    return columns if parts and is_plain else None
+    for one in parts:
+        if type(one) is not np.ndarray:
+            return None
+        if one.dtype.kind not in "biufc" or not one.dtype.isnative:
+            return None
+    return columns if parts else None

@@ -1,10 +1,10 @@
-"""Makes Chainer 7.8.1 work on NumPy 2, and on Python 3.12 and later: import this module
-before ``chainer``.
+"""Makes Chainer 7.8.1 work on NumPy 2, and on Python 3.12 and later.
 
-In a few of Chainer's modules, names that no longer exist are replaced as the modules
-are imported; no name is added to NumPy or ``sys.modules``.  Worker processes import
-this module before anything else if the process that starts them has. Assumes Chainer
-7.8.1, its last release; harmless if Chainer needs no help, or isn't installed.
+Import this module before ``chainer``.  In a few of Chainer's modules, names that no
+longer exist are replaced as the modules are imported; no name is added to NumPy or
+``sys.modules``.  Worker processes import this module before anything else if the
+process that starts them has. Assumes Chainer 7.8.1, its last release; harmless if
+Chainer needs no help, or isn't installed.
 
 >>> import mpiter.chainer_compat
 >>> import chainer
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import CodeType
-from typing import Any
+from types import CodeType, ModuleType
 
 from .datasets import ship
 
@@ -30,7 +30,9 @@ _EDITS = {
         "numpy.distutils.system_info.get_info('blas_opt')": "{}",
     },
     "chainer.dataset.convert": {
-        "numpy.maximum(shape, array.shape, shape)": "numpy.maximum(shape, array.shape, out=shape)"
+        "numpy.maximum(shape, array.shape, shape)": (
+            "numpy.maximum(shape, array.shape, out=shape)"
+        ),
     },
     "chainer.distributions.categorical": {"[mg + [": "[list(mg) + ["},
     "chainer.functions.array.as_strided": {
@@ -45,23 +47,26 @@ _EDITS = {
 
 
 class _PkgResources:
-    """Stands in for ``pkg_resources``, by which Chainer checks what is installed;
-    versions aren't compared.
+    """Stands in for ``pkg_resources``, by which Chainer checks what is installed.
+
+    Versions aren't compared.
     """
 
-    ResolutionError = DistributionNotFound = VersionConflict = (
-        metadata.PackageNotFoundError
-    )
+    ResolutionError = metadata.PackageNotFoundError
+    DistributionNotFound = metadata.PackageNotFoundError
+    VersionConflict = metadata.PackageNotFoundError
 
     @classmethod
     def require(cls, *requirements: str) -> None:
-        """Raise a PackageNotFoundError unless each of ``requirements``, such as
-        "ideep4py<2.1", is installed.
+        """Raise a PackageNotFoundError unless each requirement is installed.
+
+        One of them is "ideep4py<2.1".
         """
         for requirement in requirements:
             metadata.distribution(re.split("[<>=!~, ]", requirement)[0])
 
 
+# Chainer's helpers for tests make a WorkingSet, and call its `require()`.
 _PkgResources.WorkingSet = lambda: _PkgResources  # type: ignore[attr-defined]
 
 
@@ -77,8 +82,14 @@ class _Edited(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
+    """Finds the modules of ``_EDITS``, before Python's own finders do."""
+
     @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
         if name not in _EDITS:
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -87,7 +98,8 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-# Modules may be left from an import that failed.
+# An import of Chainer that has failed leaves modules behind, which would not be loaded
+# again with the replacements.
 if "chainer" not in sys.modules:
     for name in [name for name in sys.modules if name.startswith("chainer.")]:
         del sys.modules[name]

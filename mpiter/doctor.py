@@ -1,5 +1,4 @@
-"""``mpiter doctor``: checks whether mpiter works on this machine, and says what to do
-if it doesn't.
+"""``mpiter doctor``: checks whether mpiter works here, and says what to do if not.
 
 Start methods, which might hang or crash, are tried in another process, which has a
 minute.  Guarantees that a check that fails is reported as a finding, never as a
@@ -27,15 +26,17 @@ _PACKAGES = (
 )
 _GB = 1 << 30
 _LIMIT_S = 60.0  # for a start method
-GOOD = "good"  # nothing to do
+# There is nothing to do.
+GOOD = "good"
 # Something may fail or be slow unless the remedy is applied.
 WARN = "WARN"
-# Mpiter does not work here with its defaults.
+# mpiter does not work here with its defaults.
 BAD = "BAD"
 _TRY_START = """
 import time, mpiter
 began = time.perf_counter()
-with mpiter.batches([7, 7], 2, n_processes=1, backend=mpiter.Process({method!r})) as stream:
+backend = mpiter.Process({method!r})
+with mpiter.batches([7, 7], 2, n_processes=1, backend=backend) as stream:
     assert list(next(stream)) == [7, 7]
 print(f"{{time.perf_counter() - began:.1f}} s")
 """
@@ -52,14 +53,17 @@ class Finding(NamedTuple):
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     about = "Examine this machine: packages, start methods, memory, cores."
     parser = commands.add_parser(
-        "doctor", help="is this machine fit? what to do if not", description=about
+        "doctor",
+        help="is this machine fit? what to do if not",
+        description=about,
     )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run all checks and print each finding; return 1, for the exit status, if one is
-    BAD, else 0.
+    """Run all checks and print each finding.
+
+    Return the exit status: 1 if a finding is BAD, else 0.
     """
     is_bad = False
     for check in CHECKS:
@@ -69,16 +73,19 @@ def run(options: argparse.Namespace) -> int:
             status = WARN
             found = f"could not be examined ({type(error).__name__}: {error})"
             remedy = ""
-        told = (
-            f"{status:6}{check.__name__.replace('_', ' '):16}{found}"
-            + f"  → {remedy}" * bool(remedy)
+        name = check.__name__.replace("_", " ")
+        told = f"{status:6}{name:16}{found}"
+        if remedy:
+            told += f"  → {remedy}"
+        indent = " " * 22
+        text = textwrap.fill(
+            told,
+            118,
+            subsequent_indent=indent,
+            break_on_hyphens=False,
         )
-        print(
-            textwrap.fill(
-                told, 118, subsequent_indent=" " * 22, break_on_hyphens=False
-            ),
-            flush=True,
-        )
+        # The next check may take a minute.
+        print(text, flush=True)
         is_bad |= status is BAD
     return int(is_bad)
 
@@ -92,9 +99,7 @@ def software() -> Finding:
 
 
 def start_methods() -> Finding:
-    """Measure how long it takes to the first batch with each start method, in another
-    Python.
-    """
+    """Measure the time to the first batch with each start method, in another Python."""
     default = "forkserver" if sys.platform == "linux" else "spawn"
     works = []
     told = []
@@ -102,18 +107,20 @@ def start_methods() -> Finding:
         command = [sys.executable, "-c", _TRY_START.format(method=method)]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_LIMIT_S
+                command,
+                capture_output=True,
+                text=True,
+                timeout=_LIMIT_S,
             )
         except subprocess.TimeoutExpired:
             told.append(f"{method} fails (no answer within {_LIMIT_S:g} s)")
             continue
         if done.returncode:
-            last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[
-                -1
-            ]
-            told.append(
-                f"{method} fails ({textwrap.shorten(last, 160, placeholder=' …')})"
-            )
+            error = done.stderr.strip() or f"exit code {done.returncode}"
+            # The last line of a traceback names the error.
+            last = error.splitlines()[-1]
+            why = textwrap.shorten(last, 160, placeholder=" …")
+            told.append(f"{method} fails ({why})")
             continue
         told.append(f"{method} {done.stdout.strip()}")
         works.append(method)
@@ -138,20 +145,20 @@ def memory() -> Finding:
         found += f", by control group; the machine has {host / _GB:,.1f} GB"
     if available >= _GB:
         return Finding(GOOD, found)
-    remedy = (
+    return Finding(
+        WARN,
+        found,
         "end other programs, raise the container's limit (docker run --memory), or "
-        "lower batch_size, n_prefetch, "
+        "lower batch_size, n_prefetch, run_ahead or n_processes.",
     )
-    return Finding(WARN, found, remedy + "run_ahead or n_processes.")
 
 
 def cores() -> Finding:
     present = os.cpu_count() or 1
     quota = machine.quota()
+    affinity = present
     if hasattr(os, "sched_getaffinity"):
         affinity = len(os.sched_getaffinity(0))
-    else:
-        affinity = present
     found = f"{present}; n_processes=None takes {machine.cores()}"
     if affinity < present:
         found += f"; affinity allows {affinity}"

@@ -1,12 +1,14 @@
-"""Datasets of picture files, with a choice of decoders, and transforms whose random draws don't depend on workers.
+"""Datasets of picture files, and transforms whose draws don't depend on workers.
 
 ::
 
-    dataset, pack ─────────────────► decoding ────────────────────────► transforms
-    which files and labels,          reads the header, then simplejpeg  on pixels; and those of
-    source, fetch, read, transform   or Pillow makes the pixels         Albumentations, torchvision
+    dataset, pack ───────────────► decoding ──────────────► transforms
+    which files and labels;        reads the header; then   on pixels; adapters for
+    source, fetch, read,           simplejpeg or Pillow     Albumentations' and
+    transform                      makes the pixels         torchvision's
 
-mpiter's core doesn't import this package.  Needs Pillow; the extra ``images`` installs simplejpeg too.
+mpiter's core doesn't import this package.  Needs Pillow; the extra ``images`` installs
+simplejpeg too.
 """
 
 from .dataset import ImageFolder, ImageList

@@ -1,5 +1,4 @@
-"""Datasets of pictures: they find the files, decode a picture when it is read, and
-apply a transform.
+"""Datasets of pictures, which are decoded and transformed when they are read.
 
 Runs in the workers, if there are any.  Follows the dataset protocol: ``source(i)``
 names the file, ``fetch(i)`` reads its bytes, ``read(i)`` decodes them,
@@ -17,56 +16,76 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex, TypedDict, Unpack
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from ..datasets.packed import Packed
 from ..engine import describing
 from ..errors import OptionError, warn
 from .decoding import Decoding
-from .transforms import adapted, check_is_one, is_pillows, plain
+from .transforms import Picture, adapted, check_is_one, is_pillows, plain
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+EXTENSIONS = (
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".ppm",
+    ".bmp",
+    ".pgm",
+    ".tif",
+    ".tiff",
+    ".webp",
+)
 Path = str | os.PathLike[str]
-# Names of folders that a warning shows.
+# A warning names this many folders at most.
 _FEW = 5
 
 
-# How files are decoded, and the form of the resulting arrays.
 class Form(TypedDict, total=False):
+    """How files are decoded, and the form of the resulting arrays."""
+
     decoder: Literal["auto", "pillow", "simplejpeg"]
     mode: Literal["RGB", "RGBA", "L", "I;16"]
-    dtype: Any
+    dtype: DTypeLike
     layout: Literal["HWC", "CHW"]
 
 
 class Pictures:
-    """The files ``names`` below ``root``; a sample is ``(picture, label)``, or the
-    picture if ``labels`` is None.
+    """The pictures in the files ``names`` below ``root``.
+
+    A sample is ``(picture, label)``, or the picture if ``labels`` is None.
     """
 
     def __init__(
-        self, root: Path, names: Iterable[str], labels: Any, transform: Any, form: Form
+        self,
+        root: Path,
+        names: Iterable[str],
+        labels: Any,
+        transform: Any,
+        form: Form,
     ) -> None:
         for name in form.keys() - Form.__annotations__.keys():
             raise TypeError(
                 f"{type(self).__name__} has no option {name!r}; it has "
                 f"{', '.join(Form.__annotations__)}."
             )
-        check_is_one("layout", form.get("layout", "HWC"), ("HWC", "CHW"))
+        layout = form.get("layout", "HWC")
+        check_is_one("layout", layout, ("HWC", "CHW"))
         self.root = os.fspath(root)
         self.labels = labels
-        # In memory that all workers share: there may be millions.
+        # All workers share this memory, since there may be millions of names.
         self.paths: Sequence[str] = Packed(names)
-        self._decoding = Decoding(form.get("decoder", "auto"), form.get("mode", "RGB"))
-        self._augment: Any
+        decoder = form.get("decoder", "auto")
+        mode = form.get("mode", "RGB")
+        self._decoding = Decoding(decoder, mode)
+        self._augment: Callable[[Any], Any]
         if transform is None:
             self._augment = plain
         else:
             self._augment = adapted(transform)
-        if form.get("dtype") is None:
-            self._dtype = None
-        else:
+        self._dtype: np.dtype[Any] | None = None
+        if form.get("dtype") is not None:
             self._dtype = np.dtype(form["dtype"])
-        self._turns = form.get("layout") == "CHW"
+        self._turns = layout == "CHW"
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -76,11 +95,8 @@ class Pictures:
         return describing.in_a_line(self, type(self).__name__, self._facts)
 
     def _facts(self) -> describing.Facts:
-        return [
-            f"{_pictures(len(self))}, "
-            + ("no labels" if self.labels is None else "labelled"),
-            self.root,
-        ]
+        about_labels = "no labels" if self.labels is None else "labelled"
+        return [f"{_pictures(len(self))}, {about_labels}", self.root]
 
     def source(self, index: int) -> str:
         """Return the path or the URL of the file."""
@@ -94,22 +110,25 @@ class Pictures:
         return bytes_at(self.source(index))
 
     def read(self, index: int, *, in_array: bool = True) -> Any:
-        """Return the decoded sample; with ``in_array=False`` its picture may be
-        Pillow's image, as it was decoded.
+        """Return the decoded sample.
+
+        With ``in_array=False`` its picture may be Pillow's image, as it was decoded.
         """
-        image = self._decoding.open(self.fetch(index), self.source(index))
+        data = self.fetch(index)
+        image = self._decoding.open(data, self.source(index))
         if in_array:
             image = plain(image)
-        else:
-            image = image
         if self.labels is None:
             return image
         label = self.labels[index]
-        return image, label.item() if isinstance(label, np.generic) else label
+        if isinstance(label, np.generic):
+            label = label.item()
+        return image, label
 
     def transform(self, sample: Any) -> Any:
-        """Return a decoded sample with its picture transformed, in the layout and dtype
-        asked for.
+        """Return a decoded sample with its picture transformed.
+
+        The picture has the layout and dtype that were asked for.
         """
         if self.labels is None:
             return self._augmented(sample)
@@ -122,25 +141,22 @@ class Pictures:
             raise IndexError(
                 f"there is no picture {index} among the {len(self):,} of {self!r}."
             ) from None
-        # A derived class's own may take the index only.
-        is_ours = type(self).read is Pictures.read
-        return self.transform(
-            self.read(at, in_array=False) if is_ours else self.read(at)
-        )
+        if type(self).read is Pictures.read:
+            return self.transform(self.read(at, in_array=False))
+        # The `read` of a derived class may take nothing but the index.
+        return self.transform(self.read(at))
 
-    def _augmented(self, image: Any) -> Any:
-        image = self._augment(image)
+    def _augmented(self, picture: Picture) -> Any:
+        image = self._augment(picture)
         if is_pillows(image):
             image = plain(image)
-        else:
-            image = image
+        # The user's transform may return a tensor, or anything else.  Layout and dtype
+        # are asked of arrays only, so the rest is handed on as it is.
         if not isinstance(image, np.ndarray):
-            # A tensor, or any other result of the user's transform.
             return image
-        return np.ascontiguousarray(
-            image.transpose(2, 0, 1) if self._turns and image.ndim == 3 else image,
-            self._dtype,
-        )
+        if self._turns and image.ndim == 3:
+            image = image.transpose(2, 0, 1)
+        return np.ascontiguousarray(image, self._dtype)
 
 
 def _pictures(count: int) -> str:
@@ -150,12 +166,12 @@ def _pictures(count: int) -> str:
 
 
 class ImageFolder(Pictures):
-    """The pictures below ``root``, where each folder is a class; a sample is
-    ``(picture, class)``.
+    """The pictures below ``root``, where each folder is a class.
 
-    The pictures are sorted as torchvision sorts them: by class, then folder, then
-    file.  ``classes`` lists the classes' names, ``class_to_idx`` maps them to numbers;
-    ``paths`` and ``labels`` have an entry for each picture.
+    A sample is ``(picture, class)``.  The pictures are sorted as torchvision sorts
+    them: by class, then folder, then file.  ``classes`` lists the classes' names,
+    ``class_to_idx`` maps them to numbers; ``paths`` and ``labels`` have an entry for
+    each picture.
 
     Args:
         transform: a function of an array (height, width, channels), or a transform of
@@ -175,32 +191,43 @@ class ImageFolder(Pictures):
     """
 
     def __init__(
-        self, root: Path, transform: Any = None, **options: Unpack[Form]
+        self,
+        root: Path,
+        transform: Any = None,
+        **options: Unpack[Form],
     ) -> None:
         classes, names = self._found(os.fspath(root))
         self.classes = sorted(classes)
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
-        parts = (
-            (name.partition("/")[0], *name.rpartition("/"))
-            for name in names
-            if name.lower().endswith(EXTENSIONS)
-        )
-        in_order = sorted(each for each in parts if each[0] in self.class_to_idx)
+        in_order = list[tuple[str, str, str, str]]()
+        for name in names:
+            folder = name.partition("/")[0]
+            if folder in self.class_to_idx and name.lower().endswith(EXTENSIONS):
+                in_order.append((folder, *name.rpartition("/")))
+        in_order.sort()
         if not in_order:
             raise OptionError(
                 f"{root} has no subfolder with pictures ({', '.join(EXTENSIONS)})."
             )
-        if without := self.class_to_idx.keys() - {name for name, *_ in in_order}:
-            named = ", ".join(map(repr, sorted(without)[:_FEW])) + ", …" * (
-                len(without) > _FEW
-            )
+        without = self.class_to_idx.keys() - {folder for folder, *_ in in_order}
+        if without:
+            few = sorted(without)[:_FEW]
+            named = ", ".join(map(repr, few))
+            if len(without) > _FEW:
+                named += ", …"
             warn(
                 f"folders in {root} without pictures ({len(without)}) count as classes "
                 f"too: {named}."
             )
-        labels = np.array([self.class_to_idx[name] for name, *_ in in_order], np.int32)
+        numbers = [self.class_to_idx[folder] for folder, *_ in in_order]
+        labels = np.array(numbers, np.int32)
+        paths = ("".join(path) for _, *path in in_order)
         super().__init__(
-            root, ("".join(name) for _, *name in in_order), labels, transform, options
+            root,
+            paths,
+            labels,
+            transform,
+            options,
         )
 
     def _facts(self) -> describing.Facts:
@@ -212,44 +239,51 @@ class ImageFolder(Pictures):
         found = list(walk(root, errors.append))
         if errors:
             raise errors[0]
-        return found[0][1], [
-            prefix + file for prefix, _, files in found for file in files
-        ]
+        names = list[str]()
+        for prefix, _, files in found:
+            names += [prefix + file for file in files]
+        _, classes, _ = found[0]
+        return classes, names
 
 
 def walk(
-    top: str, onerror: Callable[[OSError], None]
+    top: str,
+    onerror: Callable[[OSError], None],
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield ``top`` and each folder below it: its path from ``top`` ("", "cat/", …),
-    and its folders' and files' names.
+    """Yield for ``top`` and each folder below it its path, and the names in it.
 
-    Links are followed, except to a folder that contains them.  ``onerror`` gets the
-    error of listing a folder.
+    The path is that from ``top`` ("", "cat/", …); the folders' names come before the
+    files'.  Links are followed, except to a folder that contains them.  ``onerror``
+    gets the error of listing a folder.
     """
+    # This has where each folder that is still to come really lies, and those around it.
     around = {top: {os.path.realpath(top)}}
     for folder, folders, files in os.walk(top, onerror=onerror, followlinks=True):
         here = around.pop(folder)
-        places = {
-            name: os.path.realpath(os.path.join(folder, name)) for name in folders
-        }
-        folders[:] = [name for name in folders if places[name] not in here]
-        around |= {
-            os.path.join(folder, name): {*here, places[name]} for name in folders
-        }
-        yield (
-            "" if folder == top else os.path.join(os.path.relpath(folder, top), ""),
-            folders,
-            files,
-        )
+        entered = list[str]()
+        for name in folders:
+            path = os.path.join(folder, name)
+            place = os.path.realpath(path)
+            # A link to a folder around it would lead round and round.
+            if place not in here:
+                entered.append(name)
+                around[path] = {*here, place}
+        # `os.walk` enters what is left in its own list.
+        folders[:] = entered
+        prefix = ""
+        if folder != top:
+            within = os.path.relpath(folder, top)
+            prefix = os.path.join(within, "")
+        yield prefix, folders, files
 
 
 class ImageList(Pictures):
-    """The pictures of a list of paths, or of pairs of path and label; or of a text file
-    with one of these per line.
+    """The pictures of a list of paths, or of pairs of path and label.
 
-    Chainer's ``LabeledImageDataset`` and ``ImageDataset`` read the same text files.
-    Without labels a sample is the picture. Paths are relative to ``root``; ``root`` or
-    the paths may be URLs of a store that fsspec can read.
+    The list may be a text file with one of these per line: Chainer's
+    ``LabeledImageDataset`` and ``ImageDataset`` read the same files.  Without labels a
+    sample is the picture. Paths are relative to ``root``; ``root`` or the paths may be
+    URLs of a store that fsspec can read.
 
     >>> ImageList([("cat.jpg", 7), ("dog.jpg", 1)]).labels
     array([7, 1])
@@ -277,53 +311,67 @@ class ImageList(Pictures):
             raise OptionError(
                 "the list has paths and pairs; give each picture a label, or none."
             )
+        labels: NDArray[Any] | None = None
+        names = items
         if True in labelled:
             labels = np.array([label for _, label in items])
-        else:
-            labels = None
-        names = (os.fspath(item if labels is None else item[0]) for item in items)
-        super().__init__(root, names, labels, transform, options)
+            names = [name for name, _ in items]
+        super().__init__(
+            root,
+            map(os.fspath, names),
+            labels,
+            transform,
+            options,
+        )
 
 
 def _lines(path: Path) -> list[Any]:
-    """Return the lines of a text file: as pairs of path and label if each ends with a
-    whole number, else as paths.
+    """Return the lines of a text file, as paths or as pairs of path and label.
+
+    They are pairs if each line ends with a whole number.
     """
-    # Names may be any bytes.
+    # Files' names are any bytes, so a line need not be UTF-8.
     with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
-        lines = [line.strip() for line in file if line.strip()]
+        stripped = map(str.strip, file)
+        lines = [line for line in stripped if line]
     if any("\0" in line for line in lines):
         raise OptionError(
             f"{os.fspath(path)} is no text file of paths; for a single picture pass a "
             "list, [path]."
         )
-    bare = [line for line in lines if not re.search(r"\s[+-]?[0-9]+$", line)]
+    bare = list[str]()
+    for line in lines:
+        if not re.search(r"\s[+-]?[0-9]+$", line):
+            bare.append(line)
     if 0 < len(bare) < len(lines):
-        line = f"line {bare[0]!r:.80} of {os.fspath(path)}"
+        where = f"line {bare[0]!r:.80} of {os.fspath(path)}"
         raise OptionError(
-            f"{line} has no whole number at its end, as other lines have: their labels."
+            f"{where} has no whole number at its end, as other lines have: their "
+            "labels."
         )
     if bare:
         return lines
-    return [
-        (name, int(label)) for name, label in (line.rsplit(None, 1) for line in lines)
-    ]
+    halves = (line.rsplit(None, 1) for line in lines)
+    return [(name, int(label)) for name, label in halves]
 
 
 def bytes_at(source: str) -> bytes:
-    """Return all bytes of the file that a path or a URL names; a pipe or a device,
-    which may never end, is an error.
+    """Return all bytes of the file that a path or a URL names.
+
+    A pipe or a device, which may never end, is an error.
     """
     if "://" not in source:
-        with open(
-            source,
-            "rb",
-            opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK),
-        ) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        with open(source, "rb", opener=_open_at_once) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
                 raise OSError(errno.EINVAL, "Not a regular file", source)
             return file.read()
     import fsspec  # of mpiter[staging]
 
     system, path = fsspec.core.url_to_fs(source)
     return bytes(system.cat_file(path))
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    # Opening a pipe would otherwise wait until somebody writes to it.
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -1,5 +1,4 @@
-"""Decodes a file's bytes: Pillow reads the header, simplejpeg or Pillow makes the
-pixels.
+"""Decodes a file's bytes: Pillow reads the header, simplejpeg or it makes the pixels.
 
 simplejpeg gets only *ordinary* JPEG, which it decodes as Pillow does; what it fails at,
 Pillow decodes.  So both give the same pixels, and refuse the same files with the same
@@ -12,21 +11,24 @@ import contextlib
 import functools
 import importlib.util
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import MpiterError, OptionError
-from .transforms import check_is_one
+from .transforms import Picture, check_is_one
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
 
 
 class BrokenImage(MpiterError, OSError):
-    """Raised for a file that was read but cannot be decoded: it is truncated, empty,
-    too large, or no picture.
+    """Raised for a file that was read but cannot be decoded.
 
-    A file that cannot be read raises ``FileNotFoundError``, ``PermissionError`` and so
-    on, which name the path too. All of these are ``OSError``. The message names the
-    file and the reason, which are also ``path`` and ``reason``.
+    It is truncated, empty, too large, or no picture.  A file that cannot be read raises
+    ``FileNotFoundError``, ``PermissionError`` and so on, which name the path too.  All
+    of these are ``OSError``.  The message names the file and the reason, which are
+    also ``path`` and ``reason``.
 
     >>> raise BrokenImage("cat.jpg", "the file is empty")
     Traceback (most recent call last):
@@ -43,8 +45,9 @@ class BrokenImage(MpiterError, OSError):
 
 
 class Decoding:
-    """Decodes files to one mode: by simplejpeg where that gives Pillow's pixels, else
-    by Pillow.
+    """Decodes files to one mode.
+
+    simplejpeg decodes where it gives Pillow's pixels, else Pillow.
     """
 
     def __init__(self, decoder: str, mode: str) -> None:
@@ -57,7 +60,7 @@ class Decoding:
         self._mode = mode
         self.has_simplejpeg = False
         if decoder != "pillow":
-            # Not installed, or without the library that it needs.
+            # It isn't installed, or lacks the library that it needs.
             with contextlib.suppress(ImportError):
                 self.has_simplejpeg = bool(importlib.import_module("simplejpeg"))
         if decoder == "simplejpeg" and not self.has_simplejpeg:
@@ -65,11 +68,10 @@ class Decoding:
                 "decoder='simplejpeg' cannot be imported; pip install 'mpiter[images]'."
             )
 
-    def open(self, data: bytes, path: str) -> Any:
-        """Return the picture, as an array or, if Pillow has decoded it, as Pillow's
-        image.
-        """
-        data = bytes(memoryview(data))  # which may be a database's buffer
+    def open(self, data: bytes, path: str) -> Picture:
+        """Return the picture: an array, or Pillow's image if Pillow has decoded it."""
+        # A user's `fetch` may return any buffer, such as a database's.
+        data = bytes(memoryview(data))
         if not data:
             raise BrokenImage(path, "the file is empty")
         try:
@@ -78,13 +80,18 @@ class Decoding:
                 import simplejpeg
 
                 space = "RGB" if self._mode == "RGB" else "GRAY"
-                # Pillow tries it below.
+                # What simplejpeg can't decode, Pillow tries below: it decodes some of
+                # that, and refuses the rest with the reason that users see.
                 with contextlib.suppress(ValueError, RuntimeError, OSError):
-                    # libjpeg-turbo's slow, exact mode, which is Pillow's
+                    # libjpeg-turbo's fast modes make other pixels than Pillow.
                     return simplejpeg.decode_jpeg(
-                        data, space, fastdct=False, fastupsample=False
+                        data,
+                        space,
+                        fastdct=False,
+                        fastupsample=False,
                     )
             return _in_mode(image, self._mode)
+        # The file may be whole, so it isn't called broken.
         except MemoryError:
             raise
         except Exception as error:
@@ -102,63 +109,74 @@ class Decoding:
 
 @functools.cache
 def _formats() -> list[str]:
-    """Return Pillow's formats, JPEG first, without PostScript, which would run
-    Ghostscript on any file.
+    """Return Pillow's formats, JPEG first.
+
+    PostScript is left out, since Pillow would run Ghostscript on any such file.
     """
     from PIL import Image
 
     Image.init()
-    return ["JPEG", *(name for name in Image.ID if name not in ("JPEG", "EPS"))]
+    others = [name for name in Image.ID if name not in ("JPEG", "EPS")]
+    return ["JPEG", *others]
 
 
-def _opened(data: bytes) -> Any:
+def _opened(data: bytes) -> PillowImage:
     """Return Pillow's image of a file, with its pixels not decoded yet."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(data), formats=_formats())
     most = Image.MAX_IMAGE_PIXELS
-    # Pillow itself would only warn.
-    if most is not None and image.width * image.height > most:
+    pixels = image.width * image.height
+    # Pillow itself raises only at twice this size, and warns below.
+    if most is not None and pixels > most:
         raise Image.DecompressionBombError(
             f"it has {image.width:,} × {image.height:,} pixels"
         )
     return image
 
 
-def _is_ordinary(image: Any, mode: str) -> bool:
-    """True for JPEG that all decoders decode alike: grey as "L" or "RGB", and colour
-    stored as YCbCr as "RGB".
+def _is_ordinary(image: PillowImage, mode: str) -> bool:
+    """True for JPEG that all decoders decode alike to ``mode``.
+
+    That is grey as "L" or "RGB", and as "RGB" colour that is stored as YCbCr.
     """
-    if image.format not in ("JPEG", "MPO") or image.mode not in ("L", "RGB"):
+    if image.format not in ("JPEG", "MPO"):
         return False
-    is_ycc = (
-        image.info.get("adobe_transform", 1) == 1
-        and bytes(each[0] for each in image.layer) != b"RGB"
-    )
+    if image.mode not in ("L", "RGB"):
+        return False
     if image.mode == "L":
         return mode in ("L", "RGB")
-    return mode == "RGB" and is_ycc
+    # Adobe's marker may say that RGB itself is stored; so may the components' names.
+    if image.info.get("adobe_transform", 1) != 1:
+        return False
+    names = bytes(component[0] for component in image.layer)
+    return mode == "RGB" and names != b"RGB"
 
 
-def _in_mode(image: Any, mode: str) -> Any:
-    """Convert ``image`` as Pillow does, except that 16-bit grey keeps its upper byte,
-    as 16-bit colour does.
+def _in_mode(image: PillowImage, mode: str) -> PillowImage:
+    """Convert ``image`` as Pillow does, but for 16-bit grey.
+
+    That keeps its upper byte, as 16-bit colour does.
     """
     from PIL import Image
 
-    # I;16 of any byte order, or I, as which Pillow opens 16-bit PGM.
+    # The mode is I;16 in either byte order, or I, as which Pillow opens 16-bit PGM.
     if image.mode.startswith("I"):
-        wide = np.asarray(image).clip(0, 0xFFFF).astype(np.uint16)
-        image = Image.fromarray(
-            wide if mode == "I;16" else (wide >> 8).astype(np.uint8)
-        )
+        values = np.asarray(image)
+        grey = values.clip(0, 0xFFFF).astype(np.uint16)
+        if mode != "I;16":
+            grey = (grey >> 8).astype(np.uint8)
+        image = Image.fromarray(grey)
+    # A palette's transparent colours would be lost otherwise; Pillow recommends this.
     elif image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # as Pillow recommends
+        image = image.convert("RGBA")
     if mode == "I;16" and image.mode != mode:
-        # 255, white, becomes 65535.
-        return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
+        values = np.asarray(image.convert("L"))
+        grey = values.astype(np.uint16)
+        # White, which is 255, becomes 65535.
+        return Image.fromarray(grey * 257)
     image.load()
-    # convert would copy, which takes as long as resizing
+    # Converting to the same mode would copy, which takes as long as resizing.
     if image.mode == mode:
         return image
     return image.convert(mode)

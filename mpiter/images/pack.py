@@ -1,11 +1,10 @@
-"""Packed folders: ``PackedFolder`` reads an ``ImageFolder`` from one ZIP archive,
-``mpiter pack`` writes it.
+"""Packed folders: the pictures of an ``ImageFolder`` in one ZIP archive.
 
-If the archive is cut, damaged or replaced, ``PackedFolder`` raises an error.  ``pack``
-guarantees that the same folder gives the same bytes; that until the archive is whole
-and on the disk, its name ends with ``.packing``; and that after an interruption
-anywhere, the members that are whole there and equal the folder's files aren't written
-again.
+``mpiter pack`` writes the archive, ``PackedFolder`` reads it.  If the archive is
+cut, damaged or replaced, ``PackedFolder`` raises an error.  ``pack`` guarantees that
+the same folder gives the same bytes; that until the archive is whole and on the disk,
+its name ends with ``.packing``; and that after an interruption anywhere, the members
+that are whole there and equal the folder's files aren't written again.
 """
 
 from __future__ import annotations
@@ -30,19 +29,20 @@ from ..transport.memory import write_all
 from .dataset import Form, ImageFolder, Path, bytes_at, walk
 from .decoding import BrokenImage
 
-# Of the fixed part of a member's record; its name, an extra field and the data follow.
+# The fixed part of a member's record; its name, an extra field and the data follow.
 _LOCAL_BYTES = 30
-# Of names that begin with a slash, and of files that macOS adds to archives.
+# Folders that are no classes: that of names which begin with a slash, and the one that
+# macOS adds to archives.
 _NO_CLASSES = {"", "__MACOSX"}
 _INDEX_OF = b"mpiter pack, index "
 
 
 class PackedFolder(ImageFolder):
-    """The pictures of an ``ImageFolder``, from an archive that ``mpiter pack folder/
-    out.zip`` wrote; same options.
+    """The pictures of an ``ImageFolder``, from one archive; it has the same options.
 
-    ``root`` may be any ZIP archive whose members are stored or deflated. Each worker
-    reads single members of it, and compares each picture's checksum.
+    ``mpiter pack folder/ out.zip`` writes the archive, but ``root`` may be any ZIP
+    archive whose members are stored or deflated.  Each worker reads single members of
+    it, and compares each picture's checksum.
 
     >>> import tempfile, zipfile
     >>> with zipfile.ZipFile(tempfile.mktemp(), "w") as archive:
@@ -53,24 +53,38 @@ class PackedFolder(ImageFolder):
     """
 
     def __init__(
-        self, root: Path, transform: Any = None, **options: Unpack[Form]
+        self,
+        root: Path,
+        transform: Any = None,
+        **options: Unpack[Form],
     ) -> None:
         self.root = os.fspath(root)
         self._fd = self._opened()
         self._members = self._index()
         super().__init__(root, transform, **options)
-        found = (self._members[name] for name in self.paths)
-        figures = [
-            (i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type)
-            for i in found
-        ]
+        figures = list[tuple[int, int, int, int, int]]()
+        for name in self.paths:
+            found = self._members[name]
+            figures.append(
+                (
+                    found.header_offset,
+                    found.compress_size,
+                    found.file_size,
+                    found.CRC,
+                    found.compress_type,
+                )
+            )
         self._figures = np.array(figures, np.uint64)
-        del self._members  # they take much memory
+        # The members take much more memory than their figures.
+        del self._members
 
     def _found(self, root: str) -> tuple[Iterable[str], Iterable[str]]:
-        return {
-            name.partition("/")[0] for name in self._members if "/" in name
-        } - _NO_CLASSES, self._members
+        classes = set[str]()
+        for name in self._members:
+            folder, slash, _ = name.partition("/")
+            if slash:
+                classes.add(folder)
+        return classes - _NO_CLASSES, self._members
 
     def _index(self) -> dict[str, zipfile.ZipInfo]:
         try:
@@ -79,25 +93,27 @@ class PackedFolder(ImageFolder):
                 zipfile.ZipFile(file) as archive,
             ):
                 members = archive.infolist()
-                differs = archive.comment.startswith(
-                    _INDEX_OF
-                ) and archive.comment != _index_comment(members)
+                comment = archive.comment
+                # ZIP has no checksum of its index, so `pack` writes one.
+                is_whole = True
+                if comment.startswith(_INDEX_OF):
+                    is_whole = comment == _index_comment(members)
                 end = os.fstat(self._fd).st_size
-                if differs or not all(
-                    0 <= each.header_offset <= end - each.compress_size
-                    for each in members
-                ):
+                for each in members:
+                    # No member may reach beyond the end.
+                    latest = end - each.compress_size
+                    if not 0 <= each.header_offset <= latest:
+                        is_whole = False
+                if not is_whole:
                     raise zipfile.BadZipFile("its index is damaged")
-                if not {each.compress_type for each in members} <= {
-                    zipfile.ZIP_STORED,
-                    zipfile.ZIP_DEFLATED,
-                }:
+                methods = {each.compress_type for each in members}
+                if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
                     raise zipfile.BadZipFile(
                         "it has members that are neither stored nor deflated"
                     )
                 return archive.NameToInfo
         except Exception as error:
-            # Zipfile raises many types for damaged bytes.
+            # zipfile raises errors of many types for damaged bytes.
             reason = (
                 f"it cannot be read as a ZIP archive: {error}; copy it again, or "
                 "`mpiter pack FOLDER OUT.zip`"
@@ -107,25 +123,24 @@ class PackedFolder(ImageFolder):
     def fetch(self, index: int) -> bytes:
         """Read the bytes of the picture."""
         start, packed, size, crc, method = self._figures[index].tolist()
+        # A copy, such as a worker's, opens the archive at its first picture.
         if self._fd < 0:
             self._fd = self._opened()
         head = _pread(self._fd, _LOCAL_BYTES, start).ljust(_LOCAL_BYTES)
-        names = int.from_bytes(head[26:28], "little") + int.from_bytes(
-            head[28:], "little"
-        )
-        data = _pread(self._fd, packed, start + _LOCAL_BYTES + names)
+        name_bytes = int.from_bytes(head[26:28], "little")
+        extra_bytes = int.from_bytes(head[28:], "little")
+        at = start + _LOCAL_BYTES + name_bytes + extra_bytes
+        data = _pread(self._fd, packed, at)
         if method == zipfile.ZIP_DEFLATED:
             deflated = data
+            # What cannot be inflated stays empty, and is refused below.  A byte more
+            # than `size` shows data that are too long without inflating all of them.
             data = b""
             with contextlib.suppress(zlib.error, OverflowError):
-                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(
-                    deflated, size + 1
-                )
-        if (
-            not head.startswith(b"PK\3\4")
-            or len(data) != size
-            or zlib.crc32(data) != crc
-        ):
+                inflating = zlib.decompressobj(-zlib.MAX_WBITS)
+                data = inflating.decompress(deflated, size + 1)
+        is_member = head.startswith(b"PK\3\4") and len(data) == size
+        if not is_member or zlib.crc32(data) != crc:
             raise BrokenImage(
                 self.source(index),
                 f"its checksum differs; copy or pack {self.root} again",
@@ -144,26 +159,27 @@ class PackedFolder(ImageFolder):
 def _pread(fd: int, size: int, offset: int) -> bytes:
     """Read ``size`` bytes at ``offset``; fewer only at the end of the file."""
     data = os.pread(fd, size, offset)
-    while len(data) < size and (
-        more := os.pread(fd, size - len(data), offset + len(data))
-    ):
-        # A network file system may return fewer than were asked for.
+    # A network file system may return fewer bytes than were asked for.
+    while len(data) < size:
+        had = len(data)
+        more = os.pread(fd, size - had, offset + had)
+        if not more:
+            break
         data += more
     return data
 
 
 def _index_comment(members: Iterable[zipfile.ZipInfo]) -> bytes:
-    """Return the comment that ``pack`` gives an archive: a checksum of the index, for
-    which ZIP has none.
-    """
-    told = [
+    """Return the comment that ``pack`` gives an archive: a checksum of its index."""
+    index = [
         (each.filename, each.header_offset, each.file_size, each.CRC)
         for each in members
     ]
-    return _INDEX_OF + b"%08x" % zlib.crc32(repr(told).encode())
+    checksum = zlib.crc32(repr(index).encode())
+    return _INDEX_OF + b"%08x" % checksum
 
 
-# The range of times in ZIP: 1980 to 2107.
+# ZIP has the times from 1980 to 2107.
 _FIRST = 315532800
 _LAST = 4354819198
 # The modes with which `unzip` creates a member.
@@ -172,18 +188,18 @@ _A_FOLDER = 0o40755 << 16 | 0x10
 
 
 class Report(NamedTuple):
+    """What ``pack`` has done."""
+
     files: int
-    # Files that an earlier run had packed.
-    resumed: int
-    # Names, and the reasons.
-    left_out: list[tuple[str, str]]
+    resumed: int  # files that an earlier run had packed
+    left_out: list[tuple[str, str]]  # names, and the reasons
 
 
 def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
-    """Pack the files below ``folder`` into ``out``; continue if an earlier run was
-    interrupted.
+    """Pack the files below ``folder`` into ``out``.
 
-    ``tell`` prints the progress to standard error.
+    If an earlier run was interrupted, this one continues.  ``tell`` prints the progress
+    to standard error.
     """
     root = os.fspath(folder)
     path = os.fspath(out)
@@ -194,17 +210,21 @@ def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
     part = f"{path}.packing"
     left_out = list[tuple[str, str]]()
     resumed = 0
-    ours = os.path.relpath(os.path.realpath(part), os.path.realpath(root))
-    names = sorted(name for name in _listed(root, left_out) if name != ours)
+    real_part = os.path.realpath(part)
+    real_root = os.path.realpath(root)
+    # The archive that is being written may lie in the folder itself.
+    ours = os.path.relpath(real_part, real_root)
+    listed = _listed(root, left_out)
+    names = sorted(name for name in listed if name != ours)
     if all(name.endswith("/") for name in names):
         raise OptionError(f"{root} has no files to pack.")
-    with open(
-        os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b"
-    ) as file:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    with open(os.open(part, flags, 0o666), "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            # Any other: this file system has no locks.
+            # Any other error says that this file system has no locks.  The archive is
+            # packed all the same.
             if isinstance(error, BlockingIOError):
                 raise OptionError(
                     f"another `mpiter pack` is writing {part}."
@@ -216,70 +236,88 @@ def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
                 print(f"pack {done:,}/{len(names):,}  {name}", file=sys.stderr)
             try:
                 info, data = _member(file.fileno(), at, root, name)
-            except (OSError, UnicodeError) as error:  # names that aren't UTF-8
-                left_out.append((name, getattr(error, "strerror", None) or str(error)))
+            # A name that isn't UTF-8 raises a UnicodeError.
+            except (OSError, UnicodeError) as error:
+                why = getattr(error, "strerror", None) or str(error)
+                left_out.append((name, why))
                 continue
             header = info.FileHeader()
             if data is not None:
-                write_all(file.fileno(), memoryview(header + data), at)
+                member = memoryview(header + data)
+                write_all(file.fileno(), member, at)
             resumed += data is None and not info.is_dir()
             members.append(info)
             at += len(header) + info.file_size
-        with zipfile.ZipFile(file, "w") as archive:  # only to write the index
-            archive.filelist, archive.start_dir, archive.comment = (
-                members,
-                at,
-                _index_comment(members),
-            )
+        # The members are there already: this writes only the index, behind them.
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.filelist = members
+            archive.start_dir = at
+            archive.comment = _index_comment(members)
+        # An earlier run may have written more, of files that are gone.
         file.truncate()
+        # Only what is on the disk may have the archive's name.
         os.fsync(file.fileno())
         os.replace(part, path)
-    machine.sync_folder(os.path.dirname(os.path.abspath(path)))
-    return Report(sum(not info.is_dir() for info in members), resumed, left_out)
+    parent = os.path.dirname(os.path.abspath(path))
+    machine.sync_folder(parent)
+    files = sum(not info.is_dir() for info in members)
+    return Report(files, resumed, left_out)
 
 
 def _listed(root: str, left_out: list[tuple[str, str]]) -> Iterator[str]:
-    """Yield the names of the files below ``root``, and of folders without files, which
-    may be classes.
-    """
-    for prefix, folders, files in walk(
-        root, lambda error: left_out.append((error.filename, str(error.strerror)))
-    ):
-        yield from [prefix + name for name in files] or (
-            [prefix] if prefix and not folders else []
-        )
+    """Yield the names of the files below ``root``, and of empty folders."""
+
+    def leave_out(error: OSError) -> None:
+        left_out.append((error.filename, str(error.strerror)))
+
+    for prefix, folders, files in walk(root, leave_out):
+        for name in files:
+            yield prefix + name
+        # An empty folder may be a class.
+        if prefix and not folders and not files:
+            yield prefix
 
 
 def _member(
-    fd: int, at: int, root: str, name: str
+    fd: int,
+    at: int,
+    root: str,
+    name: str,
 ) -> tuple[zipfile.ZipInfo, bytes | None]:
-    """Return the ZIP record of the file ``name`` for offset ``at`` of ``fd``, and the
-    bytes to write there.
+    """Return the ZIP record of the file ``name``, and the bytes to write.
 
-    The bytes are None if an earlier run has already written them.
+    It is the record for offset ``at`` of ``fd``.  The bytes are None if an earlier run
+    has already written them.
     """
     path = os.path.join(root, name)
     info = zipfile.ZipInfo(name)
     about = os.stat(path)
     info.header_offset = at
     info.external_attr = _A_FOLDER
-    # A folder's time changes with its contents.
+    # A folder's time is left out, since it changes with what lies in the folder.
     if not info.is_dir():
-        info.date_time = time.gmtime(min(max(about.st_mtime, _FIRST), _LAST))[:6]
+        changed_s = min(max(about.st_mtime, _FIRST), _LAST)
+        info.date_time = time.gmtime(changed_s)[:6]
         info.external_attr = _A_FILE
         info.file_size = about.st_size
         info.compress_size = about.st_size
-    info.CRC = int.from_bytes(_pread(fd, _LOCAL_BYTES, at)[14:18], "little")
+    # If an earlier run has written this member, its header there equals the one that is
+    # made with the checksum there, and the data have that checksum.
+    local = _pread(fd, _LOCAL_BYTES, at)
+    info.CRC = int.from_bytes(local[14:18], "little")
     header = info.FileHeader()
-    lies = _pread(fd, len(header) + info.file_size, at)
-    is_whole = len(lies) == len(header) + info.file_size and lies.startswith(header)
-    if is_whole and zlib.crc32(lies[len(header) :]) == info.CRC:
-        return info, None
-    if info.is_dir():
-        data = b""
-    else:
+    size = len(header) + info.file_size
+    written = _pread(fd, size, at)
+    is_whole = len(written) == size and written.startswith(header)
+    if is_whole:
+        data = written[len(header) :]
+        if zlib.crc32(data) == info.CRC:
+            return info, None
+    data = b""
+    if not info.is_dir():
         data = bytes_at(path)
-    if (len(data), os.stat(path).st_mtime_ns) != (info.file_size, about.st_mtime_ns):
+    changed_ns = os.stat(path).st_mtime_ns
+    if len(data) != info.file_size or changed_ns != about.st_mtime_ns:
         raise OSError("it changed while it was packed")
     info.CRC = zlib.crc32(data)
     return info, data
@@ -291,7 +329,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "Interrupted, the same command goes on."
     )
     parser = commands.add_parser(
-        "pack", help="make one large file of a folder of small ones", description=about
+        "pack",
+        help="make one large file of a folder of small ones",
+        description=about,
     )
     parser.add_argument("folder", help="with the files, and folders of files")
     parser.add_argument("out", help="the archive; OUT.packing while it is written")
@@ -302,7 +342,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         report = pack(options.folder, options.out, tell=True)
     except OSError as error:
-        error.filename = error.filename or options.out  # writing names no file
+        # An error of writing names no file.
+        error.filename = error.filename or options.out
         raise
     for name, why in report.left_out:
         print(f"left out: {name}: {why}", file=sys.stderr)

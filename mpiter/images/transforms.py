@@ -1,9 +1,9 @@
-"""Transforms of pictures (uint8 arrays of height, width, channels), and adapters for
-those of other packages.
+"""Transforms of pictures, and adapters for those of other packages.
 
-They draw from ``mpiter.get_rng()``, so a sample's draws depend on its place in the
-order, not on the worker.  Pillow resizes.  Albumentations' and torchvision's transforms
-are recognized by their modules' names.
+A picture is a uint8 array of height, width, channels, or Pillow's image.  They draw
+from ``mpiter.get_rng()``, so a sample's draws depend on its place in the order, not on
+the worker.  Pillow resizes.  Albumentations' and torchvision's transforms are
+recognized by their modules' names.
 """
 
 from __future__ import annotations
@@ -13,27 +13,33 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from numbers import Real
-from typing import Any, Literal, Never, get_args
+from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, TypeGuard, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..engine.options import whole
 from ..errors import OptionError
 from ..worker.seeding import get_rng
 
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
+
+Array: TypeAlias = NDArray[Any]
+Picture: TypeAlias = "Array | PillowImage"
 Size = int | tuple[int, int]  # height and width
 Pair = tuple[float, float]
-# ImageNet's, the usual ones.
+# These are ImageNet's, the usual ones.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
-# To draw a part that lies within the picture, as in torchvision.
+# After this many parts that reach beyond the picture its middle is taken, as in
+# torchvision.
 _TRIES = 10
 
 
 class Resize:
-    """Resizes to ``(height, width)``; a single number is the length of the shorter
-    side.
+    """Resizes to ``(height, width)``; one number is the length of the shorter side.
 
     >>> import numpy as np
     >>> Resize(8)(np.zeros((16, 32, 3), np.uint8)).shape
@@ -42,26 +48,28 @@ class Resize:
 
     def __init__(self, size: Size, filter: Filter = "bilinear") -> None:
         check_is_one("filter", filter, get_args(Filter))
-        self.size: Any
-        if isinstance(size, Iterable):
-            self.size = _size(size)
-        else:
-            self.size = _size(size)[0]
+        self.size: Size = _size(size)
+        if not isinstance(size, Iterable):
+            self.size = self.size[0]
         self._filter = filter
 
-    def __call__(self, image: Any) -> Any:
-        (height, width), size = size_of(image), self.size
+    def __call__(self, image: Picture) -> Array:
+        height, width = size_of(image)
+        size = self.size
         if isinstance(size, int):
             short = min(height, width)
-            size = max(1, size * height // short), max(1, size * width // short)
+            size = (
+                max(1, size * height // short),
+                max(1, size * width // short),
+            )
         return _resized(image, size, self._filter)
 
 
 class RandomResizedCrop:
-    """Cuts out a random part, with a share of the area in ``scale`` and width / height
-    in ``ratio``, and resizes it.
+    """Cuts out a random part and resizes it.
 
-    Parts have the same distribution as torchvision's.
+    The part has a share of the area in ``scale``, and its width / height lies in
+    ``ratio``.  Parts have the same distribution as torchvision's.
 
     >>> import numpy as np
     >>> RandomResizedCrop(8)(np.zeros((16, 32, 3), np.uint8)).shape
@@ -78,7 +86,8 @@ class RandomResizedCrop:
         check_is_one("filter", filter, get_args(Filter))
         _check_range("scale", scale)
         _check_range("ratio", ratio)
-        if not (scale[0] <= 1 and scale[1] > 0 and ratio[0] > 0):
+        are_shares = scale[0] <= 1 and scale[1] > 0
+        if not (are_shares and ratio[0] > 0):
             raise OptionError(
                 f"scale={scale} must be shares of the area, from 0 to 1, and "
                 f"ratio={ratio} be above 0."
@@ -88,42 +97,48 @@ class RandomResizedCrop:
         self.ratio = ratio
         self._filter = filter
 
-    def __call__(self, image: Any) -> Any:
-        return _resized(
-            _cut(image, *self.part(*size_of(image))), self.size, self._filter
-        )
+    def __call__(self, image: Picture) -> Array:
+        height, width = size_of(image)
+        part = _cut(image, *self.part(height, width))
+        return _resized(part, self.size, self._filter)
 
     def part(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Draw a part of a picture; return its top, left, height and width."""
-        rng, (low, high) = get_rng(), map(math.log, self.ratio)
+        rng = get_rng()
+        log_low, log_high = map(math.log, self.ratio)
         for _ in range(_TRIES):
             area = height * width * rng.uniform(*self.scale)
-            ratio = math.exp(rng.uniform(low, high))
+            ratio = math.exp(rng.uniform(log_low, log_high))
             w = round(math.sqrt(area * ratio))
             h = round(math.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
-                return (
-                    int(rng.integers(height - h + 1)),
-                    int(rng.integers(width - w + 1)),
-                    h,
-                    w,
-                )
-        # The middle, as near to the ratio as possible.
-        h = min(height, max(1, round(width / self.ratio[0])))
-        w = min(width, max(1, round(height * self.ratio[1])))
-        return (height - h) // 2, (width - w) // 2, h, w
+                top = int(rng.integers(height - h + 1))
+                left = int(rng.integers(width - w + 1))
+                return top, left, h, w
+        # A very long picture may hold none of the parts that were drawn.  Then its
+        # middle is taken, as near to the ratio as possible.
+        low, high = self.ratio
+        h = min(height, max(1, round(width / low)))
+        w = min(width, max(1, round(height * high)))
+        top = (height - h) // 2
+        left = (width - w) // 2
+        return top, left, h, w
 
 
 class Crop:
-    """Cuts out a part of ``size``, random or central, after adding a black border of
-    ``padding`` pixels on all sides.
+    """Cuts out a part of ``size``, random or central.
+
+    Before that a black border of ``padding`` pixels is added on all sides.
 
     >>> Crop(8, "random", padding=2).size
     (8, 8)
     """
 
     def __init__(
-        self, size: Size, at: Literal["center", "random"] = "center", padding: int = 0
+        self,
+        size: Size,
+        at: Literal["center", "random"] = "center",
+        padding: int = 0,
     ) -> None:
         check_is_one("at", at, ("center", "random"))
         whole("padding", padding, least=0)
@@ -131,13 +146,13 @@ class Crop:
         self.at = at
         self.padding = padding
 
-    def __call__(self, image: Any) -> Any:
-        around = (self.padding, self.padding)
+    def __call__(self, image: Picture) -> Array:
+        image = plain(image)
         if self.padding:
-            image = np.pad(plain(image), (around, around, (0, 0)))
-        else:
-            image = plain(image)
-        (height, width), (h, w) = size_of(image), self.size
+            around = (self.padding, self.padding)
+            image = np.pad(image, (around, around, (0, 0)))
+        height, width = size_of(image)
+        h, w = self.size
         if h > height or w > width:
             raise ValueError(
                 f"Crop({self.size}) of a picture of {height, width}: it is too small; "
@@ -167,12 +182,14 @@ class Flip:
             )
         self.p: float = p
 
-    def __call__(self, image: Any) -> Any:
+    def __call__(self, image: Picture) -> Array:
         image = plain(image)
         if get_rng().random() >= self.p:
             return image
-        # Faster than copying a reversed view.
-        return image.take(np.arange(image.shape[1] - 1, -1, -1), axis=1)
+        # A view with reversed columns would be copied later, which takes longer.
+        width = image.shape[1]
+        from_right = np.arange(width - 1, -1, -1)
+        return image.take(from_right, axis=1)
 
 
 class Normalize:
@@ -187,22 +204,21 @@ class Normalize:
     """
 
     def __init__(
-        self, mean: Sequence[float] = MEAN, std: Sequence[float] = STD
+        self,
+        mean: Sequence[float] = MEAN,
+        std: Sequence[float] = STD,
     ) -> None:
-        means, stds = (
-            np.asarray(given, np.float64).reshape(-1, 1, 1) for given in (mean, std)
-        )
+        means = np.asarray(mean, np.float64).reshape(-1, 1, 1)
+        stds = np.asarray(std, np.float64).reshape(-1, 1, 1)
         if means.size != stds.size or not (stds > 0).all():
             raise OptionError(
                 "Normalize: mean and std need equal lengths, and each std must be "
                 "above 0."
             )
-        self._scale, self._shift = (
-            (1 / (255 * stds)).astype(np.float32),
-            (-means / stds).astype(np.float32),
-        )
+        self._scale = (1 / (255 * stds)).astype(np.float32)
+        self._shift = (-means / stds).astype(np.float32)
 
-    def __call__(self, image: Any) -> Any:
+    def __call__(self, image: Picture) -> Array:
         pixels = plain(image)
         wanted = self._scale.size
         if pixels.dtype != np.uint8 or pixels.shape[2] != wanted:
@@ -211,17 +227,22 @@ class Normalize:
                 f"{pixels.shape[2]}: put it behind the transforms of pixels, before "
                 "those that make floats, with a mean and a std for each channel."
             )
-        # As "CHW" wants it.
+        # The channels lie one after the other, so that layout="CHW" needs no copy.
+        channels = pixels.transpose(2, 0, 1)
         out = np.multiply(
-            pixels.transpose(2, 0, 1), self._scale, dtype=np.float32, order="C"
+            channels,
+            self._scale,
+            dtype=np.float32,
+            order="C",
         )
         out += self._shift
         return out.transpose(1, 2, 0)
 
 
 class Compose:
-    """Applies transforms one after the other, Albumentations' and torchvision's
-    included.
+    """Applies transforms one after the other.
+
+    They may be Albumentations' and torchvision's.
 
     >>> import numpy as np
     >>> from mpiter.images import Flip, Resize
@@ -245,41 +266,47 @@ class Compose:
 
 def adapted(transform: Any) -> Callable[[Any], Any]:
     """Return ``transform`` as a function that takes arrays and Pillow's images."""
-    if isinstance(
-        transform, (Resize, RandomResizedCrop, Crop, Flip, Normalize, Compose)
-    ):
+    ours = (Resize, RandomResizedCrop, Crop, Flip, Normalize, Compose)
+    if isinstance(transform, ours):
         return transform
     if isinstance(transform, type) or not callable(transform):
         raise OptionError(
             f"transform={transform!r:.60} is no function; pass one of a picture, or a "
             "Compose."
         )
-    return partial(_applied, transform, type(transform).__module__.partition(".")[0])
+    library = type(transform).__module__.partition(".")[0]
+    return partial(_applied, transform, library)
 
 
 def _applied(transform: Any, library: str, image: Any) -> Any:
     """Apply a function of an array, or a transform of torchvision or Albumentations."""
-    # Takes Pillow's images or tensors, and draws from torch's generator.
+    # torchvision takes Pillow's images, and tensors that a step before has made.  It
+    # draws from torch's generator, which mpiter seeds.
     if library == "torchvision":
-        return transform(as_pillows(image) if isinstance(image, np.ndarray) else image)
+        if isinstance(image, np.ndarray):
+            image = as_pillows(image)
+        return transform(image)
     if library != "albumentations":
         return transform(plain(image))
-    # Older versions draw from the global generators.
+    # Older versions, without this method, draw from the global generators.
     if hasattr(transform, "set_random_state"):
         rng = get_rng()
-        transform.set_random_state(rng, random.Random(int(rng.integers(1 << 62))))
+        seed = int(rng.integers(1 << 62))
+        transform.set_random_state(rng, random.Random(seed))
     return transform(image=plain(image))["image"]
 
 
-def _size(size: Any) -> tuple[int, int]:
+def _size(size: object) -> tuple[int, int]:
     """Return ``size``, which may be one number, as height and width."""
     if isinstance(size, Iterable):
         both = tuple(size)
     else:
         both = (size, size)
-    if len(both) != 2 or not all(
-        isinstance(side, (int, np.integer)) and side > 0 for side in both
-    ):
+    is_fit = len(both) == 2
+    for side in both:
+        if not isinstance(side, (int, np.integer)) or side <= 0:
+            is_fit = False
+    if not is_fit:
         raise OptionError(
             f"size={size!r:.80} must be a whole number of pixels, or two: (height, "
             "width)."
@@ -287,7 +314,7 @@ def _size(size: Any) -> tuple[int, int]:
     return int(both[0]), int(both[1])
 
 
-def _check_range(name: str, given: Any) -> None:
+def _check_range(name: str, given: Pair) -> None:
     is_pair = (
         isinstance(given, Sequence)
         and len(given) == 2
@@ -308,11 +335,11 @@ def check_is_one(option: str, value: str, of: Iterable[str]) -> None:
         )
 
 
-def is_pillows(image: Any) -> bool:
+def is_pillows(image: object) -> TypeGuard[PillowImage]:
     return hasattr(image, "getbands")
 
 
-def size_of(image: Any) -> tuple[int, int]:
+def size_of(image: Picture) -> tuple[int, int]:
     """Return the height and the width."""
     if is_pillows(image):
         return image.height, image.width
@@ -329,48 +356,65 @@ def size_of(image: Any) -> tuple[int, int]:
     return height, width
 
 
-def plain(image: Any) -> Any:
-    """Return ``image``, an array or Pillow's, as an array of height, width,
-    channels.
-    """
+def plain(image: Picture) -> Array:
+    """Return ``image`` as an array of height, width, channels."""
     if is_pillows(image):
-        image = np.array(image)
-        if image.ndim == 2:
-            return image[:, :, None]
-        return image
+        pixels = np.array(image)
+        # Grey comes without an axis of channels.
+        if pixels.ndim == 2:
+            return pixels[:, :, None]
+        return pixels
     size_of(image)
     return image
 
 
-def _cut(image: Any, top: int, left: int, height: int, width: int) -> Any:
+def _cut(
+    image: Picture,
+    top: int,
+    left: int,
+    height: int,
+    width: int,
+) -> Picture:
     if (height, width) == size_of(image):
         return image
+    bottom = top + height
+    right = left + width
     if is_pillows(image):
-        return image.crop((left, top, left + width, top + height))
-    return image[top : top + height, left : left + width]
+        return image.crop((left, top, right, bottom))
+    return image[top:bottom, left:right]
 
 
-def _resized(image: Any, size: tuple[int, int], filter: Filter) -> Any:
+def _resized(
+    image: Picture,
+    size: tuple[int, int],
+    filter: Filter,
+) -> Array:
     """Resize a picture to ``size`` (height, width)."""
     from PIL import Image
 
     if size == size_of(image):
         return plain(image)
-    return plain(as_pillows(image).resize(size[::-1], Image.Resampling[filter.upper()]))
+    height, width = size
+    resampling = Image.Resampling[filter.upper()]
+    resized = as_pillows(image).resize((width, height), resampling)
+    return plain(resized)
 
 
-def as_pillows(image: Any) -> Any:
-    """Return ``image`` as Pillow's, which has no form for some dtypes and numbers of
-    channels: a TypeError says so.
+def as_pillows(image: Picture) -> PillowImage:
+    """Return ``image`` as Pillow's.
+
+    Pillow has no form for some dtypes and numbers of channels; a TypeError says so.
     """
     if is_pillows(image):
         return image
     from PIL import Image
 
     try:
-        return Image.fromarray(
-            np.ascontiguousarray(image[:, :, 0] if image.shape[2] == 1 else image)
-        )
+        pixels = image
+        # Pillow's grey has no axis of channels.
+        if image.shape[2] == 1:
+            pixels = image[:, :, 0]
+        return Image.fromarray(np.ascontiguousarray(pixels))
     except TypeError as error:
         raise TypeError(
             f"{error} ({image.dtype} of {image.shape[2]} channels): put what needs "

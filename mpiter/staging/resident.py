@@ -1,10 +1,10 @@
-"""Resident first: an order that, within each window, draws the samples that have a
-local copy before the others.
+"""Resident first: an order that draws samples with a local copy before the others.
 
-It is an order sampler, called in the thread that plans.  It shuffles as mpiter does,
-then moves the local samples of each window to its front, without other changes.
-Guarantees that an epoch has each sample once, and that the shuffle depends only on the
-seed and the order before, so that epochs after a resume get new orders.
+It does so within windows of the order.  It is an order sampler, called in the thread
+that plans.  It shuffles as mpiter does, then moves the local samples of each window to
+its front, without other changes.  Guarantees that an epoch has each sample once, and
+that the shuffle depends only on the seed and the order before, so that epochs after a
+resume get new orders.
 """
 
 from __future__ import annotations
@@ -49,7 +49,12 @@ class ResidentFirst:
     [4, 5]
     """
 
-    def __init__(self, dataset: Any, window: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        window: int | None = None,
+        seed: int = 0,
+    ) -> None:
         whole("window", window, least=1, optional=True)
         whole("seed", seed)
         fetch = offered(dataset, "fetch")
@@ -58,7 +63,9 @@ class ResidentFirst:
                 "ResidentFirst needs a staged dataset; pass what "
                 "Staging(…).of(dataset) returns."
             )
-        self._fetch, self._length, self._seed = fetch, len(dataset), int(seed)
+        self._fetch = fetch
+        self._length = len(dataset)
+        self._seed = int(seed)
         if window is None:
             self._window = max(1, self._length)
         else:
@@ -72,31 +79,36 @@ class ResidentFirst:
                 f"ResidentFirst was made for {self._length} samples; this order has "
                 f"{len(order)}."
             )
-        key = hashlib.blake2b(
-            np.asarray(order, np.int64).tobytes(), digest_size=12
-        ).digest()
-        drawn = Shuffled(
-            self._length, self._seed, int.from_bytes(key, "little")
-        ).array()
+        # A sampler gets the order before, not the number of the epoch.  That order keys
+        # the shuffle, so no state is needed for new orders after a resume.
+        before = np.asarray(order, np.int64).tobytes()
+        key = hashlib.blake2b(before, digest_size=12).digest()
+        epoch = int.from_bytes(key, "little")
+        drawn = Shuffled(self._length, self._seed, epoch).array()
         here = self._fetch.held()[drawn]
         self.entropy = entropy(here, self._window)
-        return drawn[np.lexsort((~here, np.arange(self._length) // self._window))]
+        # By window, then local samples first; otherwise `lexsort` keeps the order.
+        windows = np.arange(self._length) // self._window
+        return drawn[np.lexsort((~here, windows))]
 
 
 def entropy(here: NDArray[np.bool_], window: int) -> float:
-    """Return the randomness of an order with local samples first in each window: 1 for
-    that of a uniform shuffle.
+    """Return the randomness of an order with local samples first in each window.
 
-    ``here`` says which are local.  In a window of n samples, k of them local, n over k
-    shuffles give the same order.
+    It is 1 for a uniform shuffle.  ``here`` says which samples are local.  In a window
+    of n samples, k of them local, n over k shuffles give the same order.
     """
+    # ``lgamma(n + 1)`` is the logarithm of n factorial, the number of shuffles.
     total = lgamma(len(here) + 1)
     lost = 0.0
     for start in range(0, len(here), window):
         part = here[start : start + window]
         n = len(part)
         k = int(part.sum())
-        lost += lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+        of_all = lgamma(n + 1)
+        of_local = lgamma(k + 1)
+        of_others = lgamma(n - k + 1)
+        lost += of_all - of_local - of_others
     if total:
         return 1 - lost / total
     return 1.0

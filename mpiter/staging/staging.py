@@ -1,12 +1,12 @@
-"""``Staging``: copies a dataset's samples from a slow store to a folder, ahead of the
-workers, which read the copies.
+"""``Staging``: copies a dataset's samples from a slow store ahead of the workers.
 
-A staged dataset is a copy of the user's object, of the same class, whose ``fetch``
-looks into the folder first, in any process; in the iterator's process the threads of a
-``Stager`` copy samples in its order, before the workers want them. Guarantees that a
-sample which is just being copied is waited for, up to a timeout, and not read from the
-store twice; that an error of the store is raised as the dataset's own; and that an
-error of the folder ends only the copying.
+The copies lie in a folder, and the workers read them.  A staged dataset is a copy of
+the user's object, of the same class, whose ``fetch`` looks into the folder first, in
+any process; in the iterator's process the threads of a ``Stager`` copy samples in its
+order, before the workers want them. Guarantees that a sample which is just being copied
+is waited for, up to a timeout, and not read from the store twice; that an error of the
+store is raised as the dataset's own; and that an error of the folder ends only the
+copying.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import threading
 import weakref
 from functools import partial
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,14 +38,15 @@ from .folder import Folder
 
 _log = logging.getLogger("mpiter")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGTP]?)(i?)B?\s*", re.IGNORECASE)
-# Samples that may be copied beyond those that are planned, enough for any store.
+# At most this many samples are copied beyond those that are planned; it is enough for
+# any store.
 _AHEAD = 1 << 14
-# For another process to finish a copy, which may hang or be stopped: far below
-# sample_timeout.
+# A worker waits this long for another process to finish a copy.  That process may hang
+# or be stopped, so this is far below sample_timeout.
 _PATIENCE_S = 5.0
-# Sets of counters, one for each thread.
-_LINES = 1021
-_LINE = np.dtype([(name, np.int64) for name in ("hits", "fallbacks", "copied")])
+_LINES = 1021  # sets of counters, one for each thread
+_NAMES = ("hits", "fallbacks", "copied")
+_LINE = np.dtype([(name, np.int64) for name in _NAMES])
 
 
 class Staging:
@@ -77,7 +78,11 @@ class Staging:
     """
 
     def __init__(
-        self, tier: str | os.PathLike[str], capacity: Any, *, threads: int = 4
+        self,
+        tier: str | os.PathLike[str],
+        capacity: str | SupportsFloat,
+        *,
+        threads: int = 4,
     ) -> None:
         whole("threads", threads, least=0)
         name = os.path.expanduser(os.fspath(tier))
@@ -85,7 +90,8 @@ class Staging:
             raise OptionError(
                 f"tier={name!r:.60} is no folder of this machine; name one."
             )
-        self._counts, self._threads = Counts(), int(threads)
+        self._counts = Counts()
+        self._threads = int(threads)
         try:
             self._folder = Folder(name, bytes_of(capacity))
         except OSError as error:
@@ -94,12 +100,14 @@ class Staging:
             ) from error
 
     def of(self, dataset: T) -> T:
-        """Return a dataset like ``dataset`` whose ``fetch`` reads from the folder, and
-        copies missing samples there.
+        """Return a dataset like ``dataset`` whose ``fetch`` reads from the folder.
+
+        It copies missing samples there.
         """
-        if not hasattr(dataset, "__dict__") or any(
-            offered(dataset, name) is None for name in ("source", "fetch")
-        ):
+        is_fit = hasattr(dataset, "__dict__") and all(
+            offered(dataset, name) is not None for name in ("source", "fetch")
+        )
+        if not is_fit:
             raise OptionError(
                 f"{type(dataset).__name__} cannot be staged: it needs source(i), which "
                 "returns sample i's path or URL, and fetch(i), which returns its "
@@ -107,33 +115,39 @@ class Staging:
             )
         staged: Any = copy.copy(dataset)
         fetch = StagedFetch(dataset, self._folder, self._counts)
-        hook = partial(Stager, fetch, min(_AHEAD, len(staged)), self._threads)
-        # Works for frozen dataclasses too.
+        ahead = min(_AHEAD, len(staged))
+        hook = partial(Stager, fetch, ahead, self._threads)
+        # Setting attributes would fail for frozen dataclasses.
         vars(staged).update(fetch=fetch, mpiter_hook=hook)
         return staged  # type: ignore[no-any-return]
 
     def stats(self) -> StagingStats:
-        """Return a snapshot of the counters: what all processes have read and
-        copied.
-        """
+        """Return a snapshot of what all processes have read and copied."""
         total = self._counts.totals()
-        capacity = self._folder.capacity
-        held_bytes = held = 0
-        with contextlib.suppress(OSError):  # the tier is gone
+        held_bytes = 0
+        held = 0
+        # A tier that was deleted holds nothing.
+        with contextlib.suppress(OSError):
             held_bytes, held = self._folder.used()
         return StagingStats(
-            **total, held=held, held_bytes=held_bytes, capacity=capacity
+            **total,
+            held=held,
+            held_bytes=held_bytes,
+            capacity=self._folder.capacity,
         )
 
 
-def bytes_of(capacity: Any) -> int:
+def bytes_of(capacity: str | SupportsFloat) -> int:
     """Return ``capacity``, such as "200GB", as a number of bytes."""
-    if isinstance(capacity, str) and (found := _SIZE.fullmatch(capacity)):
-        number, prefix, binary = found.groups("")
-        capacity = float(number) * (1024 if binary else 1000) ** " kmgtp".index(
-            prefix.lower() or " "
-        )
-    if not isinstance(capacity, Real) or not 1 <= float(capacity) < 1 << 62:
+    if isinstance(capacity, str):
+        found = _SIZE.fullmatch(capacity)
+        if found:
+            number, prefix, binary = found.groups("")
+            base = 1024 if binary else 1000
+            power = " kmgtp".index(prefix.lower() or " ")
+            capacity = float(number) * base**power
+    is_number = isinstance(capacity, Real)
+    if not is_number or not 1 <= float(capacity) < 1 << 62:
         raise OptionError(
             f"capacity={capacity!r:.60} is no size; use a number of bytes, or '200GB', "
             "'1.5TB', '64GiB'."
@@ -142,15 +156,21 @@ def bytes_of(capacity: Any) -> int:
 
 
 class StagedFetch:
-    """Replaces ``fetch`` in the staged copy of a dataset: reads the tier's copy, else
-    the store, and keeps a copy.
+    """Replaces ``fetch`` in the staged copy of a dataset.
+
+    It reads the tier's copy, else the store, and keeps a copy.
     """
 
-    def __init__(self, dataset: Any, folder: Folder, counts: Counts) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        folder: Folder,
+        counts: Counts,
+    ) -> None:
         self._dataset = dataset
         self._folder = folder
         self._counts = counts
-        # True: in this process the folder was full, or has failed.
+        # In this process the folder was full or has failed: nothing more is copied.
         self._has_ended = False
 
     def __call__(self, index: int) -> bytes:
@@ -161,7 +181,7 @@ class StagedFetch:
             if data is None and not self._has_ended:
                 try:
                     is_ours = stack.enter_context(self._folder.claim(key, _PATIENCE_S))
-                    # Another process may have copied it meanwhile.
+                    # Another process may have copied the sample while this one waited.
                     data = self._folder.get(key)
                 except OSError as error:
                     self._end(error)
@@ -175,15 +195,14 @@ class StagedFetch:
             return data
 
     def _keep(self, key: str, data: bytes) -> bool:
-        """Write a copy; return False if there is no room for it, or the tier has
-        failed.
-        """
+        """Write a copy; return False if there is no room, or the tier has failed."""
         has_kept = False
         try:
             has_kept = self._folder.keep(key, data)
             if not has_kept:
                 size, copies = self._folder.used()
-                # Less than an average copy doesn't fit.
+                # If not even a sample below the average fits, the tier counts as full;
+                # after a larger one, smaller ones are tried further.
                 self._has_ended |= len(data) * copies < size
         except OSError as error:
             self._end(error)
@@ -192,8 +211,10 @@ class StagedFetch:
 
     def _end(self, error: OSError) -> None:
         if not self._has_ended:
-            # The error would keep its traceback's frames.
-            self._has_ended, text = True, str(error)
+            # A handler may keep the record, and with the error itself it would keep the
+            # frames of its traceback.
+            text = str(error)
+            self._has_ended = True
             _log.warning(
                 "nothing more is staged: %s. What is there is used; the rest comes "
                 "from the store.",
@@ -201,12 +222,14 @@ class StagedFetch:
             )
 
     def _from_store(self, index: int) -> bytes:
-        # Takes any buffer, but no number and no list.
+        # A user's `fetch` may return any buffer; `bytes` alone would take a number, or
+        # a list of numbers, as well.
         return bytes(memoryview(self._dataset.fetch(index)))
 
     def copy(self, index: int) -> bool:
-        """Copy a sample, unless a copy exists or is being made; return False if there
-        is no room.
+        """Copy a sample, unless a copy exists or is being made.
+
+        Return False if there is no room.
         """
         if self._has_ended:
             return False
@@ -214,65 +237,81 @@ class StagedFetch:
         if self._folder.has(key):
             return True
         with self._folder.claim(key) as is_ours:
-            return (
-                not is_ours
-                or self._folder.has(key)
-                or self._keep(key, self._from_store(index))
-            )
+            # Another thread or process is copying it, or has done so meanwhile.
+            if not is_ours or self._folder.has(key):
+                return True
+            return self._keep(key, self._from_store(index))
 
     def held(self) -> NDArray[np.bool_]:
         """Return for each sample whether it has a copy."""
         there = self._folder.held()
-        samples = len(self._dataset)
-        keys = (
-            self._folder.key(self._dataset.source(index)) for index in range(samples)
-        )
-        return np.fromiter((key in there for key in keys), bool, samples)
+        length = len(self._dataset)
+        sources = map(self._dataset.source, range(length))
+        keys = map(self._folder.key, sources)
+        return np.fromiter((key in there for key in keys), bool, length)
 
 
 class Stager(Hook):
-    """Copies samples ahead, in threads, for one iterator; the staged dataset's
-    ``mpiter_hook()`` makes it.
+    """Copies samples ahead, in threads, for one iterator.
+
+    The staged dataset's ``mpiter_hook()`` makes it.
     """
 
-    def __init__(self, fetch: StagedFetch, ahead: int, threads: int) -> None:
+    def __init__(
+        self,
+        fetch: StagedFetch,
+        ahead: int,
+        threads: int,
+    ) -> None:
         self._fetch = fetch
         self._ahead = ahead
         self._threads = threads
-        # Samples to copy; None ends a thread.
+        # The queue has the samples to copy; None wakes a thread to end it.
         self._wanted: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        # The position up to which batches are planned…
+        # Batches are planned up to this cursor, and this many samples beyond it have
+        # been queued.
         self._after: Cursor | None = None
-        # …and the number of samples beyond it that have been queued.
         self._front = 0
         self._has_ended = False
 
     def planned(self, plan: Plan, plans: Plans, *_: float) -> None:
-        """Queue samples beyond the planned batch; those of the batch that have no copy
-        yet are left to the workers.
+        """Queue samples beyond the planned batch.
+
+        Those of the batch that have no copy yet are left to the workers.
         """
         begins = self._after is None
+        # After a reset or a load the plans go on elsewhere, and nothing that is queued
+        # is wanted next.
         if plan.before is self._after:
-            self._front = max(0, self._front - (plan.samples or plan.rows))
+            planned = plan.samples or plan.rows
+            self._front = max(0, self._front - planned)
         else:
             self._front = 0
         self._after = plan.after
+        # The threads take from the queue too, so it may be empty before it is short.
         with contextlib.suppress(queue.Empty):
             while self._wanted.qsize() > self._front:
                 self._wanted.get_nowait()
+        # The queue is filled up when half of it is used, not at each batch.
         if self._front <= self._ahead // 2 and not self._has_ended:
-            while self._front < self._ahead and len(
-                found := plans.beyond(plan.after, self._front, self._ahead)
-            ):
+            while self._front < self._ahead:
+                found = plans.beyond(plan.after, self._front, self._ahead)
+                if not len(found):
+                    break
                 for index in found.tolist():
                     self._wanted.put(index)
                 self._front += len(found)
         if begins:
             for number in range(self._threads):
-                threading.Thread(
-                    target=self._copy, name=f"mpiter-staging-{number}", daemon=True
-                ).start()
-        # Perhaps only now: the threads haven't been told yet.
+                thread = threading.Thread(
+                    target=self._copy,
+                    name=f"mpiter-staging-{number}",
+                    daemon=True,
+                )
+                thread.start()
+        # Another thread may have called `close()`, and what was taken from the queue
+        # above may be the Nones that should have woken the threads.  These would wait
+        # for ever, so they get others.
         if self._has_ended:
             self.close()
 
@@ -280,7 +319,8 @@ class Stager(Hook):
         never_interrupted()
         while not self._has_ended:
             index = self._wanted.get()
-            # The worker that wants the sample will raise the store's error.
+            # An error of the store ends only this copy: the worker that wants the
+            # sample meets that error too, and raises it as the dataset's own.
             with contextlib.suppress(Exception):
                 if index is None or not self._fetch.copy(index):
                     self.close()
@@ -305,7 +345,9 @@ class StagingStats(NamedTuple):
         capacity: the limit for ``held_bytes``.
 
     >>> from mpiter.staging import StagingStats
-    >>> print(StagingStats(hits=3, fallbacks=1, held=3, held_bytes=3_000_000, capacity=1_000_000_000))
+    >>> print(StagingStats(
+    ...     hits=3, fallbacks=1, held=3, held_bytes=3_000_000, capacity=1_000_000_000
+    ... ))
     75% of 4 reads were local; 3 copies held; 3.0 of 1,000.0 MB used
     """
 
@@ -333,29 +375,33 @@ class StagingStats(NamedTuple):
 
 
 class Counts:
-    """Counters that all processes share; each thread adds to a set of its own, and
-    ``totals`` sums them up.
+    """Counters that all processes share.
+
+    Each thread adds to a set of its own, and ``totals`` sums them up.
     """
 
     def __init__(self) -> None:
         file = SharedFile()
         os.ftruncate(file.fd, _LINES * _LINE.itemsize)
         weakref.finalize(self, file.close)
-        self.__setstate__(
-            (f"/proc/{os.getpid()}/fd/{file.fd}", os.fstat(file.fd).st_ino)
-        )
+        path = f"/proc/{os.getpid()}/fd/{file.fd}"
+        inode = os.fstat(file.fd).st_ino
+        self.__setstate__((path, inode))
 
     def __getstate__(self) -> tuple[str, int]:
         return self._place
 
     def __setstate__(self, place: tuple[str, int]) -> None:
-        self._place = path, inode = place
-        self._lines: Any = np.zeros(_LINES, _LINE)
+        self._place = place
+        path, inode = place
+        # The process that made the file may have ended, or run on another machine, and
+        # the path may lead to another file.  Then this process counts for itself.
+        self._lines: NDArray[Any] = np.zeros(_LINES, _LINE)
         with contextlib.suppress(OSError):
             if os.stat(path).st_ino == inode:
-                self._lines = np.memmap(path, _LINE, "r+", shape=_LINES).view(
-                    np.ndarray
-                )
+                shared = np.memmap(path, _LINE, "r+", shape=_LINES)
+                # A memmap itself is slower to index.
+                self._lines = shared.view(np.ndarray)
 
     def add(self, **counts: int) -> None:
         line = self._lines[threading.get_native_id() % _LINES]
@@ -363,4 +409,7 @@ class Counts:
             line[name] += count
 
     def totals(self) -> dict[str, int]:
-        return {name: int(self._lines[name].sum()) for name in _LINE.names or ()}
+        totals = dict[str, int]()
+        for name in _NAMES:
+            totals[name] = int(self._lines[name].sum())
+        return totals

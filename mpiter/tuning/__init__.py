@@ -1,3 +1,4 @@
-"""Finds the number of workers, and records where the time goes; the core imports none
-of it.
+"""Finds the number of workers, and records where the time goes.
+
+The core imports nothing of it.
 """

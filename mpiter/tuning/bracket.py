@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
-# A smaller difference is none, whatever the spread.
+# A smaller difference counts as none, whatever the spread.
 _SAME = 0.02
 # The spread assumed before any trial is repeated, and its weight in repetitions.
 _PRIOR = 0.03
@@ -27,12 +27,14 @@ _ROUNDS = 5
 
 
 class Trial(NamedTuple):
-    """The measurements of one trial with some number of workers."""
+    """The measurements of one trial with some number of workers.
+
+    ``bytes`` is the memory of all processes, or 0 if that is unknown; ``cost_s``
+    includes the start of the workers and the warm-up.
+    """
 
     batch_s: float
-    # Of all processes; 0: unknown.
     bytes: int = 0
-    # Including the start of the workers and the warm-up.
     cost_s: float = 0.0
 
 
@@ -41,8 +43,9 @@ Measure = Callable[[int, float], Trial]
 
 
 class Bracket:
-    """Searches for a number of workers from 0 to ``most``; ``of`` has the trials of
-    each number that was tried.
+    """Searches for a number of workers from 0 to ``most``.
+
+    ``of`` has the trials of each number that was tried.
     """
 
     def __init__(
@@ -60,22 +63,28 @@ class Bracket:
         self._spent_s = 0.0
         self._last_cost_s = 0.0
         self.of: dict[int, list[Trial]] = {}
-        # The budget has ended the search; the memory limits the number.
-        self._is_over = self._is_short = False
+        # The budget has ended the search.
+        self._is_over = False
+        # The memory limits the number of workers.
+        self._is_short = False
 
     def choose(self) -> tuple[int, str]:
         """Search, and return the best number and the reason."""
         if self._scout():
-            while (between := self._between()) is not None and self._take(between):
-                pass
+            between = self._between()
+            while between is not None and self._take(between):
+                between = self._between()
             self._race()
         return self._fewest, self._reason()
 
     def _take(self, workers: int) -> bool:
-        """Run a trial with ``workers``; return False if budget or trials are used up
-        (the first always runs).
+        """Run a trial with ``workers``; return False if budget or trials are used up.
+
+        The first trial always runs.
         """
         left = self._budget_s - self._spent_s
+        # A trial is taken to cost what the last one with as many workers did, or else
+        # the last of all.
         if workers in self.of:
             cost_s = self.of[workers][-1].cost_s
         else:
@@ -86,15 +95,17 @@ class Bracket:
         trial = self._measure(workers, left)
         self.of.setdefault(workers, []).append(trial)
         self._trials_left -= 1
-        self._spent_s = self._spent_s + trial.cost_s
+        self._spent_s += trial.cost_s
         self._last_cost_s = trial.cost_s
         return True
 
     def median(self, workers: int) -> Trial:
-        """Return the median of each figure; the lower of two, since disturbances only
-        add to a time.
+        """Return the median of each figure.
+
+        Of two it is the lower one, since disturbances only add to a time.
         """
-        return Trial(*map(statistics.median_low, zip(*self.of[workers], strict=True)))
+        figures = zip(*self.of[workers], strict=True)
+        return Trial(*map(statistics.median_low, figures))
 
     def batch_s(self, workers: int) -> float:
         return self.median(workers).batch_s
@@ -108,20 +119,21 @@ class Bracket:
         """
         differences = [_PRIOR * _MIDDLE] * _PRIOR_COUNTS
         for trials in self.of.values():
-            differences += [
-                abs(math.log(a.batch_s / b.batch_s))
-                for a, b in itertools.pairwise(trials)
-            ]
+            for one, other in itertools.pairwise(trials):
+                difference = math.log(one.batch_s / other.batch_s)
+                differences.append(abs(difference))
         return statistics.median(differences) / _MIDDLE
 
     def _scout(self) -> bool:
-        """Double the number of workers while that helps; return False if the trials are
-        used up before that.
+        """Double the number of workers while that helps.
+
+        Return False if budget or trials are used up before that.
         """
         before = -1
         workers = 0
         while before < workers:
-            # Twice, so that a disturbance doesn't end the doubling.
+            # A number that doesn't help is tried twice, so that one disturbance doesn't
+            # end the doubling.
             for _ in range(2):
                 if not self._take(workers):
                     return False
@@ -129,85 +141,97 @@ class Bracket:
                     break
             else:
                 return True
-            doubled = min(max(1, 2 * workers), self._most)
-            before, workers = (
-                workers,
-                self._that_fits(before, workers, doubled) if workers else doubled,
-            )
+            following = min(max(1, 2 * workers), self._most)
+            if workers:
+                following = self._that_fits(before, workers, following)
+            before = workers
+            workers = following
         return True
 
     def _between(self) -> int | None:
-        """Return a number between two that were tried which could be faster, or as fast
-        with fewer; None if none.
+        """Return a number between two that were tried which could be better, or None.
+
+        It could be faster, or as fast with fewer workers.
         """
-        times = {one: self.batch_s(one) for one in self._eligible if one}
+        with_workers = [one for one in self._eligible if one]
+        times = {one: self.batch_s(one) for one in with_workers}
         if not times:
             return None
         enough_s = min(times.values()) * (1 + _SAME)
-        best = min(workers for workers in times if times[workers] <= enough_s)
-        fewer = max((workers for workers in times if workers < best), default=best)
-        more = min((workers for workers in times if workers > best), default=best)
-        # At best the time falls in proportion.
+        best = min(one for one in times if times[one] <= enough_s)
+        below = [one for one in times if one < best]
+        above = [one for one in times if one > best]
+        fewer = max(below, default=best)
+        more = min(above, default=best)
+        # At best the time falls in proportion to the workers, so fewer than `enough`
+        # can't be as fast as the best.
         enough = math.ceil(fewer * times[fewer] / enough_s - 1e-9)
         if fewer < enough < best:
             return enough
+        # The fastest number may lie above the best so far, but below the next tried.
         if more > best + 1:
             return round(math.sqrt(best * more))
         return None
 
     def _race(self) -> None:
-        """Repeat the best numbers in turn, until they differ clearly or each has had
-        ``_ROUNDS`` trials.
+        """Repeat the best numbers in turn, until they differ clearly.
+
+        It ends at the latest when each has had ``_ROUNDS`` trials.
         """
         for _ in range(_ROUNDS):
-            fastest, *others = sorted(self._eligible, key=self.batch_s)[:_FINALISTS]
-            near = {
-                self._fewest,
-                fastest,
-                *(one for one in others if not self._beats(fastest, one, sure=2.0)),
-            }
+            by_time = sorted(self._eligible, key=self.batch_s)
+            fastest, *others = by_time[:_FINALISTS]
+            near = {self._fewest, fastest}
+            for one in others:
+                if not self._beats(fastest, one, sure=2.0):
+                    near.add(one)
             for one in sorted(near):
-                if len(self.of[one]) < _ROUNDS and not self._take(one):
+                has_had_all = len(self.of[one]) >= _ROUNDS
+                if not has_had_all and not self._take(one):
                     return
 
     @property
     def _eligible(self) -> list[int]:
-        """The tried numbers whose memory is within the limit; if none is, the one that
-        takes least.
+        """The tried numbers whose memory is within the limit.
+
+        If none is, it has the one that takes least.
         """
         used = {one: self.median(one).bytes for one in sorted(self.of)}
-        return [one for one in used if used[one] <= self._memory_bytes] or [
-            min(used, key=used.__getitem__)
-        ]
+        fitting = [one for one in used if used[one] <= self._memory_bytes]
+        if not fitting:
+            return [min(used, key=used.__getitem__)]
+        return fitting
 
     @property
     def _fewest(self) -> int:
-        """The smallest number of workers that isn't slower than the fastest by more
-        than the noise.
+        """The smallest number of workers that is as fast as the fastest.
+
+        A difference within the noise counts as none.
         """
         fastest = min(self._eligible, key=self.batch_s)
+        # These numbers ascend, and the fastest isn't faster than itself.
         return next(one for one in self._eligible if not self._beats(fastest, one))
 
     def _beats(self, one: int, other: int, sure: float = 1.0) -> bool:
-        """True if ``one`` is faster than ``other`` by more than the noise, times
-        ``sure``.
-        """
-        doubt = self._spread * math.sqrt(
-            1 / len(self.of[one]) + 1 / len(self.of[other])
-        )
-        return self.batch_s(other) / self.batch_s(one) - 1 > max(_SAME, sure * doubt)
+        """True if ``one`` is faster than ``other`` by more than noise × ``sure``."""
+        count = len(self.of[one])
+        count_other = len(self.of[other])
+        doubt = self._spread * math.sqrt(1 / count + 1 / count_other)
+        gain = self.batch_s(other) / self.batch_s(one) - 1
+        return gain > max(_SAME, sure * doubt)
 
     def _that_fits(self, fewer: int, now: int, wanted: int) -> int:
-        """Return ``wanted``, or fewer if the memory, extrapolated from ``fewer`` and
-        ``now``, wouldn't suffice.
+        """Return ``wanted``, or fewer if the memory wouldn't suffice.
+
+        It is extrapolated from that of ``fewer`` and of ``now`` workers.
         """
         least = self.median(fewer).bytes
         size = self.median(now).bytes
         each = max(1.0, (size - least) / (now - fewer))
+        # Where nothing is known of the memory, it limits nothing.
+        fitting = math.inf
         if size:
             fitting = now + max(0.0, (self._memory_bytes - size) / each)
-        else:
-            fitting = math.inf
         self._is_short = fitting < wanted
         return int(min(wanted, fitting))
 
@@ -215,20 +239,16 @@ class Bracket:
         chosen = self._fewest
         parts = []
         if chosen:
-            parts.append(
-                f"{self.batch_s(0) / self.batch_s(chosen):.2g} times as fast as none"
-            )
+            gain = self.batch_s(0) / self.batch_s(chosen)
+            parts.append(f"{gain:.2g} times as fast as none")
         if max(self.of) > chosen:
             parts.append("more gain nothing")
         elif chosen == self._most:
             parts.append("more were not to be tried")
         if self._is_short:
             parts.append("more do not fit into the memory allowed")
-        if self._is_over:
-            untried = "nothing else was tried: raise budget_s, or lower batch_size"
-            parts.append(
-                untried
-                if len(self.of) == 1 <= self._most
-                else "the budget ended the search"
-            )
+        if self._is_over and len(self.of) == 1 <= self._most:
+            parts.append("nothing else was tried: raise budget_s, or lower batch_size")
+        elif self._is_over:
+            parts.append("the budget ended the search")
         return "; ".join(parts)

@@ -15,7 +15,6 @@ import os
 import threading
 import time
 import weakref
-from typing import Any
 
 from ..engine.delivery import Delivery
 from ..engine.hook import Hook
@@ -25,7 +24,7 @@ from ..rules import Rules
 from ..transport.memory import write_all
 from ..worker.block import Done
 
-# Events, of about 100,000 batches, in 60 MB.
+# This many events, of about 100,000 batches, take 60 MB.
 MOST = 500_000
 # Thread numbers in the trace: worker 0 is number 3, worker 1 is number 4.
 CONSUMER = 1
@@ -35,7 +34,10 @@ _EVERY_S = 1.0
 _log = logging.getLogger("mpiter")
 
 _HEAD = '"pid":%d,"tid":%d,"ts":%d,"dur":%d,"cat":"mpiter"'
-_ARGS = {"open": '"samples":%d', "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g'}
+_ARGS = {
+    "open": '"samples":%d',
+    "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g',
+}
 _WAIT, _STEP, _ORDER, _OPEN, _FETCH = (
     f'{{"ph":"X",{_HEAD},"name":"{name}","args":{{{_ARGS.get(name, "")}}}}}'
     for name in ("wait", "step", "order", "open", "fetch")
@@ -44,62 +46,71 @@ _BATCHES = (
     f'{{"ph":"C",{_HEAD},"name":"batches","args":{{"ready":%d,"on their way":%d}}}}'
 )
 _NAME = f'{{"ph":"M",{_HEAD},"name":"%s_name","args":{{"name":"%s"}}}}'
-_MARK = f'{{"ph":"i","s":"p",{_HEAD},"name":"worker %d was lost, and is replaced","args":{{}}}}'
+_LOST = "worker %d was lost, and is replaced"
+_MARK = f'{{"ph":"i","s":"p",{_HEAD},"name":"{_LOST}","args":{{}}}}'
 
-# The event's pattern, its thread, its beginning and end, and the pattern's further
+# An event's pattern, its thread, its beginning and end, and the pattern's further
 # values.
-Note = tuple[Any, ...]
+Note = tuple[str, int, float, float, *tuple[str | float, ...]]
 
 
 class Trace:
-    """A trace file that all loops of an iterator or a loader write to; its pickle has
-    the path only.
+    """A trace file that all loops of an iterator or a loader write to.
+
+    Its pickle has the path only.
     """
 
     def __init__(self, path: str) -> None:
         # A link in place of the file is replaced itself: following it would replace
         # what another user has it point to.
         folder, name = os.path.split(os.path.abspath(path))
-        self._path = os.path.join(os.path.realpath(folder), name)
-        # A folder, or a device.
-        is_other = os.path.exists(self._path) and not os.path.isfile(self._path)
-        if is_other or not os.path.isdir(os.path.dirname(self._path)):
+        folder = os.path.realpath(folder)
+        self._path = os.path.join(folder, name)
+        # A folder cannot be replaced, and a device must not be.
+        is_there = os.path.exists(self._path)
+        is_other = is_there and not os.path.isfile(self._path)
+        if is_other or not os.path.isdir(folder):
             raise OptionError(
                 f"trace={path!r} must name a file, such as 'run.json', in a folder "
                 "that exists."
             )
-        # The garbage collector may end a loop in the thread that holds it.
+        # The garbage collector may end a loop, which then writes, in the thread that
+        # holds this lock already.
         self._lock = threading.RLock()
         self._begin()
 
     def _begin(self) -> None:
-        self._pid, self._zero = os.getpid(), time.monotonic()
-        # Guarded by _lock, like all below.
+        self._pid = os.getpid()
+        self._zero = time.monotonic()
+        # guarded by _lock:
         self._fd: int | None = None
-        # Bytes without the closing bracket; number of loops; of events.
-        self._size = self._loops = self._count = 0
+        self._size = 0  # bytes, without the closing bracket
+        self._loops = 0
+        self._count = 0  # events
         self._is_over = False
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[Trace], tuple[str]]:
         return Trace, (self._path,)
 
     def hook(self, rules: Rules, backend: str) -> Tracer:
-        """Return the hook that records a new loop, which is named by its ``rules`` and
-        ``backend``.
+        """Return the hook that records a new loop.
+
+        The loop is named by its ``rules`` and ``backend``.
         """
         with self._lock:
-            # This is a forked process, which writes its own file.
+            # This process was forked from the one that began the trace.  It writes a
+            # file of its own, in place of that one.
             if self._pid != os.getpid():
                 self._begin()
             self._loops += 1
-            workers = f"{rules.workers} worker{'s' * (rules.workers != 1)} ({backend})"
-            return Tracer(
-                self, self._loops, f"batches of {rules.batch_size}, {workers}"
-            )
+            workers = "worker" if rules.workers == 1 else "workers"
+            name = f"batches of {rules.batch_size}, {rules.workers} {workers}"
+            return Tracer(self, self._loops, f"{name} ({backend})")
 
     def write(self, number: int, notes: list[Note]) -> None:
-        """Append the notes of loop ``number`` as events, unless the trace is full or
-        has failed.
+        """Append the notes of loop ``number`` as events.
+
+        A trace that is full or has failed stays as it is.
         """
         with self._lock:
             if not notes or self._is_over:
@@ -110,10 +121,11 @@ class Trace:
                     raise OSError(f"it has {MOST:,} events")
                 if self._fd is None:
                     self._fd = self._opened()
-                else:
-                    self._fd = self._fd
-                lines = ",\n".join(self._event(number, *note) for note in notes)
-                data = f"{',' if self._size else '['}\n{lines}".encode()
+                events = [self._event(number, *note) for note in notes]
+                lines = ",\n".join(events)
+                before = "," if self._size else "["
+                data = f"{before}\n{lines}".encode()
+                # The next write overwrites the bracket that ends the list.
                 write_all(self._fd, memoryview(data + b"\n]\n"), self._size)
                 self._size += len(data)
             except OSError as error:
@@ -131,56 +143,60 @@ class Trace:
         thread: int,
         began: float,
         ended: float,
-        *more: Any,
+        *more: str | float,
     ) -> str:
-        since = int(1e6 * (began - self._zero))
-        return pattern % (
-            number,
-            thread,
-            since,
-            max(0, int(1e6 * (ended - self._zero)) - since),
-            *more,
-        )
+        since_us = int(1e6 * (began - self._zero))
+        until_us = int(1e6 * (ended - self._zero))
+        took_us = max(0, until_us - since_us)
+        return pattern % (number, thread, since_us, took_us, *more)
 
     def _opened(self) -> int:
-        """Open a new file, until this trace is garbage, since unclosed loops write
-        until then.
+        """Open a new file, which is closed when this trace is garbage.
 
-        It replaces an older one, rather than emptying it: another program may still
-        write that.
+        Until then a loop that nobody closed may write.  The file replaces an older one,
+        rather than emptying it: another program may still write that.
         """
         new = f"{self._path}.{self._pid}"
-        # Left by a killed program, or a link that someone has put there.
+        # A killed program may have left it, or someone may have put a link there.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new)
-        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(new, flags, 0o666)
         weakref.finalize(self, os.close, fd).atexit = False
         os.replace(new, self._path)
         return fd
 
 
 class Tracer(Hook):
-    """The hook that records the events of one loop, and writes them to the trace once a
-    second.
+    """The hook that records the events of one loop.
+
+    It writes them to the trace once a second.
     """
 
     def __init__(self, trace: Trace, number: int, name: str) -> None:
         self._trace: Trace | None = trace
-        # Both threads write, and the garbage collector in either of them.
+        # Both threads write, and the garbage collector may, in a thread that holds this
+        # lock already.
         self._lock = threading.RLock()
         self._number = number
         self._notes: list[Note] = []
         self._due = time.monotonic() + _EVERY_S
-        # When the consumer got its present batch.
+        # The consumer got its present batch at this time.
         self._since: float | None = None
-        # Batches in flight, and how many of them are ready, as recorded last.
+        # This many batches were in flight, and this many of them were ready, when that
+        # was recorded last.
         self._seen = (-1, -1)
         self._threads: set[int] = set()
         self._note(_NAME, 0, "process", f"mpiter {number}: {name}")
         self._note(_NAME, CONSUMER, "thread", "consumer")
         self._note(_NAME, PREFETCH, "thread", "prefetch thread")
 
-    def _note(self, pattern: str, thread: int, *more: Any) -> None:
+    def _note(
+        self,
+        pattern: str,
+        thread: int,
+        *more: str | float,
+    ) -> None:
         """Record an event that takes no time, now."""
         now = time.monotonic()
         self._notes.append((pattern, thread, now, now, *more))
@@ -189,7 +205,8 @@ class Tracer(Hook):
         with self._lock:
             self._due = now + _EVERY_S
             notes = self._notes[:]
-            # Keeps those that the other thread appends meanwhile.
+            # The other thread appends without the lock, so only what was copied is
+            # taken away.
             del self._notes[: len(notes)]
             if self._trace is not None:
                 self._trace.write(self._number, notes)
@@ -207,7 +224,11 @@ class Tracer(Hook):
         self._notes.append((_WAIT, CONSUMER, began, ended))
 
     def handed_out(
-        self, delivery: Delivery, samples: int | None, began: float, ended: float
+        self,
+        delivery: Delivery,
+        samples: int | None,
+        began: float,
+        ended: float,
     ) -> None:
         if samples is None:
             return
@@ -218,7 +239,13 @@ class Tracer(Hook):
 
     # -- in the prefetch thread --------------------------------------------------------
 
-    def planned(self, plan: Plan, plans: Plans, began: float, ended: float) -> None:
+    def planned(
+        self,
+        plan: Plan,
+        plans: Plans,
+        began: float,
+        ended: float,
+    ) -> None:
         self._notes.append((_ORDER, PREFETCH, began, ended))
 
     def answered(self, done: Done) -> None:

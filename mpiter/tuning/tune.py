@@ -1,5 +1,4 @@
-"""``mpiter.tune()`` and `mpiter tune module:dataset`: try numbers of workers on a
-dataset, and report which is best.
+"""``mpiter.tune()`` and `mpiter tune module:dataset`: find the number of workers.
 
 Runs in the consumer process.  Each trial loads batches as a program would; ``bracket``
 chooses what to try.
@@ -30,17 +29,16 @@ BUDGET_S = 60.0  # by default
 # A trial measures for at least 0.5 seconds, or a 40th of the budget if that is less.
 _TRIAL_S = 0.5
 _PART = 40
-# The share of the available memory that may be used.
-_MEMORY = 0.9
-# Seconds of batches before the measurement of a trial.
-_WARM_S = 0.15
+_WARM_S = 0.15  # of batches before the measurement of a trial
+_MEMORY = 0.9  # the share of the available memory that may be used
 
 _log = logging.getLogger("mpiter.tuning")
 
 
 class Tuned(NamedTuple):
-    """The result of ``tune``: the chosen number, the reason, and the median trial of
-    each number that was tried.
+    """The result of ``tune``: the chosen number of workers, and the reason.
+
+    ``table`` has the median trial of each number that was tried.
     """
 
     n_processes: int
@@ -51,10 +49,13 @@ class Tuned(NamedTuple):
         """Return the table, the choice and the reason as text."""
         lines = ["workers  seconds a batch      MB"]
         for workers, trial in self.table.items():
-            mark = "  ← chosen" if workers == self.n_processes else ""
             seconds = f"{trial.batch_s:#.3g}".rstrip(".").rjust(15)
-            lines.append(f"{workers:7}  {seconds}  {trial.bytes / 1e6:6,.0f}{mark}")
-        return "\n".join([*lines, f"n_processes={self.n_processes}: {self.reason}."])
+            line = f"{workers:7}  {seconds}  {trial.bytes / 1e6:6,.0f}"
+            if workers == self.n_processes:
+                line += "  ← chosen"
+            lines.append(line)
+        lines.append(f"n_processes={self.n_processes}: {self.reason}.")
+        return "\n".join(lines)
 
 
 def tune(
@@ -66,8 +67,7 @@ def tune(
     step: Callable[[Any], object] | None = None,
     **loading: Any,
 ) -> Tuned:
-    """Find the best number of workers, by loading from ``dataset`` with several numbers
-    of them.
+    """Find the best number of workers, by loading from ``dataset`` with several.
 
     Args:
         dataset: as for ``batches()``.
@@ -88,30 +88,34 @@ def tune(
     """
     whole("max_workers", max_workers, least=0, optional=True)
     seconds("budget_s", budget_s)
-    budget_s = math.inf if budget_s is None else budget_s
+    if budget_s is None:
+        budget_s = math.inf
     for name in {"n_processes", "epochs"} & loading.keys():
         raise OptionError(f"{name} is set by tune() for each trial: leave it out.")
     refuse_mistaken(dataset, batch_size)
-    if not isinstance(found := as_dataset(dataset), Sized) or not len(found):
+    found = as_dataset(dataset)
+    if not isinstance(found, Sized) or not len(found):
         raise OptionError(
             "the dataset is empty or has no len(): there is nothing to try."
         )
     each_s = min(_TRIAL_S, budget_s / _PART)
-    # workers may wait for a disk
-    if max_workers is None:
-        most = max(8, 2 * machine.cores())
-    else:
+    if max_workers is not None:
         most = max_workers
-    memory = machine.own_bytes(os.getpid()) + int(_MEMORY * machine.memory_available())
+    else:
+        # Workers that wait for a disk may be more than the cores.
+        most = max(8, 2 * machine.cores())
+    memory = machine.own_bytes(os.getpid())
+    memory += int(_MEMORY * machine.memory_available())
 
     def trial(workers: int, limit_s: float) -> Trial:
         return measure(dataset, batch_size, workers, each_s, limit_s, step, **loading)
 
     search = Bracket(trial, most, budget_s, memory)
     chosen, why = search.choose()
-    return Tuned(
-        chosen, why, {workers: search.median(workers) for workers in sorted(search.of)}
-    )
+    table = dict[int, Trial]()
+    for workers in sorted(search.of):
+        table[workers] = search.median(workers)
+    return Tuned(chosen, why, table)
 
 
 def measure(
@@ -123,25 +127,24 @@ def measure(
     step: Callable[[Any], object] | None = None,
     **loading: Any,
 ) -> Trial:
-    """Load batches for ``seconds`` with a new iterator, as a user's program would, and
-    return the time of one.
+    """Load batches with a new iterator, as a program would; return the time of one.
 
     The start of the workers and the warm-up are in the cost of the trial, which ends
     soon after ``limit_s`` seconds.
     """
 
     def consume(seconds: float, least: int, ends: float) -> float:
-        """Take ``least`` batches for ``seconds`` or more, but not after ``ends``;
-        return the seconds of one.
+        """Take ``least`` batches for ``seconds`` or more; return the seconds of one.
+
+        It takes none after ``ends``.
         """
-        count = 0
         since = time.perf_counter()
-        for batch in stream:
+        for count, batch in enumerate(stream, 1):
             if step is not None:
                 step(batch)
-            count = count + 1
             now = time.perf_counter()
-            if (now - since >= seconds and count >= least) or now >= ends:
+            is_enough = now - since >= seconds and count >= least
+            if is_enough or now >= ends:
                 return (now - since) / count
         raise OptionError(
             "no batch comes: drop_last needs as many samples as batch_size says."
@@ -149,16 +152,23 @@ def measure(
 
     began = time.perf_counter()
     with batches(
-        dataset, batch_size, n_processes=workers, epochs=None, **loading
+        dataset,
+        batch_size,
+        n_processes=workers,
+        epochs=None,
+        **loading,
     ) as stream:
+        # The first batch comes late, whatever the limit: it waits for the workers'
+        # start.
         consume(0.0, 1, math.inf)
         consume(_WARM_S, workers + 1, began + limit_s / 2)
-        # Workers finish at about the same time.
-        batch_s = consume(seconds, max(2 * workers, 1), began + limit_s)
+        # Workers finish at about the same time, so batches come in bursts.  Two of each
+        # worker are measured at least, else a burst more or less would decide.
+        least = max(2 * workers, 1)
+        batch_s = consume(seconds, least, began + limit_s)
         shown = stream.stats()
-        used = (
-            machine.own_bytes(os.getpid()) + shown.worker_bytes + shown.in_flight_bytes
-        )
+        used = machine.own_bytes(os.getpid())
+        used += shown.worker_bytes + shown.in_flight_bytes
     _log.info("%s workers: %.3g ms a batch", workers, 1e3 * batch_s)
     return Trial(batch_s, used, time.perf_counter() - began)
 
@@ -170,11 +180,19 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "one, found as `python -m` would find it."
     )
     parser = commands.add_parser(
-        "tune", help="are workers worth having, and how many?", description=about
+        "tune",
+        help="are workers worth having, and how many?",
+        description=about,
     )
     add = parser.add_argument
     add("dataset", metavar="MODULE:NAME")
-    add("--batch-size", type=int, default=32, metavar="B", help="(default 32)")
+    add(
+        "--batch-size",
+        type=int,
+        default=32,
+        metavar="B",
+        help="(default 32)",
+    )
     add(
         "--budget",
         type=float,
@@ -192,14 +210,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _run(options: argparse.Namespace) -> int:
-    # Shows each trial on standard error.
+    # The log has a line for each trial, which thus goes to standard error.
     tells = logging.StreamHandler()
     _log.addHandler(tells)
     _log.setLevel(logging.INFO)
     dataset = _named(options.dataset)
     bounds = {"max_workers": options.max_workers, "budget_s": options.budget}
     try:
-        # Samples may differ in shape.
+        # Samples may differ in shape, which is no reason to refuse a dataset here.
         print(tune(dataset, options.batch_size, **bounds, ragged="list"))
     finally:
         _log.removeHandler(tells)
@@ -207,17 +225,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _named(name: str) -> Any:
-    """Return the dataset that ``module:name`` names, or that is returned by calling
-    it.
-    """
+    """Return the dataset that ``module:name`` names or, if called, returns."""
     sys.path.insert(0, os.getcwd())
     module, _, within = name.partition(":")
     if module.endswith(".py"):
-        module = (
-            os.path.normpath(module.removesuffix(".py"))
-            .replace(os.sep, ".")
-            .lstrip(".")
-        )
+        path = os.path.normpath(module.removesuffix(".py"))
+        module = path.replace(os.sep, ".").lstrip(".")
         raise OptionError(
             f"{name} is a file: write {module}:{within or 'dataset'}, as after "
             "`import`."
