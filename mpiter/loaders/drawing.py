@@ -99,8 +99,11 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
         checksum=number_of(state, "checksum"),
         keeps_seed="keeps_seed" in state and typed(state, "keeps_seed", bool),
     )
-    if agreed["kind"] == "stream" and (place.drawn or "stream" in state):
-        place = place._replace(stream=_stream(state, agreed["batch_size"] or 1))
+    # A stream that nothing was read of needn't have told anything.
+    is_read = place.drawn > 0 or "stream" in state
+    if agreed["kind"] == "stream" and is_read:
+        stream = _stream(state, agreed["batch_size"] or 1)
+        place = place._replace(stream=stream)
     return place, seed
 
 
@@ -124,9 +127,9 @@ def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
         mark = typed(shard, "mark", list)
         if not mark:
             continue
-        is_mark = [*map(type, mark)] == [int, int, bool, str]
+        kinds = [*map(type, mark)]
         if (
-            not is_mark
+            kinds != [int, int, bool, str]
             or not 0 <= mark[0] <= batches
             or not 0 <= mark[1] <= batches * batch_size
         ):
@@ -161,7 +164,8 @@ class InOne(Pace):
         if plan is None:
             return None
         stretches = [*plan.stretches]
-        keys = np.concatenate([stretch.indices for stretch in stretches]).tolist()
+        indices = [stretch.indices for stretch in stretches]
+        keys = np.concatenate(indices).tolist()
         row = stretches[0]._replace(indices=(keys,))
         return plan._replace(rows=1, stretches=(row,), samples=len(keys))
 
@@ -249,7 +253,8 @@ class Drawn(Plans):
     def _pass_by(self, position: int) -> None:
         """Draw the keys before ``position`` from the sampler, and drop them."""
         while self._last.position < position and not self._has_ended:
-            keys = self._ask(min(position - self._last.position, _MANY))
+            left = position - self._last.position
+            keys = self._ask(min(left, _MANY))
             if isinstance(keys, Exception):
                 raise keys
             if keys is not None:
@@ -278,7 +283,9 @@ class Drawn(Plans):
                 self._go_round_generator()
 
     def _ask(
-        self, count: int | None, whole: bool = False
+        self,
+        count: int | None,
+        whole: bool = False,
     ) -> list[Any] | Exception | None:
         """Return the sampler's next ``count`` keys, or the next list that it gives.
 
@@ -302,7 +309,8 @@ class Drawn(Plans):
             self._given = self._last, given
         if isinstance(given, Exception):
             return given
-        if not given or (self._size and whole and len(given) < self._size):
+        is_short = self._size is not None and len(given) < self._size
+        if not given or (whole and is_short):
             self._has_ended = True
             return None
         if self._size is None:
@@ -333,7 +341,13 @@ class Drawn(Plans):
             position += len(keys)
         samples = last.samples + len(keys)
         checksum = zlib.crc32(_told(keys), last.checksum)
-        self._last = Place(last.epoch, position, None, position, checksum, samples)
+        self._last = Place(
+            last.epoch,
+            position,
+            drawn=position,
+            checksum=checksum,
+            samples=samples,
+        )
 
     def forget_error(self, error: Exception) -> None:
         """Forget the sampler's error, once it has been raised to the user.
@@ -379,7 +393,14 @@ class Drawn(Plans):
             stop = cursor.position + count
         after = cursor._replace(position=stop)
         stretch = Stretch(0, cursor.epoch, before.samples, rows)
-        return Plan(number, len(rows), (stretch,), cursor, after, samples)
+        return Plan(
+            number,
+            len(rows),
+            (stretch,),
+            before=cursor,
+            after=after,
+            samples=samples,
+        )
 
     def whole(self, cursor: Cursor) -> Whole | None:
         lot = self._lots.get(cursor.position)
@@ -433,14 +454,19 @@ class Generators:
     """
 
     def __init__(
-        self, holders: Sequence[Any] = (), global_ones: Sequence[str] = ()
+        self,
+        holders: Sequence[Any] = (),
+        global_ones: Sequence[str] = (),
     ) -> None:
         self._held = list(_held_by(holders))
-        self._told = [
-            one
-            for one in holders
-            if hasattr(one, "set_epoch") and type(getattr(one, "epoch", None)) is int
-        ]
+        # The samplers that are told the epoch.
+        self._told = list[Any]()
+        for one in holders:
+            if not hasattr(one, "set_epoch"):
+                continue
+            if type(getattr(one, "epoch", None)) is int:
+                self._told.append(one)
+        # The rank and the number of ranks of the first sampler that has them.
         self._share = next(filter(None, map(_share_of, holders)), None)
         self._globals = {
             name: known
@@ -526,8 +552,13 @@ class Generators:
             now = self.globals_now()
             # The sampler may have brought a generator to the very state of the
             # caller's own, which was restored.  From here on they share that one.
-            kept = {name: now[name] for name in states if now[name] != others[name]}
-            self.put_back({name: others[name] for name in states})
+            kept = {}
+            callers = {}
+            for name in states:
+                callers[name] = others[name]
+                if now[name] != others[name]:
+                    kept[name] = now[name]
+            self.put_back(callers)
             states.clear()
             states.update(kept)
 
@@ -549,7 +580,10 @@ def _held_by(holders: Sequence[Any]) -> Iterator[Any]:
     for holder in holders:
         values.append(holder)
         values += getattr(holder, "__dict__", {}).values()
-    found = {id(value): value for value in values if isinstance(value, kinds)}
+    found = dict[int, Any]()
+    for value in values:
+        if isinstance(value, kinds):
+            found[id(value)] = value
     return iter(found.values())
 
 
@@ -558,8 +592,12 @@ def _share_of(holder: object) -> list[int] | None:
 
     Their attributes have one pair of names in torch and another in Accelerate.
     """
-    for names in (("rank", "num_replicas"), ("process_index", "num_processes")):
-        values: list[Any] = [getattr(holder, name, None) for name in names]
+    of_torch = ("rank", "num_replicas")
+    of_accelerate = ("process_index", "num_processes")
+    for names in (of_torch, of_accelerate):
+        values = list[Any]()
+        for name in names:
+            values.append(getattr(holder, name, None))
         if {*map(type, values)} == {int}:
             return values
     return None
@@ -568,7 +606,10 @@ def _share_of(holder: object) -> list[int] | None:
 def samplers_in(sampler: object) -> list[Any]:
     """Return ``sampler``, the sampler that it draws from, and so on."""
     found: list[Any] = []
-    while sampler is not None and not any(sampler is one for one in found):
+    while sampler is not None:
+        # Samplers may hold each other.
+        if any(sampler is one for one in found):
+            break
         found.append(sampler)
         inner = getattr(sampler, "batch_sampler", None)
         if inner is None:

@@ -238,7 +238,7 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         # defaults.  Only type checkers know that: ``Generic`` itself would refuse it.
         __class_getitem__ = classmethod(GenericAlias)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in _FIXED and "_next" in self.__dict__:
             raise OptionError(
                 f"{name} is fixed once the loader is made; make a new one."

@@ -1,9 +1,9 @@
 """Loaders: each ``iter()`` is an epoch of one dataset.
 
-The pump with its workers is kept between epochs.
-A state holds the epoch's number, how much of it was handed out, and the states of the
-sampler's random generators at its beginning.  To resume, the sampler is iterated over
-again, and keys that were handed out are skipped, not loaded.
+The pump with its workers is kept between epochs.  A state holds the epoch's number, how
+much of it was handed out, and the states of the sampler's random generators at its
+beginning.  To resume, the sampler is iterated over again, and keys that were handed out
+are skipped, not loaded.
 """
 
 from __future__ import annotations
@@ -174,6 +174,8 @@ class Pass:
                 _say_as_torch(error)
             raise
         finally:
+            # The pump has gone on behind an error in place of a batch, but not after
+            # Ctrl-C.  Its cursor is right in each case.
             self._note()
 
     def _note(self) -> None:
@@ -181,6 +183,8 @@ class Pass:
         if here.epoch == self.epoch:
             self.position = here.position
         else:
+            # The pump is at the beginning of the next epoch, so all of this one was
+            # handed out.
             self.position = len(self._order)
 
     def _pass_by(self) -> None:
@@ -352,7 +356,8 @@ class Loading(Generic[B_co]):
         self._recipe = made
         self._is_stream = isinstance(made.dataset, Streamed)
         name = type(users(made.dataset)).__name__
-        if self._is_stream and (made.on_error != "raise" or made.receipts is not None):
+        needs_keys = made.on_error != "raise" or made.receipts is not None
+        if self._is_stream and needs_keys:
             raise OptionError(
                 f"on_error= and receipts= are about keys, and {name} is read as a "
                 "stream, which has none and may be at its end once it has raised; "
@@ -387,7 +392,8 @@ class Loading(Generic[B_co]):
         """
         # Columns have a method for many keys, too, as torch's subsets of them have.
         # Their rows are written into the batch directly, so they don't count here.
-        has_columns = type(self.dataset) is Table or gather_of(self.dataset) is not None
+        is_table = type(self.dataset) is Table
+        has_columns = is_table or gather_of(self.dataset) is not None
         has_many = bool(getattr(self.dataset, "__getitems__", None))
         return (
             collates
@@ -682,7 +688,8 @@ class Loading(Generic[B_co]):
         # epoch's end, so that no other batch size finds a whole batch there.
         length = agreed.get("dataset_length")
         if length is not None:
-            step = self._recipe.share().step(self._cut[0] or 1)
+            size = self._cut[0] or 1
+            step = self._recipe.share().step(size)
             if length - place.position < step * self.drop_last:
                 place = place._replace(position=length)
         return save(place, self._seed, agreed)

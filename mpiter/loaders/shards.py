@@ -111,7 +111,11 @@ class Streamed(Wrapping):
         self._sharded_before: bool | None = None
 
     def of_shard(
-        self, shard: int, shards: int, is_callers: bool, stays: bool
+        self,
+        shard: int,
+        shards: int,
+        is_callers: bool,
+        stays: bool,
     ) -> Streamed:
         """Return a shard.
 
@@ -170,7 +174,8 @@ class Streamed(Wrapping):
         return collated, reading.is_own, len(batch), *(reading.mark() or ())
 
     def _begun(self, run: int) -> _Reading:
-        mark, was_own = self.marks.get(run, (Mark(0, 0, False, "[null, null]"), None))
+        beginning = Mark(0, 0, False, "[null, null]")
+        mark, was_own = self.marks.get(run, (beginning, None))
         is_own = self._sharded_before or was_own
         stream = self._stream(run)
         unless_it_says = self._shards_itself
@@ -198,7 +203,12 @@ class _Reading:
     """One pass over a stream, from a ``Mark`` on; gives the batches of one shard."""
 
     def __init__(
-        self, of: Streamed, stream: Any, says: bool | None, run: int, mark: Mark
+        self,
+        of: Streamed,
+        stream: Any,
+        says: bool | None,
+        run: int,
+        mark: Mark,
     ) -> None:
         shard = of.shard
         shards = of.shards
@@ -243,8 +253,8 @@ class _Reading:
             self.is_own = was_asked()
         else:
             self.is_own = bool(says)
-        # A stream that asks later would be sharded twice.  With a single shard no
-        # elements are lost by that.
+        # A stream that asks later is sharded twice, and elements are lost.  One shard
+        # says so for all: number 1, which there is only where there are several.
         self._may_ask_late = self._has_first and not self.is_own and shard == 1
         # The batches of this shard that begin before the mark, which another number of
         # shards may have read.
@@ -436,8 +446,9 @@ def _load(teller: Any, told: object) -> None:
 def _teller(one: Any) -> Any:
     """Return ``one`` if it can tell its place and go there, otherwise None."""
     names = ("state_dict", "load_state_dict")
-    if not all(callable(getattr(one, name, None)) for name in names):
-        return None
+    for name in names:
+        if not callable(getattr(one, name, None)):
+            return None
     if arguments_of_state(one) or _has_shuffle_buffer(one):
         return None
     return one
@@ -463,7 +474,7 @@ def arguments_of_state(stream: Any) -> str:
     return ", ".join(needed)
 
 
-def _has_shuffle_buffer(stream: Any) -> bool:
+def _has_shuffle_buffer(stream: object) -> bool:
     """True for a stream of Hugging Face's ``datasets`` that shuffles in a buffer.
 
     Such a stream is a chain of objects that read from one another.  Its state leaves
@@ -475,8 +486,10 @@ def _has_shuffle_buffer(stream: Any) -> bool:
         inner = _attribute(link, "ex_iterable")
         if inner is not None and _attribute(link, "buffer_size") is not None:
             return True
+        if inner is not None:
+            links.append(inner)
         several = _attribute(link, "ex_iterables") or ()
-        links += [one for one in (inner, *several) if one is not None]
+        links += [one for one in several if one is not None]
     return False
 
 

@@ -103,7 +103,7 @@ class Streaming:
             _Shard(shard["batches"], shard["has_ended"], shard["mark"])
             for shard in saved["shards"]
         ]
-        # What the streams tell at their shards' ends.  None for a shard that isn't
+        # What the streams tell at the ends of their shards; None for a shard that isn't
         # there yet, or whose stream has no state.
         self.told: list[str | None] = [None] * count
         if not self.is_own:
@@ -112,10 +112,10 @@ class Streaming:
             mark = []
             if self.shards:
                 mark = self.shards[0].mark
-            self.shards = [
-                _Shard(len(range(at, self.read, count)), mark=mark)
-                for at in range(count)
-            ]
+            self.shards = []
+            for at in range(count):
+                batches = len(range(at, self.read, count))
+                self.shards.append(_Shard(batches, mark=mark))
             self.turn = self.read % count
         elif len(self.shards) != count:
             raise StateError(
@@ -158,17 +158,27 @@ class Streaming:
 
         None if one of them hasn't told where it is.
         """
-        told = [text for text in self.told if text is not None]
-        shards = [_Shard(mark=[*Mark(0, 0, False, text)]) for text in told]
-        if len(shards) < len(self.told):
-            return None
+        shards = []
+        for text in self.told:
+            if text is None:
+                return None
+            mark = Mark(0, 0, False, text)
+            shards.append(_Shard(mark=[*mark]))
         if not self.is_own:
             shards = shards[:1]
         return self._saved(0, shards)
 
     def _saved(self, turn: int, shards: list[_Shard]) -> dict[str, Any]:
-        told = [{**vars(shard), "mark": [*shard.mark]} for shard in shards]
-        return {"is_own": self.is_own, "turn": turn, "shards": told}
+        saved = []
+        for shard in shards:
+            saved.append(
+                {
+                    "batches": shard.batches,
+                    "has_ended": shard.has_ended,
+                    "mark": [*shard.mark],
+                }
+            )
+        return {"is_own": self.is_own, "turn": turn, "shards": saved}
 
 
 def _elements_before(shard: _Shard) -> int:
@@ -236,7 +246,8 @@ class ShardPumps:
         """Make each shard's pump fetch from where ``plans`` say that the shard is."""
         self.cursor = cursor
         self._plans = plans
-        if plans.read and not any(shard.mark for shard in plans.shards):
+        has_mark = any(shard.mark for shard in plans.shards)
+        if plans.read and not has_mark:
             warn(
                 f"the stream has no state that can be saved, so its first {plans.read} "
                 "batches are read again."
@@ -280,7 +291,10 @@ class ShardPumps:
         raise StopIteration
 
     def _take(
-        self, plans: Streaming, shard: _Shard, pump: Pump | Alone
+        self,
+        plans: Streaming,
+        shard: _Shard,
+        pump: Pump | Alone,
     ) -> tuple[Any, ...]:
         """Return a shard's next item, made by ``Streamed``.
 
@@ -312,7 +326,10 @@ class ShardPumps:
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        return tuple(pid for pump in self.pumps for pid in pump.worker_pids)
+        found = list[int]()
+        for pump in self.pumps:
+            found += pump.worker_pids
+        return tuple(found)
 
     def stats(self) -> Stats:
         return total([pump.stats() for pump in self.pumps])
