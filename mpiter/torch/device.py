@@ -35,17 +35,18 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
         tree = tree.columns
     if isinstance(tree, dict):
         changed = copy.copy(tree)
-        changed.update({name: mapped(value, change) for name, value in tree.items()})
+        parts = {name: mapped(value, change) for name, value in tree.items()}
+        changed.update(parts)
         return changed
     if isinstance(tree, (list, tuple)):
-        parts = [mapped(value, change) for value in tree]
+        values = [mapped(value, change) for value in tree]
         try:
             if hasattr(tree, "_fields"):
-                return type(tree)(*parts)
-            return type(tree)(parts)
+                return type(tree)(*values)
+            return type(tree)(values)
         except TypeError:
             # The constructor of a subclass may take other arguments.
-            return parts
+            return values
     return change(tree)
 
 
@@ -56,7 +57,9 @@ class PageLocks:
     """
 
     def __init__(
-        self, lock: Callable[[int, int], bool], unlock: Callable[[int], None]
+        self,
+        lock: Callable[[int, int], bool],
+        unlock: Callable[[int], None],
     ) -> None:
         self._lock = lock
         self._unlock = unlock
@@ -93,7 +96,8 @@ class PageLocks:
 
 
 def _cuda_lock(address: int, size: int) -> bool:
-    return int(torch.cuda.cudart().cudaHostRegister(address, size, 0)) == 0
+    runtime = torch.cuda.cudart()
+    return int(runtime.cudaHostRegister(address, size, 0)) == 0
 
 
 def _cuda_unlock(address: int) -> None:
@@ -145,22 +149,27 @@ class DevicePrefetcher:
             )
         self.loader: Any = loader
         usual = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(usual if device is None else device)
+        if device is None:
+            device = usual
+        self.device = torch.device(device)
         self.dtype = dtype
         self._scale: tuple[torch.Tensor, torch.Tensor] | None = None
         if normalize is not None:
             means, deviations = normalize
             mean = torch.as_tensor(means, dtype=torch.float32).reshape(-1)
             std = torch.as_tensor(deviations, dtype=torch.float32).reshape(-1)
-            if len(mean) != len(std) or not bool((std > 0).all()):
+            is_positive = bool((std > 0).all())
+            if len(mean) != len(std) or not is_positive:
                 raise OptionError(
                     "normalize: mean and std need equal lengths, and each std must be "
                     "above 0."
                 )
-            # In this form they apply to the channels of a batch of images.
-            mean = mean.to(self.device).reshape(1, -1, 1, 1)
-            std = std.to(self.device).reshape(1, -1, 1, 1)
-            self._scale = (mean, std)
+            # In this shape they apply to the channels of a batch of images.
+            shape = (1, -1, 1, 1)
+            self._scale = (
+                mean.to(self.device).reshape(shape),
+                std.to(self.device).reshape(shape),
+            )
         # The loader's state after the last batch handed out.  None unless the loader is
         # a batch ahead.
         self._state: dict[str, Any] | None = None
@@ -232,7 +241,9 @@ class DevicePrefetcher:
                 raise OptionError(f"normalize= has {channels}; channels come first.")
             scaled = tensor.float().sub(mean).div_(std)
             return scaled.to(self.dtype or torch.float32)
-        if self.dtype is not None and (tensor.is_floating_point() or tensor.ndim == 4):
+        if self.dtype is None:
+            return tensor
+        if tensor.is_floating_point() or tensor.ndim == 4:
             return tensor.to(self.dtype)
         return tensor
 
@@ -251,7 +262,7 @@ class _Sent:
     state: dict[str, Any] | None
     is_new_epoch: bool
     passes: int
-    # Is recorded behind the copy, so it shows whether that has finished.
+    # The event behind the copy, which shows whether that has finished.
     arrived: torch.cuda.Event
     # The batch in the host's memory, kept until the copy has finished.
     host: Any
@@ -265,7 +276,7 @@ class _Ahead:
 
     def __init__(self, prefetcher: DevicePrefetcher) -> None:
         self._coming: _Sent | Exception | None = None
-        # Batches that were handed out while their copies may not have finished.
+        # Batches that were handed out, and whose copies may not have finished.
         self._used: list[_Sent] = []
         self._prefetcher = prefetcher
         self._side = torch.cuda.Stream(prefetcher.device)
@@ -347,7 +358,7 @@ def _counts(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _tensor(value: Any) -> torch.Tensor:
+def _tensor(value: np.ndarray[Any, Any] | torch.Tensor) -> torch.Tensor:
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
     return value

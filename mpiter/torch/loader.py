@@ -210,8 +210,9 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     _get_iterator = Loading.__iter__  # some frameworks call this name
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and "_next" in self.__dict__ and value != getattr(self, name):
+    def __setattr__(self, name: str, value: object) -> None:
+        is_made = "_next" in self.__dict__
+        if is_made and name in _FIXED and value != getattr(self, name):
             raise OptionError(
                 f"{name} is fixed once the loader is made, since workers get it: make "
                 "a new loader."

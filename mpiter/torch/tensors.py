@@ -51,7 +51,8 @@ def collated(samples: Sequence[Any], stacks: Stacker) -> Any:
             return _stacked(samples)
         except _NotPlain:
             pass
-    return tensors_of(Contents(Aside(), len(samples), objects=list(samples)), stacks)
+    contents = Contents(Aside(), len(samples), objects=list(samples))
+    return tensors_of(contents, stacks)
 
 
 def collated_anywhere(samples: Any) -> Any:
@@ -102,7 +103,10 @@ def tensors_of_columns(columns: Any) -> Any:
     if not _all_ways_are_torchs():
         return None
     if isinstance(columns, dict):
-        return {name: torch.as_tensor(column) for name, column in columns.items()}
+        named = {}
+        for name, column in columns.items():
+            named[name] = torch.as_tensor(column)
+        return named
     found = [torch.as_tensor(column) for column in columns]
     if type(columns) is tuple:
         return found
@@ -137,14 +141,15 @@ def _stacked(samples: Sequence[Any]) -> Any:
         if any(list(sample) != names for sample in samples):
             raise _NotPlain
         columns = [[sample[name] for sample in samples] for name in names]
-        return dict(zip(names, _stacked_parts(samples[0], columns), strict=True))
+        stacked = _stacked_parts(first, columns)
+        return dict(zip(names, stacked, strict=True))
     if kind is not tuple and kind is not list:
         raise _NotPlain
     try:
         parts = [*zip(*samples, strict=True)]
     except (TypeError, ValueError):
         raise _NotPlain from None
-    return _stacked_parts(samples[0], parts)
+    return _stacked_parts(first, parts)
 
 
 def _stacked_parts(sample: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
