@@ -28,6 +28,7 @@ __all__ = ["audit"]
 _Who = tuple[int, int]
 # An epoch, and a place (a number that grows from batch to batch) in it.
 _At = tuple[int, int]
+_Numbers = NDArray[np.int64]
 _LARGEST = 1 << 53
 _END = (_LARGEST, _LARGEST)
 # At most so many lost or repeated samples are named.
@@ -106,8 +107,12 @@ def audit(folder: Folder) -> Verdict:
         for who, last in reached.items():
             if who[1] == sizes[-1] and last <= epoch:
                 going.add(who)
-        begun = {run for run in runs if run.at[0] == epoch and run.at < run.void}
-        epochs.append(_epoch(epoch, some, begun, going, begin > (epoch, 0)))
+        begun = set[_Run]()
+        for run in runs:
+            if run.at[0] == epoch and run.at < run.void:
+                begun.add(run)
+        begins_within = begin > (epoch, 0)
+        epochs.append(_epoch(epoch, some, begun, going, begins_within))
     is_sound = not faults and all(epoch.is_sound for epoch in epochs)
     ranks = ", then ".join(map(str, sizes))
     said = [f"logs: {len(files)}; ranks: {ranks}"]
@@ -125,7 +130,14 @@ def audit(folder: Folder) -> Verdict:
         said.append("not sound")
     missing = sum(epoch.missing for epoch in epochs)
     twice = sum(epoch.twice for epoch in epochs)
-    return Verdict(is_sound, missing, twice, tuple(epochs), tuple(sizes), tuple(said))
+    return Verdict(
+        is_sound,
+        missing,
+        twice,
+        epochs=tuple(epochs),
+        starts=tuple(sizes),
+        lines=tuple(said),
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -167,15 +179,28 @@ def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
                 if not line.endswith(b"\n"):
                     break
                 record = json.loads(line)
-                at = (int(record["epoch"]), int(record.get("place", _LARGEST)))
+                epoch = int(record["epoch"])
+                place = int(record.get("place", _LARGEST))
+                at = (epoch, place)
                 now = float(record["time"])
                 if number == 1 or "receipts" in record:
-                    who = (int(record["rank"]), int(record["size"]))
+                    rank = int(record["rank"])
+                    size = int(record["size"])
                     length = record.get("length")
                     if length is not None:
                         length = int(length)
                     step = int(record.get("step") or 0)
-                    runs.append(_Run(path.name, who, at, length, step, now, now))
+                    runs.append(
+                        _Run(
+                            path.name,
+                            (rank, size),
+                            at,
+                            length,
+                            step,
+                            began=now,
+                            until=now,
+                        )
+                    )
                     continue
                 run = runs[-1]
                 run.until = max(run.until, now)
@@ -183,14 +208,15 @@ def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
                 usual = _FAILED if record.get("failed") else _HANDED
                 kinds = np.full(len(keys), usual, np.uint8)
                 kinds[record.get("skipped", [])] = _SKIPPED
-                kinds[len(keys) - record.get("fills", 0) :] = _FILL
+                fills = record.get("fills", 0)
+                kinds[len(keys) - fills :] = _FILL
                 if {*map(type, keys)} <= {int}:
                     keys = np.array(keys, np.int64)
                 else:
                     keys = np.array([*map(str, keys)])
                 rank, size = run.who
                 name = (
-                    f"rank {rank} of {size} at place {at[1]}, line {number} of "
+                    f"rank {rank} of {size} at place {place}, line {number} of "
                     f"{path.name}"
                 )
                 position = record.get("at", -1)
@@ -264,9 +290,13 @@ def _begin_together(one: _Run, other: _Run) -> bool:
         return True
     epoch, place = first.at
     length = first.length
-    if length is None or later.at not in ((epoch + 1, 0), (epoch, length)):
+    if length is None:
         return False
-    return length - place <= max(one.who[0], other.who[0])
+    ends = [(epoch, length), (epoch + 1, 0)]
+    if later.at not in ends:
+        return False
+    highest_rank = max(one.who[0], other.who[0])
+    return length - place <= highest_rank
 
 
 def _standing(
@@ -282,12 +312,15 @@ def _standing(
     standing = dict[int, list[_Line]]()
     # From the last run to the first, so that those that replace a run come before it.
     for run in reversed(runs):
+        own_rank, own_size = run.who
         for (rank, size), at in least.items():
-            if rank == run.who[0] or size != run.who[1]:
+            if rank == own_rank or size != own_size:
                 run.void = min(run.void, at)
-        least[run.who] = min(run.at, least.get(run.who, _END))
+        known = least.get(run.who, _END)
+        least[run.who] = min(known, run.at)
         if run.at < run.void:
-            reached[run.who] = max(reached[run.who], run.at[0])
+            epoch = run.at[0]
+            reached[run.who] = max(reached[run.who], epoch)
     for line in lines:
         if line.at < line.run.void:
             standing.setdefault(line.at[0], []).append(line)
@@ -306,7 +339,10 @@ def _epoch(
     ``begun`` are the runs that began within, ``going`` the ranks that haven't begun a
     later epoch.
     """
-    ended = {line.run.who for line in lines if line.at[1] == _LARGEST}
+    ended = set[_Who]()
+    for line in lines:
+        if line.at[1] == _LARGEST:
+            ended.add(line.run.who)
     length = lines[0].run.length
     # The positions of the ranks that may still be in this epoch.
     reached = list[int]()
@@ -317,12 +353,16 @@ def _epoch(
                 position = max(position, line.position + len(line.keys))
         reached.append(position)
     is_over = not reached
-    has_positions = all(line.position >= 0 for line in lines if len(line.keys))
+    has_positions = True
+    spans = []
+    for line in lines:
+        if len(line.keys) and line.position < 0:
+            has_positions = False
+        span = np.arange(len(line.keys)) + line.position
+        spans.append(span)
+    positions = np.concatenate(spans)
     keys = np.concatenate([line.keys for line in lines])
     kinds = np.concatenate([line.kinds for line in lines])
-    positions = np.concatenate(
-        [np.arange(len(line.keys)) + line.position for line in lines]
-    )
     own = kinds != _FILL
     # A dataset's samples are told apart by their keys.  What a sampler gives may have
     # a key twice, so these are told apart by their positions, where there are any.
@@ -335,7 +375,10 @@ def _epoch(
         there = np.unique(positions[own])
     runs = begun | {line.run for line in lines}
     tail = _tail(epoch, runs, length, has_positions)
-    begins, sizes = _gaps(there, max([length or 0, *there[-1:] + 1]))
+    end = length or 0
+    if len(there):
+        end = max(end, int(there[-1]) + 1)
+    begins, sizes = _gaps(there, end)
     if has_positions:
         begins, sizes = _cut(begins, sizes, tail)
     # A gap is excused if its samples may have come before the logs begin, were left out
@@ -354,27 +397,33 @@ def _epoch(
             promised = came
         else:
             promised = came[(came >= 0) & (came < length)]
-        missing = max(0, length - len(promised) - int(sizes[~lost].sum()))
+        excused = int(sizes[~lost].sum())
+        missing = max(0, length - len(promised) - excused)
         # If no gap is excused, each sample is missing whose key hasn't come.
         if lost.all() and came.dtype.kind == "i":
             what = "sample"
             gaps = _gaps(promised, length)
     named = list[str]()
     if missing and (has_positions or what == "sample"):
-        for one, more in [*zip(*gaps, strict=True)][:_FIRST]:
-            if more > 1:
-                named.append(f"  never came: {what} {one} to {one + more - 1}")
-            else:
-                named.append(f"  never came: {what} {one}")
+        firsts, counts = gaps
+        for first, count in zip(firsts[:_FIRST], counts[:_FIRST], strict=True):
+            gap = f"  never came: {what} {first}"
+            if count > 1:
+                gap += f" to {first + count - 1}"
+            named.append(gap)
     # The line that each sample is in.
-    line_of = np.repeat(np.arange(len(lines)), [len(line.keys) for line in lines])
+    lengths = [len(line.keys) for line in lines]
+    line_of = np.repeat(np.arange(len(lines)), lengths)
     for one in came[times > 1][:_FIRST]:
         rows = np.flatnonzero(own & (ids == one))
         sample = f"sample {keys[rows[0]]}"
         if has_positions:
             sample += f" at position {positions[rows[0]]}"
-        by = "; ".join(lines[line_of[row]].name for row in rows[:_FIRST])
-        named.append(f"  came several times: {sample}: {by}")
+        names = []
+        for row in rows[:_FIRST]:
+            line = lines[line_of[row]]
+            names.append(line.name)
+        named.append(f"  came several times: {sample}: {'; '.join(names)}")
     samples = len(np.unique(ids[kinds == _HANDED]))
     twice = int((times > 1).sum())
     failed = int((kinds == _FAILED).sum())
@@ -389,7 +438,7 @@ def _epoch(
         told += ", each exactly once"
         if samples == length:
             told = f"each of {length:,} samples exactly once"
-    counts = {
+    happened = {
         "never came": missing,
         "came several times": twice,
         "failed, and an error came in their batch's place": failed,
@@ -398,16 +447,29 @@ def _epoch(
         "were left out by drop_last": int(sizes[dropped].sum()),
         "may have come before the logs begin": int(sizes[before].sum()),
     }
-    for happened, count in counts.items():
+    for what, count in happened.items():
         if count:
-            told += f"; {count:,} {happened}"
+            told += f"; {count:,} {what}"
     if not is_over:
         told += "; incomplete: it has not come to its end"
-    said = (told, *named)
-    return Epoch(epoch, is_over, is_sound, length, samples, missing, twice, said)
+    return Epoch(
+        epoch,
+        is_over,
+        is_sound,
+        length,
+        samples,
+        missing,
+        twice,
+        lines=(told, *named),
+    )
 
 
-def _tail(epoch: int, runs: set[_Run], length: int | None, has_positions: bool) -> int:
+def _tail(
+    epoch: int,
+    runs: set[_Run],
+    length: int | None,
+    has_positions: bool,
+) -> int:
     """Return the position from which on ``drop_last`` leaves out samples.
 
     It is beyond all positions if nothing is left out.
@@ -424,7 +486,8 @@ def _tail(epoch: int, runs: set[_Run], length: int | None, has_positions: bool) 
         if begin >= length or run.void < (epoch, length):
             continue
         if has_positions:
-            tails.append(length - (length - begin) % run.step)
+            rest = (length - begin) % run.step
+            tails.append(length - rest)
         else:
             # Only the number of samples is known: of those that came, and of the fewest
             # that may have come.
@@ -432,30 +495,31 @@ def _tail(epoch: int, runs: set[_Run], length: int | None, has_positions: bool) 
     return max(tails, default=_LARGEST)
 
 
-def _cut(
-    begins: NDArray[np.int64], sizes: NDArray[np.int64], at: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _cut(begins: _Numbers, sizes: _Numbers, at: int) -> tuple[_Numbers, _Numbers]:
     """Return the gaps with these beginnings and sizes, cut in two at a position.
 
     Only a gap that goes across the position ``at`` is cut.
     """
     ends = begins + sizes
     across = (begins < at) & (at < ends)
-    begins = np.concatenate([begins, np.full(across.sum(), at)])
-    ends = np.concatenate([np.where(across, at, ends), ends[across]])
+    second_begins = np.full(across.sum(), at)
+    second_ends = ends[across]
+    ends = np.where(across, at, ends)
+    begins = np.concatenate([begins, second_begins])
+    ends = np.concatenate([ends, second_ends])
     return begins, ends - begins
 
 
-def _gaps(
-    there: NDArray[Any], length: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _gaps(there: NDArray[Any], length: int) -> tuple[_Numbers, _Numbers]:
     """Return the gaps between sorted numbers: their beginnings and sizes.
 
     The numbers are ``there``, and the gaps lie from 0 to ``length``.
     """
     edges = np.concatenate([[-1], there, [length]])
     sizes = np.diff(edges) - 1
-    return (edges[:-1] + 1)[sizes > 0], sizes[sizes > 0]
+    begins = edges[:-1] + 1
+    is_gap = sizes > 0
+    return begins[is_gap], sizes[is_gap]
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

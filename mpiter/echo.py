@@ -55,9 +55,9 @@ class Bundles(Wrapping):
 
     def __init__(self, dataset: Any, times: int = 2) -> None:
         whole("times", times, least=1)
-        if not all(
-            callable(getattr(dataset, name, None)) for name in ("read", "transform")
-        ):
+        reads = getattr(dataset, "read", None)
+        transforms = getattr(dataset, "transform", None)
+        if not callable(reads) or not callable(transforms):
             raise OptionError(
                 "Bundles needs a dataset with read(i) and transform(sample), which "
                 f"{type(dataset).__name__} has not; an Echo without Bundles repeats "
@@ -82,7 +82,8 @@ class Bundles(Wrapping):
                 if use < self.times - 1:
                     mine = copy.deepcopy(found)
                 # It may also return the same array each time.
-                uses.append(copy.deepcopy(self.dataset.transform(mine)))
+                made = self.dataset.transform(mine)
+                uses.append(copy.deepcopy(made))
         finally:
             seeding.step_to(0, seeds=False)
         return tuple(uses)
@@ -130,14 +131,15 @@ class Echo(Generic[B]):
         whole("factor", factor, least=1)
         whole("shuffle_buffer", shuffle_buffer, least=0)
         whole("seed", seed, least=0)
-        batch_size: Any = getattr(source, "batch_size", None)
+        batch_size: int | None = getattr(source, "batch_size", None)
         if not hasattr(source, "state_dict") or not batch_size:
             raise OptionError(
                 "an Echo goes around an iterator, batches() or a loader with a "
                 f"batch_size, not around {source!r:.60}."
             )
         collate = getattr(source, "collate_fn", None)
-        collated_by = getattr(collate, "__module__", "").partition(".")[0]
+        module = getattr(collate, "__module__", "")
+        collated_by, _, _ = module.partition(".")
         self._by_torch = collated_by == "torch"
         collates = collated_by not in ("torch", "")
         dataset = getattr(source, "dataset", None)
@@ -253,7 +255,8 @@ class Echo(Generic[B]):
             self._before = self._now
             self._now = []
         turns = self._planned()
-        self._fetch_again(turns[: state["taken"]].count(None))
+        taken = turns[: state["taken"]]
+        self._fetch_again(taken.count(None))
         self._taken = state["taken"]
         self._turns = turns
         self._loaded = None
@@ -292,19 +295,22 @@ class Echo(Generic[B]):
         found = list[_Repeat]()
         uses = range(1, self._factor)
         if not self._mixes:
+            no_rows = np.arange(0)
             for use in uses:
                 for number in range(len(self._before)):
-                    found.append(_Repeat(use, [(number, np.arange(0))]))
+                    found.append(_Repeat(use, [(number, no_rows)]))
             return found
-        sizes = [
-            _rows_in(self._use(batch, 0), self._by_torch) for batch in self._before
-        ]
+        sizes = list[int]()
+        for batch in self._before:
+            first_use = self._use(batch, 0)
+            sizes.append(_rows_in(first_use, self._by_torch))
         if not sizes:
             return found
         ends = np.cumsum(sizes, dtype=int)
         for use in uses:
             seeds = [self._seed, self._passes, self._block, use]
-            order = np.random.default_rng(seeds).permutation(sum(sizes))
+            rng = np.random.default_rng(seeds)
+            order = rng.permutation(sum(sizes))
             for chosen in np.split(order, ends[:-1]):
                 # The batch that each chosen sample is in.
                 of = np.searchsorted(ends, chosen, side="right")
@@ -332,12 +338,13 @@ class Echo(Generic[B]):
         return self._use(batch, 0)
 
     def _repeated(self, repeat: _Repeat) -> Any:
-        batches = [
-            self._use(self._before[number], repeat.use) for number, _ in repeat.rows
-        ]
+        batches = []
+        rows = []
+        for number, some in repeat.rows:
+            batches.append(self._use(self._before[number], repeat.use))
+            rows.append(some)
         if not self._mixes:
             return _copied(batches[0])
-        rows = [some for _, some in repeat.rows]
         length = _rows_in(batches[0], self._by_torch)
         return _mixed(batches, rows, length, self._by_torch)
 
@@ -377,7 +384,8 @@ class Echo(Generic[B]):
             return bool(self.source.epoch > self._epoch)
         # Batches come in this block, or further uses in the next one.
         turns = self._turns or []
-        if self._now[: self._factor - 1] or any(turns[self._taken :]):
+        left = turns[self._taken :]
+        if self._now[: self._factor - 1] or any(left):
             return False
         return self._has_ended or bool(self.source.is_new_epoch)
 
@@ -507,22 +515,30 @@ def _is_column(value: Any, length: int, by_torch: bool) -> bool:
     return all(_is_column(part, length, by_torch) for part in parts)
 
 
-def _mixed(batches: list[Any], rows: list[_Rows], length: int, by_torch: bool) -> Any:
+def _mixed(
+    batches: list[Any],
+    rows: list[_Rows],
+    length: int,
+    by_torch: bool,
+) -> Any:
     """Return rows of several batches as one batch, a copy that the user may modify.
 
     The first of these batches has ``length`` rows.
     """
     first = batches[0]
     if _is_array(first):
-        parts = [batch[some] for batch, some in zip(batches, rows, strict=True)]
+        parts = []
+        for batch, some in zip(batches, rows, strict=True):
+            parts.append(batch[some])
         if isinstance(first, np.ndarray):
             return np.concatenate(parts)
         return sys.modules["torch"].cat(parts)
     if isinstance(first, Mapping):
-        return {
-            name: _mixed([batch[name] for batch in batches], rows, length, by_torch)
-            for name in first
-        }
+        mixed = {}
+        for name in first:
+            columns = [batch[name] for batch in batches]
+            mixed[name] = _mixed(columns, rows, length, by_torch)
+        return mixed
     found = []
     has_samples = isinstance(first, Batch) or not all(
         _is_column(part, length, by_torch) for part in first
@@ -532,8 +548,8 @@ def _mixed(batches: list[Any], rows: list[_Rows], length: int, by_torch: bool) -
             for row in some.tolist():
                 found.append(copy.deepcopy(batch[row]))
     else:
-        for columns in zip(*batches, strict=True):
-            found.append(_mixed(list(columns), rows, length, by_torch))
+        for columns in map(list, zip(*batches, strict=True)):
+            found.append(_mixed(columns, rows, length, by_torch))
     if isinstance(first, Batch):
         return Batch.of_rows(found)
     if hasattr(first, "_fields"):

@@ -96,13 +96,20 @@ class Receipts:
         self._release: Callable[[], object] | None = None
 
     def __reduce__(self) -> tuple[type[Receipts], tuple[Any, ...]]:
-        return Receipts, (self.folder, self.shard.rank, self.shard.size, self.length)
+        shard = self.shard
+        return Receipts, (self.folder, shard.rank, shard.size, self.length)
 
     def hook(self, shard: Shard | None) -> Notes:
         """Return the hook that logs each batch; ``shard`` is this process's part."""
         return Notes(self, shard)
 
-    def _begin(self, epoch: int, place: int, terms: Terms, shard: Shard | None) -> None:
+    def _begin(
+        self,
+        epoch: int,
+        place: int,
+        terms: Terms,
+        shard: Shard | None,
+    ) -> None:
         """Log that the training starts or resumes here.
 
         What was logged before from this place on becomes void.  A *place* grows from
@@ -144,7 +151,8 @@ class Receipts:
                 self._release()
 
     def _write(self, record: dict[str, Any]) -> None:
-        line = _encoder.encode(record | {"time": time.time()}).encode() + b"\n"
+        text = _encoder.encode(record | {"time": time.time()})
+        line = text.encode() + b"\n"
         with self._lock:
             if not self._file:
                 return
@@ -189,7 +197,11 @@ class Notes(Hook):
         self._terms: Terms | None = None
 
     def handed_out(
-        self, delivery: Delivery, samples: int | None, began: float, ended: float
+        self,
+        delivery: Delivery,
+        samples: int | None,
+        began: float,
+        ended: float,
     ) -> None:
         if not delivery.is_end:
             is_skipped = delivery.is_empty
@@ -212,7 +224,10 @@ class Notes(Hook):
 
         It may instead be skipped as a whole, or replaced by an error.
         """
-        own = (plan.rows if plan.samples is None else plan.samples) - plan.fills
+        # The number of samples before those that fill up a step.
+        own = plan.rows - plan.fills
+        if plan.samples is not None:
+            own = plan.samples - plan.fills
         terms = self._terms
         # If Ctrl-C interrupts this method, the next batch has to log the beginning once
         # more: that makes void what was logged of this one.
@@ -231,17 +246,20 @@ class Notes(Hook):
             keys: Sequence[Any] | Indices = indices
             if plan.samples is not None:
                 keys = indices[0]
-            bad = {
-                fault.position - position for fault in faults if fault.epoch == epoch
-            }
-            rows: Sequence[int] = ()
+            bad = set[int]()
+            for fault in faults:
+                if fault.epoch == epoch:
+                    bad.add(fault.position - position)
+            count = len(keys)
+            rows = list[int]()
             if faults and not is_failed:
-                rows = [at for at in range(len(keys)) if is_skipped or at in bad]
-            fills = max(0, min(len(keys), row + len(keys) - own))
+                rows = [at for at in range(count) if is_skipped or at in bad]
+            fills = max(0, min(count, row + count - own))
             record: dict[str, Any] = {"epoch": epoch, "place": here.position}
             # Without a shard, each of several ranks has an order of its own, and the
             # position in it says nothing about all of them.
-            if self._shard is not None or self._receipts._writer[-1] == 1:
+            _, _, ranks = self._receipts._writer
+            if self._shard is not None or ranks == 1:
                 record["at"] = position
             if isinstance(keys, np.ndarray):
                 record["keys"] = keys.tolist()
@@ -271,8 +289,9 @@ class Notes(Hook):
         length = self._receipts.length
         step = self._receipts.step
         plans = self._plans
-        if isinstance(here.order, (Shuffled, Sequential, Given)) and len(here.order):
-            length = len(here.order)
+        order = here.order
+        if isinstance(order, (Shuffled, Sequential, Given)) and len(order):
+            length = len(order)
         if isinstance(plans, Pace):
             step = plans.share.step(plans.batch_size) * plans.drop_last
         elif self._shard is not None:
