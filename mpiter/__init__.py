@@ -22,10 +22,10 @@ must be imported by their names.  Inside:
               communicator   _Communicator: a queue bounded by n_prefetch
                    ▼
               pump           owns the loop of one of these: starts and closes it,
-                   │         waits, changes position
+                             waits, changes position
                    ▼
               iterators      MultiprocessIterator, MultithreadIterator,
-                   │         SerialIterator, batches(): state, epoch_detail
+                             SerialIterator, batches(): state, epoch_detail
               loaders        DataLoader: an epoch for each iter()
                    ▼
               checkpoint     Checkpoint: loaders, model and other parts, saved in one

@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any
 
 from . import __version__, audit, doctor
 from .errors import MpiterError, OptionError
@@ -35,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="mpiter", description="A multi-process batch loader: its tools."
     )
     parser.add_argument("--version", action="version", version=f"mpiter {__version__}")
-    commands: Any = parser.add_subparsers(metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND")
     for part in (doctor, tune, timeline, audit, pack):
         part.add_to(commands)
     words = arguments

@@ -37,13 +37,15 @@ def quota() -> float | None:
         # A group of version 2 has both numbers in one file, one of version 1 in two.
         said = text_of(folder / "cpu.max")
         if not said:
-            most = text_of(folder / "cpu.cfs_quota_us")
-            period = text_of(folder / "cpu.cfs_period_us")
-            said = f"{most} {period}"
+            quota_us = text_of(folder / "cpu.cfs_quota_us")
+            period_us = text_of(folder / "cpu.cfs_period_us")
+            said = f"{quota_us} {period_us}"
         # Without a limit the first is a word, or -1.
         match = re.fullmatch(r"(\d+) ([1-9]\d*)", said)
         if match is not None:
-            found.append(int(match[1]) / int(match[2]))
+            allowed_us = int(match[1])
+            every_us = int(match[2])
+            found.append(allowed_us / every_us)
     return min(found, default=None)
 
 
@@ -57,7 +59,10 @@ def memory_available() -> int:
 
 def memory_total() -> int:
     """Return the bytes of memory that this process may ever use."""
-    return min([meminfo("MemTotal"), *(limit for limit, _ in _memory_limits())])
+    found = [meminfo("MemTotal")]
+    for limit, _ in _memory_limits():
+        found.append(limit)
+    return min(found)
 
 
 def address_space() -> int:
@@ -69,7 +74,9 @@ def address_space() -> int:
         import resource
     except ImportError:  # as on Windows
         return BEYOND_REACH
-    used = int((text_of(Path("/proc/self/statm")) or "0").split()[0]) * mmap.PAGESIZE
+    said = text_of(Path("/proc/self/statm")) or "0"
+    pages = int(said.split()[0])
+    used = pages * mmap.PAGESIZE
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     if most == resource.RLIM_INFINITY:
         return BEYOND_REACH
@@ -99,7 +106,8 @@ def control_groups() -> Iterator[Path]:
     for line in text_of(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
         # A group of version 2 names no controllers, and lies in the folder itself.
-        for base in [_CGROUPS / name for name in controllers.split(",")]:
+        for name in controllers.split(","):
+            base = _CGROUPS / name
             here = base / path.lstrip("/")
             while here != base and base in here.parents:
                 yield here
@@ -125,8 +133,10 @@ def own_bytes(pid: int) -> int:
     Pages of files and of shared memory, of which all processes share one copy, aren't
     counted until they are written.
     """
-    resident, shared = (text_of(Path(f"/proc/{pid}/statm")) or "0 0 0").split()[1:3]
-    return max(0, int(resident) - int(shared)) * mmap.PAGESIZE
+    said = text_of(Path(f"/proc/{pid}/statm")) or "0 0 0"
+    _, resident, shared, *_ = said.split()
+    pages = int(resident) - int(shared)
+    return max(0, pages) * mmap.PAGESIZE
 
 
 def meminfo(name: str) -> int:
