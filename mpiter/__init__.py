@@ -5,26 +5,34 @@
 ...     print(*stream)
 [0 1 2 3] [4 5]
 
-Use ``batches()`` and the iterators in your own loops or with Chainer's trainers, or ``DataLoader``, which has torch's
-arguments.  ``mpiter.torch`` and ``mpiter.chainer`` must be imported by their names.  Inside:
+Use ``batches()`` and the iterators in your own loops or with Chainer's trainers, or
+``DataLoader``, which has torch's arguments.  ``mpiter.torch`` and ``mpiter.chainer``
+must be imported by their names.  Inside:
 
 ::
 
-    consumer process                                                     workers (any Pool)
-    cursor ────► prefetch ──────────────► crew ───────── map_async ────► fetch
-    order: pure  _PrefetchLoop thread     our Pool: a pipe pair each     _fetch_run: dataset[i], seeded
-                   ▲                                                       │ writes each sample into its
-                   │ answer, read in the loop's own thread ◄───────────────┘ row of shared memory (a room)
-                   ▼ contents (columns on shared memory, or packed rows)
+    consumer process                                       workers (any Pool)
+    cursor ────► prefetch ───────────► crew ─ map_async ─► fetch
+    the order:   _PrefetchLoop,        our Pool: a pair    _fetch_run: dataset[i],
+    pure         in a thread           of pipes each       seeded
+                   ▲                                         │ writes each sample
+                   │ answer, read in the loop's own thread ◄─┘ into its row of shared
+                   │                                           memory (a room)
+                   ▼ contents: columns on shared memory, or packed rows
               communicator   _Communicator: a queue bounded by n_prefetch
                    ▼
-              pump           owns the loop of one of these: starts and closes it, waits, changes position
+              pump           owns the loop of one of these: starts and closes it,
+                             waits, changes position
                    ▼
-              iterators      MultiprocessIterator, MultithreadIterator, SerialIterator, batches(): state, epoch_detail
+              iterators      MultiprocessIterator, MultithreadIterator,
+                             SerialIterator, batches(): state, epoch_detail
               loaders        DataLoader: an epoch for each iter()
-              checkpoint     Checkpoint: loaders, model and other parts, saved in one file between two steps
+                   ▼
+              checkpoint     Checkpoint: loaders, model and other parts, saved in one
+                             file between two steps
 
-Data flow along the arrows; each package imports only from those before it.  ``docs/design.md`` explains the design.
+Data flow along the arrows; each package imports only from those before it.
+``docs/design.md`` explains the design.
 """
 
 import re
@@ -49,8 +57,8 @@ from .stats import Stats
 from .worker.here import WorkerInfo, get_worker_info
 from .worker.seeding import get_rng
 
-# Otherwise imported on first use, since workers, which import this module too, need
-# none of these.
+# Type checkers see these imports.  Python makes each on first use, since workers import
+# this module too and need none of them.
 if TYPE_CHECKING:
     from .checkpoint.checkpoint import Checkpoint
     from .datasets.packed import Packed
@@ -79,7 +87,7 @@ _WHEN_ASKED = {
     "tune": "tuning.tune",
 }
 
-# what has more public names, and is imported by those who want them
+# These modules have public names of their own, and are imported by those who want them.
 _DOORS = (
     "errors",
     "images",
@@ -122,25 +130,23 @@ __all__ = [
 
 
 def _from_module(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that imports ``module`` when it is called, and calls ``name``
-    in it.
+    """Return a function that imports ``module`` only when it is called.
+
+    It calls ``name`` in the module.
     """
     return lambda *given: getattr(import_module(f"mpiter.{module}"), name)(*given)
 
 
-BY_OPTION["trace"], BY_OPTION["receipts"] = (
-    _from_module("tuning.trace", "Trace"),
-    _from_module("receipts", "Receipts"),
-)
-BY_NAME["ray"], BY_NAME["mpi"] = (
-    _from_module("remote.ray", "Ray"),
-    _from_module("remote.mpi", "MPI"),
-)
+BY_OPTION["trace"] = _from_module("tuning.trace", "Trace")
+BY_OPTION["receipts"] = _from_module("receipts", "Receipts")
+BY_NAME["ray"] = _from_module("remote.ray", "Ray")
+BY_NAME["mpi"] = _from_module("remote.mpi", "MPI")
 
 
 def _where(name: str) -> str:
-    """Return what an error adds about a name that is no attribute here, because it has
-    to be imported.
+    """Return what an error adds about a name that has to be imported.
+
+    Empty text if it isn't known where the name is.
     """
     if name.startswith("_") or "." in name:
         return ""
@@ -152,7 +158,8 @@ def _where(name: str) -> str:
             "of batches"
         )
     for module in _DOORS:
-        # read, not imported: that may take seconds, and some need what isn't installed
+        # The module is read, not imported: that may take seconds, and some modules need
+        # what isn't installed.
         found: Any = find_spec(f"mpiter.{module}")
         source = found.loader.get_source(found.name)
         listed = re.search(r"^__all__ = (\[[^]]*\])", source, re.MULTILINE)
@@ -165,7 +172,7 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-# With it, type checkers would accept any name.
+# Type checkers must not see this function, since they would accept any name then.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
@@ -173,5 +180,5 @@ if not TYPE_CHECKING:
             found = getattr(import_module(f"mpiter.{_WHEN_ASKED[name]}"), name)
             return globals().setdefault(name, found)
         told = f"module 'mpiter' has no attribute {name!r}{_where(name)}"
-        # Python adds which name may be meant.
+        # With the name and the module, Python adds which name may be meant.
         raise AttributeError(told, name=name, obj=sys.modules[__name__])

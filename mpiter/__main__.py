@@ -1,8 +1,8 @@
-"""The command `mpiter`, also as `python -m mpiter`: ``doctor``, ``tune``, ``trace``,
-``audit``, ``pack`` add theirs.
+"""The command `mpiter`, also as `python -m mpiter`.
 
-Guarantees an exit status that a script can rely on: 0 for success, 1 if something is
-wrong, 2 for wrong arguments, 130 for Ctrl-C.
+``doctor``, ``tune``, ``trace``, ``audit`` and ``pack`` add their commands.  Guarantees
+an exit status that a script can rely on: 0 for success, 1 if something is wrong, 2 for
+wrong arguments, 130 for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any
 
 from . import __version__, audit, doctor
 from .errors import MpiterError, OptionError
@@ -27,17 +26,21 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    # Don't fail on characters that the terminal's encoding lacks.
+    # A terminal's encoding may lack some of the characters that are printed here, and
+    # the command must not fail for that.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     parser = argparse.ArgumentParser(
         prog="mpiter", description="A multi-process batch loader: its tools."
     )
     parser.add_argument("--version", action="version", version=f"mpiter {__version__}")
-    commands: Any = parser.add_subparsers(metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND")
     for part in (doctor, tune, timeline, audit, pack):
         part.add_to(commands)
-    _hint(sys.argv[1:] if arguments is None else arguments, parser, commands.choices)
+    words = arguments
+    if words is None:
+        words = sys.argv[1:]
+    _hint(words, parser, commands.choices)
     options = parser.parse_args(arguments)
     if "run" not in options:
         parser.print_help()
@@ -47,12 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader, such as `head`, has ended.
+        # The reader, such as `head`, has ended.  Python would complain of that once
+        # more when it flushes the output at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return WRONG
     except (MpiterError, OSError) as error:
         print(f"mpiter: {error}", file=sys.stderr)
-        return MISUSED if isinstance(error, OptionError) else WRONG
+        if isinstance(error, OptionError):
+            return MISUSED
+        return WRONG
     return status
 
 
@@ -61,8 +67,9 @@ def _hint(
     parser: argparse.ArgumentParser,
     commands: dict[str, argparse.ArgumentParser],
 ) -> None:
-    """End the program if a word is a misspelt command or option, with the one that was
-    meant; argparse does not.
+    """End the program if a word is a misspelt command or option.
+
+    The message has the one that was meant, which argparse's has not.
     """
     if not words or words[0].startswith("-"):
         return
@@ -73,9 +80,9 @@ def _hint(
     options = re.findall(r"--[\w-]+", command.format_help())
     for word in words[1:]:
         name = word.partition("=")[0]
-        if name.startswith("--") and not any(
-            option.startswith(name) for option in options
-        ):
+        # argparse takes the beginning of an option for the option.
+        is_known = any(option.startswith(name) for option in options)
+        if name.startswith("--") and not is_known:
             _refuse(command, "option", name, options)
 
 

@@ -1,10 +1,10 @@
-"""``mpiter audit folder`` checks by the receipts that each sample came exactly once,
-over all ranks and restarts.
+"""``mpiter audit folder`` checks by the receipts that each sample came exactly once.
 
-Reads the logs and changes nothing.  If a rank restarts at a place, what was logged
-before from there on is void: its own lines, and those of all ranks if their number has
-changed.  Guarantees exit status 0 if nothing was lost or repeated, 1 if something was,
-2 if a log can't be read.  Ignores an incomplete last line, left by a killed program.
+It counts over all ranks and restarts; it reads the logs and changes nothing.  If a rank
+restarts at a place, what was logged before from there on is void: its own lines, and
+those of all ranks if their number has changed.  Guarantees exit status 0 if nothing was
+lost or repeated, 1 if something was, 2 if a log can't be read.  Ignores an incomplete
+last line, left by a killed program.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ __all__ = ["audit"]
 _Who = tuple[int, int]
 # An epoch, and a place (a number that grows from batch to batch) in it.
 _At = tuple[int, int]
+_Numbers = NDArray[np.int64]
 _LARGEST = 1 << 53
-_END = _LARGEST, _LARGEST
+_END = (_LARGEST, _LARGEST)
 # At most so many lost or repeated samples are named.
 _FIRST = 5
+# How a sample came: it was handed out, or came again to fill up a step, or was skipped,
+# or its batch was replaced by an error.
 _HANDED, _FILL, _SKIPPED, _FAILED = range(4)
 
 
@@ -41,9 +44,9 @@ class Epoch(NamedTuple):
     epoch: int
     is_over: bool
     is_sound: bool
-    # Samples in the epoch; None if no log says.
+    # The number of samples in the epoch; None if no log says.
     length: int | None
-    # Samples that came, each counted once.
+    # The number of samples that came, each counted once.
     samples: int
     missing: int  # samples that never came
     twice: int  # samples that came several times
@@ -66,8 +69,9 @@ class Verdict(NamedTuple):
 
 
 def audit(folder: Folder) -> Verdict:
-    """Return the verdict on the logs in ``folder``; raise an OptionError if one can't
-    be read.
+    """Return the verdict on the logs in ``folder``.
+
+    Raise an OptionError if one can't be read.
 
     >>> import tempfile, mpiter
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -98,36 +102,49 @@ def audit(folder: Folder) -> Verdict:
                 f"of the epochs between {epochs[-1].epoch} and {epoch} nothing was "
                 "noted"
             )
-        going = {
-            who
-            for who, other in reached.items()
-            if who[1] == sizes[-1] and other <= epoch
-        }
-        begun = {run for run in runs if run.at[0] == epoch and run.at < run.void}
-        epochs.append(_epoch(epoch, some, begun, going, begin > (epoch, 0)))
+        # The ranks of the last start that haven't begun a later epoch.
+        going = set[_Who]()
+        for who, last in reached.items():
+            if who[1] == sizes[-1] and last <= epoch:
+                going.add(who)
+        begun = set[_Run]()
+        for run in runs:
+            if run.at[0] == epoch and run.at < run.void:
+                begun.add(run)
+        begins_within = begin > (epoch, 0)
+        epochs.append(_epoch(epoch, some, begun, going, begins_within))
     is_sound = not faults and all(epoch.is_sound for epoch in epochs)
-    said = [f"logs: {len(files)}; ranks: {', then '.join(map(str, sizes))}"]
+    ranks = ", then ".join(map(str, sizes))
+    said = [f"logs: {len(files)}; ranks: {ranks}"]
     for (line, *samples), group in groupby(epochs, lambda epoch: epoch.lines):
         first, *others = (epoch.epoch for epoch in group)
-        said += [
-            f"epochs {first} to {others[-1]}: {line}"
-            if others
-            else f"epoch {first}: {line}",
-            *samples,
-        ]
-    said += [
-        *faults,
-        "sound: nothing lost, nothing repeated" if is_sound else "not sound",
-    ]
+        if others:
+            said.append(f"epochs {first} to {others[-1]}: {line}")
+        else:
+            said.append(f"epoch {first}: {line}")
+        said += samples
+    said += faults
+    if is_sound:
+        said.append("sound: nothing lost, nothing repeated")
+    else:
+        said.append("not sound")
     missing = sum(epoch.missing for epoch in epochs)
     twice = sum(epoch.twice for epoch in epochs)
-    return Verdict(is_sound, missing, twice, tuple(epochs), tuple(sizes), tuple(said))
+    return Verdict(
+        is_sound,
+        missing,
+        twice,
+        epochs=tuple(epochs),
+        starts=tuple(sizes),
+        lines=tuple(said),
+    )
 
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """The samples that a rank was handed from the place ``at`` on; from ``void`` on, a
-    later run replaces them.
+    """The samples that a rank was handed from the place ``at`` on.
+
+    From ``void`` on, a later run replaces them.
     """
 
     file: str
@@ -145,9 +162,9 @@ class _Line(NamedTuple):
 
     run: _Run
     at: _At
-    # Rank, place and line in the file, in words.
+    # The rank, the place, and the line in the file, in words.
     name: str
-    # Of its first sample, in the order of all ranks; -1: unknown.
+    # The position of its first sample in the order of all ranks; -1 if it is unknown.
     position: int
     keys: NDArray[Any]
     kinds: NDArray[np.uint8]
@@ -162,44 +179,48 @@ def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
                 if not line.endswith(b"\n"):
                     break
                 record = json.loads(line)
-                at = (int(record["epoch"]), int(record.get("place", _LARGEST)))
+                epoch = int(record["epoch"])
+                place = int(record.get("place", _LARGEST))
+                at = (epoch, place)
                 now = float(record["time"])
                 if number == 1 or "receipts" in record:
-                    who = (int(record["rank"]), int(record["size"]))
+                    rank = int(record["rank"])
+                    size = int(record["size"])
                     length = record.get("length")
-                    if length is None:
-                        length = None
-                    else:
+                    if length is not None:
                         length = int(length)
+                    step = int(record.get("step") or 0)
                     runs.append(
                         _Run(
                             path.name,
-                            who,
+                            (rank, size),
                             at,
                             length,
-                            int(record.get("step") or 0),
-                            now,
-                            now,
+                            step,
+                            began=now,
+                            until=now,
                         )
                     )
                     continue
-                runs[-1].until, keys = max(runs[-1].until, now), record.get("keys", [])
-                kinds = np.full(
-                    len(keys), _FAILED if record.get("failed") else _HANDED, np.uint8
-                )
+                run = runs[-1]
+                run.until = max(run.until, now)
+                keys = record.get("keys", [])
+                usual = _FAILED if record.get("failed") else _HANDED
+                kinds = np.full(len(keys), usual, np.uint8)
                 kinds[record.get("skipped", [])] = _SKIPPED
-                kinds[len(keys) - record.get("fills", 0) :] = _FILL
+                fills = record.get("fills", 0)
+                kinds[len(keys) - fills :] = _FILL
                 if {*map(type, keys)} <= {int}:
                     keys = np.array(keys, np.int64)
                 else:
                     keys = np.array([*map(str, keys)])
+                rank, size = run.who
                 name = (
-                    f"rank {runs[-1].who[0]} of {runs[-1].who[1]} at place {at[1]}, "
-                    f"line {number} of {path.name}"
+                    f"rank {rank} of {size} at place {place}, line {number} of "
+                    f"{path.name}"
                 )
-                lines.append(
-                    _Line(runs[-1], at, name, record.get("at", -1), keys, kinds)
-                )
+                position = record.get("at", -1)
+                lines.append(_Line(run, at, name, position, keys, kinds))
     except (
         OSError,
         ValueError,
@@ -215,8 +236,9 @@ def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
 
 
 def _launches(runs: list[_Run]) -> tuple[list[int], list[str]]:
-    """Return the number of ranks at each start, and what is wrong with the places where
-    ranks began.
+    """Return the number of ranks at each start, and what is wrong with the starts.
+
+    A start is wrong if its ranks haven't begun at the same place.
     """
     sizes = list[int]()
     joined = set[_Who]()
@@ -225,69 +247,80 @@ def _launches(runs: list[_Run]) -> tuple[list[int], list[str]]:
     latest = dict[_Who, _Run]()
     begun = dict[_Who, _Run]()
     for run in runs:
-        before, (rank, size) = latest.get(run.who), run.who
+        rank, size = run.who
+        before = latest.get(run.who)
         latest[run.who] = run
-        if before is None or before.file != run.file:
-            if not sizes or sizes[-1] != size or run.who in joined:
-                sizes = [*sizes, size]
-                joined = set()
-            joined.add(run.who)
-            begun[run.who] = last = run
-            if before is not None and before.until > run.began:
-                faults[run.who] = (
-                    f"two loaders were rank {rank} of {size} at the same time: "
-                    f"{before.file}, {run.file}"
-                )
-    for who in [
-        (rank, sizes[-1]) for rank in range(min(sizes[-1], len(begun) + _FIRST))
-    ]:
+        # A further run in the same file belongs to the same program.
+        if before is not None and before.file == run.file:
+            continue
+        # A rank that has joined this start already begins the next one.
+        if not sizes or sizes[-1] != size or run.who in joined:
+            sizes.append(size)
+            joined.clear()
+        joined.add(run.who)
+        begun[run.who] = run
+        last = run
+        if before is not None and before.until > run.began:
+            faults[run.who] = (
+                f"two loaders were rank {rank} of {size} at the same time: "
+                f"{before.file}, {run.file}"
+            )
+    # A log may claim any number of ranks, so only some that are missing are named.
+    size = sizes[-1]
+    where = f"at epoch {last.at[0]}, place {last.at[1]}"
+    for rank in range(min(size, len(begun) + _FIRST)):
+        who = (rank, size)
         if who not in begun or not _begin_together(begun[who], last):
-            where = f"at epoch {last.at[0]}, place {last.at[1]}"
             faults.setdefault(
                 who,
-                f"rank {who[0]} of {who[1]} has no log that begins as the last start, "
+                f"rank {rank} of {size} has no log that begins as the last start, "
                 f"{where}",
             )
     return sizes, [*faults.values()]
 
 
 def _begin_together(one: _Run, other: _Run) -> bool:
-    """True if two ranks began at the same place, or one of them at the end of an epoch
-    whose last samples it lacked.
+    """True if two ranks began together: at the same place, or almost.
 
-    With ``exact=True`` fewer samples than ranks may be left: a rank without one is in
-    the next epoch already.
+    With ``exact=True`` fewer samples than ranks may be left of an epoch.  A rank that
+    gets none of them is at the end, or in the next epoch already.
     """
     first, later = sorted((one, other), key=lambda run: run.at)
     if first.at == later.at:
         return True
-    (epoch, place), length = first.at, first.length
-    is_at_end = later.at == (epoch + 1, 0) or later.at == (epoch, length)
-    return (
-        is_at_end
-        and length is not None
-        and length - place <= max(one.who[0], other.who[0])
-    )
+    epoch, place = first.at
+    length = first.length
+    if length is None:
+        return False
+    ends = [(epoch, length), (epoch + 1, 0)]
+    if later.at not in ends:
+        return False
+    highest_rank = max(one.who[0], other.who[0])
+    return length - place <= highest_rank
 
 
 def _standing(
     runs: list[_Run], lines: list[_Line]
 ) -> tuple[dict[_Who, int], dict[int, list[_Line]]]:
-    """Return the last epoch in which each rank began a run, and each epoch's lines that
-    aren't void.
+    """Return each rank's last epoch, and each epoch's lines that aren't void.
+
+    The last epoch is the one in which the rank's last run began.
     """
+    # The least place from which each rank began again, among the runs seen so far.
     least = dict[_Who, _At]()
-    reached = dict.fromkeys((run.who for run in runs), 0)
+    reached = {run.who: 0 for run in runs}
     standing = dict[int, list[_Line]]()
+    # From the last run to the first, so that those that replace a run come before it.
     for run in reversed(runs):
-        later = (
-            at
-            for (rank, size), at in least.items()
-            if rank == run.who[0] or size != run.who[1]
-        )
-        run.void = min(later, default=_END)
-        least[run.who] = min(run.at, least.get(run.who, _END))
-        reached[run.who] = max(reached[run.who], run.at[0] * (run.at < run.void))
+        own_rank, own_size = run.who
+        for (rank, size), at in least.items():
+            if rank == own_rank or size != own_size:
+                run.void = min(run.void, at)
+        known = least.get(run.who, _END)
+        least[run.who] = min(known, run.at)
+        if run.at < run.void:
+            epoch = run.at[0]
+            reached[run.who] = max(reached[run.who], epoch)
     for line in lines:
         if line.at < line.run.void:
             standing.setdefault(line.at[0], []).append(line)
@@ -301,47 +334,60 @@ def _epoch(
     going: set[_Who],
     begins_within: bool,
 ) -> Epoch:
-    """Count one epoch; ``begun`` are the runs that began within, ``going`` the ranks
-    that haven't begun a later one.
+    """Count one epoch.
+
+    ``begun`` are the runs that began within, ``going`` the ranks that haven't begun a
+    later epoch.
     """
-    ends = [line for line in lines if line.at[1] == _LARGEST]
+    ended = set[_Who]()
+    for line in lines:
+        if line.at[1] == _LARGEST:
+            ended.add(line.run.who)
     length = lines[0].run.length
-    # Positions of the ranks that may still be in this epoch.
-    reached = []
-    for who in going - {line.run.who for line in ends}:
-        reached.append(
-            max(
-                (
-                    line.position + len(line.keys)
-                    for line in lines
-                    if line.run.who == who
-                ),
-                default=0,
-            )
-        )
+    # The positions of the ranks that may still be in this epoch.
+    reached = list[int]()
+    for who in going - ended:
+        position = 0
+        for line in lines:
+            if line.run.who == who:
+                position = max(position, line.position + len(line.keys))
+        reached.append(position)
     is_over = not reached
-    has_positions = all(line.position >= 0 for line in lines if len(line.keys))
+    has_positions = True
+    spans = []
+    for line in lines:
+        if len(line.keys) and line.position < 0:
+            has_positions = False
+        span = np.arange(len(line.keys)) + line.position
+        spans.append(span)
+    positions = np.concatenate(spans)
     keys = np.concatenate([line.keys for line in lines])
     kinds = np.concatenate([line.kinds for line in lines])
-    positions = np.concatenate(
-        [np.arange(len(line.keys)) + line.position for line in lines]
-    )
     own = kinds != _FILL
-    ids = keys if length is not None or not has_positions else positions
+    # A dataset's samples are told apart by their keys.  What a sampler gives may have
+    # a key twice, so these are told apart by their positions, where there are any.
+    ids = positions
+    if length is not None or not has_positions:
+        ids = keys
     came, times = np.unique(ids[own], return_counts=True)
+    there = np.arange(len(came))
     if has_positions:
         there = np.unique(positions[own])
-    else:
-        there = np.arange(len(came))
-    tail = _tail(epoch, begun | {line.run for line in lines}, length, has_positions)
-    begins, sizes = _gaps(there, max([length or 0, *there[-1:] + 1]))
+    runs = begun | {line.run for line in lines}
+    tail = _tail(epoch, runs, length, has_positions)
+    end = length or 0
+    if len(there):
+        end = max(end, int(there[-1]) + 1)
+    begins, sizes = _gaps(there, end)
     if has_positions:
         begins, sizes = _cut(begins, sizes, tail)
+    # A gap is excused if its samples may have come before the logs begin, were left out
+    # by drop_last, or are still to come.  Without positions there is one gap, at the
+    # end.
     before = begins_within & ((begins == 0) | (not has_positions))
     dropped = ~before & is_over & (begins >= tail)
-    not_yet = (
-        ~before & (not is_over) & (begins >= min(reached, default=0) * has_positions)
-    )
+    furthest = min(reached, default=0) * has_positions
+    not_yet = ~before & (not is_over) & (begins >= furthest)
     lost = ~(before | dropped | not_yet)
     missing = int(sizes[lost].sum())
     what = "position"
@@ -351,41 +397,48 @@ def _epoch(
             promised = came
         else:
             promised = came[(came >= 0) & (came < length)]
-        missing = max(0, length - len(promised) - int(sizes[~lost].sum()))
+        excused = int(sizes[~lost].sum())
+        missing = max(0, length - len(promised) - excused)
+        # If no gap is excused, each sample is missing whose key hasn't come.
         if lost.all() and came.dtype.kind == "i":
             what = "sample"
             gaps = _gaps(promised, length)
-    runs = [
-        f"{one} to {one + more - 1}" if more > 1 else one
-        for one, more in zip(*gaps, strict=True)
-    ]
-    named = [
-        f"  never came: {what} {run}"
-        for run in runs[:_FIRST]
-        if missing and (has_positions or what == "sample")
-    ]
-    line_of = np.repeat(
-        np.arange(len(lines)), np.array([len(line.keys) for line in lines])
-    )
-    for rows in (
-        np.flatnonzero(own & (ids == one)) for one in came[times > 1][:_FIRST]
-    ):
-        position = f" at position {positions[rows[0]]}" * has_positions
-        by = "; ".join(lines[line_of[row]].name for row in rows[:_FIRST])
-        named.append(f"  came several times: sample {keys[rows[0]]}{position}: {by}")
+    named = list[str]()
+    if missing and (has_positions or what == "sample"):
+        firsts, counts = gaps
+        for first, count in zip(firsts[:_FIRST], counts[:_FIRST], strict=True):
+            gap = f"  never came: {what} {first}"
+            if count > 1:
+                gap += f" to {first + count - 1}"
+            named.append(gap)
+    # The line that each sample is in.
+    lengths = [len(line.keys) for line in lines]
+    line_of = np.repeat(np.arange(len(lines)), lengths)
+    for one in came[times > 1][:_FIRST]:
+        rows = np.flatnonzero(own & (ids == one))
+        sample = f"sample {keys[rows[0]]}"
+        if has_positions:
+            sample += f" at position {positions[rows[0]]}"
+        names = []
+        for row in rows[:_FIRST]:
+            line = lines[line_of[row]]
+            names.append(line.name)
+        named.append(f"  came several times: {sample}: {'; '.join(names)}")
     samples = len(np.unique(ids[kinds == _HANDED]))
     twice = int((times > 1).sum())
     failed = int((kinds == _FAILED).sum())
     skipped = int((kinds == _SKIPPED).sum())
-    is_sound = not (
-        missing or twice or failed or (length is not None and samples > length)
-    )
-    told = f"{samples:,}{'' if length is None else f' of {length:,}'} samples{', each exactly once' * is_sound}"
-    if is_sound and samples == length:
-        told = f"each of {length:,} samples exactly once"
-    else:
-        told = told
-    counts = {
+    has_too_many = length is not None and samples > length
+    is_sound = not (missing or twice or failed or has_too_many)
+    told = f"{samples:,}"
+    if length is not None:
+        told += f" of {length:,}"
+    told += " samples"
+    if is_sound:
+        told += ", each exactly once"
+        if samples == length:
+            told = f"each of {length:,} samples exactly once"
+    happened = {
         "never came": missing,
         "came several times": twice,
         "failed, and an error came in their batch's place": failed,
@@ -394,66 +447,79 @@ def _epoch(
         "were left out by drop_last": int(sizes[dropped].sum()),
         "may have come before the logs begin": int(sizes[before].sum()),
     }
-    told = "; ".join(
-        [told, *(f"{count:,} {what}" for what, count in counts.items() if count)]
-    )
-    told += "" if is_over else "; incomplete: it has not come to its end"
+    for what, count in happened.items():
+        if count:
+            told += f"; {count:,} {what}"
+    if not is_over:
+        told += "; incomplete: it has not come to its end"
     return Epoch(
-        epoch, is_over, is_sound, length, samples, missing, twice, (told, *named)
+        epoch,
+        is_over,
+        is_sound,
+        length,
+        samples,
+        missing,
+        twice,
+        lines=(told, *named),
     )
 
 
-def _tail(epoch: int, runs: set[_Run], length: int | None, has_positions: bool) -> int:
-    """Return the position from which on ``drop_last`` leaves out the rest of an epoch;
-    beyond all if it does not.
+def _tail(
+    epoch: int,
+    runs: set[_Run],
+    length: int | None,
+    has_positions: bool,
+) -> int:
+    """Return the position from which on ``drop_last`` leaves out samples.
+
+    It is beyond all positions if nothing is left out.
     """
-    tails = []
+    tails = list[int]()
     for run in runs:
+        if length is None or not run.step:
+            continue
+        begin = 0
         if run.at[0] == epoch:
             begin = run.at[1]
-        else:
-            begin = 0
         # The rest is left out by the run that comes to the epoch's end: it begins
         # before, and none replaces it before.
-        if (
-            length is None
-            or not run.step
-            or begin >= length
-            or run.void < (epoch, length)
-        ):
+        if begin >= length or run.void < (epoch, length):
             continue
-        # Without positions only their number is known: of those that came, and of the
-        # fewest that may have come.
-        tails.append(
-            length - (length - begin) % run.step
-            if has_positions
-            else length - run.step + 1
-        )
+        if has_positions:
+            rest = (length - begin) % run.step
+            tails.append(length - rest)
+        else:
+            # Only the number of samples is known: of those that came, and of the fewest
+            # that may have come.
+            tails.append(length - run.step + 1)
     return max(tails, default=_LARGEST)
 
 
-def _cut(
-    begins: NDArray[np.int64], sizes: NDArray[np.int64], at: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the gaps with these beginnings and sizes; one that goes across the
-    position ``at`` is cut in two there.
+def _cut(begins: _Numbers, sizes: _Numbers, at: int) -> tuple[_Numbers, _Numbers]:
+    """Return the gaps with these beginnings and sizes, cut in two at a position.
+
+    Only a gap that goes across the position ``at`` is cut.
     """
     ends = begins + sizes
     across = (begins < at) & (at < ends)
-    begins = np.concatenate([begins, np.full(across.sum(), at)])
-    ends = np.concatenate([np.where(across, at, ends), ends[across]])
+    second_begins = np.full(across.sum(), at)
+    second_ends = ends[across]
+    ends = np.where(across, at, ends)
+    begins = np.concatenate([begins, second_begins])
+    ends = np.concatenate([ends, second_ends])
     return begins, ends - begins
 
 
-def _gaps(
-    there: NDArray[Any], length: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the gaps between the sorted numbers ``there``, from 0 to ``length``: their
-    beginnings and sizes.
+def _gaps(there: NDArray[Any], length: int) -> tuple[_Numbers, _Numbers]:
+    """Return the gaps between sorted numbers: their beginnings and sizes.
+
+    The numbers are ``there``, and the gaps lie from 0 to ``length``.
     """
     edges = np.concatenate([[-1], there, [length]])
     sizes = np.diff(edges) - 1
-    return (edges[:-1] + 1)[sizes > 0], sizes[sizes > 0]
+    begins = edges[:-1] + 1
+    is_gap = sizes > 0
+    return begins[is_gap], sizes[is_gap]
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

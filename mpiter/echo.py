@@ -1,5 +1,4 @@
-"""Data echoing: uses each sample several times, for when reading samples takes longer
-than training on them.
+"""Data echoing: uses each sample several times, where reading one takes long.
 
 ``Echo`` wraps an iterator, a ``batches()`` or a loader (its *source*).  It takes the
 source's batches in *blocks* of a fixed number: between the batches of a block come, at
@@ -30,19 +29,20 @@ from .worker import seeding
 
 __all__ = ["Bundles", "Echo"]
 
-# Added to the position that seeds a further use, so that no other sample's is the same.
+# This is added to the position that seeds a further use, so that no other sample's is
+# the same.
 _FAR = 1 << 48
-# Attributes that are looked up in the source.
+# The attributes that are looked up in the source.
 _SOURCES = ("epoch", "epoch_detail", "stats", "close")
 _Rows = np.ndarray[Any, Any]
 
 
 class Bundles(Wrapping):
-    """A dataset for ``Echo``: reads each sample of ``dataset`` once, and returns a
-    tuple of ``times`` transforms of it.
+    """A dataset for ``Echo`` that reads each sample once and transforms it repeatedly.
 
-    Each transform begins with what ``read(i)`` returned, unchanged, and draws other
-    numbers from ``mpiter.get_rng()``; the first use equals ``dataset[i]``.
+    It returns a tuple of ``times`` transforms of the sample of ``dataset``.  Each
+    transform begins with what ``read(i)`` returned, unchanged, and draws other numbers
+    from ``mpiter.get_rng()``; the first use equals ``dataset[i]``.
 
     >>> class Numbers:
     ...     def read(self, index):
@@ -55,15 +55,16 @@ class Bundles(Wrapping):
 
     def __init__(self, dataset: Any, times: int = 2) -> None:
         whole("times", times, least=1)
-        if not all(
-            callable(getattr(dataset, name, None)) for name in ("read", "transform")
-        ):
+        reads = getattr(dataset, "read", None)
+        transforms = getattr(dataset, "transform", None)
+        if not callable(reads) or not callable(transforms):
             raise OptionError(
                 "Bundles needs a dataset with read(i) and transform(sample), which "
                 f"{type(dataset).__name__} has not; an Echo without Bundles repeats "
                 "samples as they are."
             )
-        self.dataset, self.times = dataset, int(times)
+        self.dataset = dataset
+        self.times = int(times)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -75,13 +76,14 @@ class Bundles(Wrapping):
             for use in range(self.times):
                 if use:
                     seeding.step_to(use * _FAR)
-                # transforms may modify it…
-                if use == self.times - 1:
-                    mine = found
-                else:
+                # A transform may modify what it gets, so only the last one gets the
+                # sample that was read.
+                mine = found
+                if use < self.times - 1:
                     mine = copy.deepcopy(found)
-                # …or always return the same array.
-                uses.append(copy.deepcopy(self.dataset.transform(mine)))
+                # It may also return the same array each time.
+                made = self.dataset.transform(mine)
+                uses.append(copy.deepcopy(made))
         finally:
             seeding.step_to(0, seeds=False)
         return tuple(uses)
@@ -91,8 +93,8 @@ class _Repeat(NamedTuple):
     """A planned batch of further uses of the previous block's samples."""
 
     use: int
-    # A batch's number in the block, and rows of it; empty if batches are repeated
-    # whole.
+    # A batch's number in the block, and rows of it.  There are none if batches are
+    # repeated whole.
     rows: list[tuple[int, _Rows]]
 
 
@@ -129,72 +131,73 @@ class Echo(Generic[B]):
         whole("factor", factor, least=1)
         whole("shuffle_buffer", shuffle_buffer, least=0)
         whole("seed", seed, least=0)
-        batch_size: Any = getattr(source, "batch_size", None)
+        batch_size: int | None = getattr(source, "batch_size", None)
         if not hasattr(source, "state_dict") or not batch_size:
             raise OptionError(
                 "an Echo goes around an iterator, batches() or a loader with a "
                 f"batch_size, not around {source!r:.60}."
             )
-        collated_by = getattr(
-            getattr(source, "collate_fn", None), "__module__", ""
-        ).partition(".")[0]
+        collate = getattr(source, "collate_fn", None)
+        module = getattr(collate, "__module__", "")
+        collated_by, _, _ = module.partition(".")
         self._by_torch = collated_by == "torch"
         collates = collated_by not in ("torch", "")
         dataset = getattr(source, "dataset", None)
-        self._bundles = dataset.times if isinstance(dataset, Bundles) else 0
+        self._bundles = 0
+        if isinstance(dataset, Bundles):
+            self._bundles = dataset.times
         if self._bundles and factor > self._bundles:
             raise OptionError(
                 f"factor={factor} needs Bundles(dataset, {factor}), not "
                 f"{self._bundles}."
             )
         self.source: Any = source
-        self._factor, self._seed = int(factor), int(seed)
-        self._mixes = (
-            shuffle_buffer > 0
-            and not collates
-            and getattr(source, "ragged", "raise") == "raise"
-        )
-        if isinstance(dataset, Sized):
-            length = len(dataset)
-        else:
-            length = shuffle_buffer
+        self._factor = int(factor)
+        self._seed = int(seed)
+        is_even = getattr(source, "ragged", "raise") == "raise"
+        self._mixes = shuffle_buffer > 0 and not collates and is_even
+        most = 0
         if self._mixes:
-            most = min(shuffle_buffer // 2, length)
-        else:
-            most = 0
+            # The samples of two blocks are kept: the present one's and those before.
+            most = shuffle_buffer // 2
+            if isinstance(dataset, Sized):
+                most = min(most, len(dataset))
         self._each = max(1, most // batch_size)  # batches in a block
-        self._agreed: dict[str, Any] = {
+        self._agreed = {
             "factor": self._factor,
             "block": self._each,
             "mixes": self._mixes,
+            "bundles": self._bundles,
+            "seed": str(self._seed),
         }
-        self._agreed |= {"bundles": self._bundles, "seed": str(self._seed)}
         self._passes = 0  # passes that have ended
         # A loaded state, until the next batch is asked for.
         self._loaded: Mapping[str, Any] | None = None
-        # The source's before the last step.
+        # The epoch that the source was in before the last step.
         self._epoch = 0
         self._forget()
 
     def _forget(self) -> None:
         """Forget the block and the place in it; the next batch begins a pass."""
-        # Of this block; None in it: the source's next batch.
+        # The turns of this block.  One that is None is the source's next batch.
         self._turns: list[_Repeat | None] | None = None
         self._items: Iterator[Any] = iter(())
         # True if the source's pass has ended.
         self._has_ended = False
-        # The block's number, and how many of its turns have been taken.
-        self._block = self._taken = 0
+        # The number of the block.
+        self._block = 0
+        # How many of its turns have been taken.
+        self._taken = 0
         # The batches of the previous block.
         self._before: list[Any] = []
         self._now: list[Any] = []  # the batches of this block
         # The source's states at the beginning of these two blocks.
-        self._marks: list[Any] = []
+        self._marks: list[dict[str, Any] | StateError] = []
 
     def __iter__(self) -> Self:
-        # A loader: each iter() is an epoch.
+        # The source is a loader, so each iter() is an epoch.  A pass that was left
+        # counts too, as one of the loader's does.
         if not hasattr(self.source, "__next__") and self._turns is not None:
-            # A pass that was left counts too, as one of the loader's.
             self._end()
         return self
 
@@ -203,10 +206,9 @@ class Echo(Generic[B]):
         self._passes += 1
 
     def __next__(self) -> B:
-        if self._turns is None:
+        turns = self._turns
+        if turns is None:
             turns = self._begin()
-        else:
-            turns = self._turns
         self._epoch = getattr(self.source, "epoch", 0)
         while True:
             if self._taken >= len(turns):
@@ -215,9 +217,10 @@ class Echo(Generic[B]):
                     raise StopIteration
                 self._before = self._now
                 self._now = []
-                self._block = self._block + 1
+                self._block += 1
                 self._taken = 0
-                turns = self._turns = self._planned()
+                turns = self._planned()
+                self._turns = turns
             turn = turns[self._taken]
             try:
                 if turn is None:
@@ -227,28 +230,33 @@ class Echo(Generic[B]):
             except Exception:
                 self._taken += 1
                 raise
-            # After Ctrl-C the turn comes again.
+            # The turn is counted only when its batch is there, so that it comes again
+            # after Ctrl-C.
             self._taken += 1
             if turn is not None or not self._has_ended:
                 return batch  # type: ignore[no-any-return]
 
     def _begin(self) -> list[_Repeat | None]:
-        """Return the first block's turns; after a state, fetch what it needs again: the
-        previous block and this one.
+        """Return the turns of the first block.
+
+        After a state, what it needs is fetched again: the previous block and this one.
         """
         self._forget()
         state = self._loaded or {"block": 0, "taken": 0}
         if self._loaded is not None:
-            # Once more if Ctrl-C interrupted this method.
+            # Ctrl-C may have interrupted this method when the source had gone on
+            # already, so it is sent to the place of the state each time.
             self.source.load_state_dict(self._loaded["source"])
         self._items = iter(self.source)
         if state["block"]:
-            self._block, self._marks = state["block"], [state["source"]]
+            self._block = state["block"]
+            self._marks = [state["source"]]
             self._fetch_again(self._each)
             self._before = self._now
             self._now = []
         turns = self._planned()
-        self._fetch_again(turns[: state["taken"]].count(None))
+        taken = turns[: state["taken"]]
+        self._fetch_again(taken.count(None))
         self._taken = state["taken"]
         self._turns = turns
         self._loaded = None
@@ -260,45 +268,56 @@ class Echo(Generic[B]):
                 self._fetched()
 
     def _planned(self) -> list[_Repeat | None]:
-        """Return the turns of the block that begins: the source's batches, and further
-        uses at an even rate.
+        """Return the turns of the block that begins.
+
+        They are the source's batches, and further uses at an even rate.
         """
         self._marks = [*self._marks[-1:], self._mark()]
         repeats = self._repeats()
         every = self._each + len(repeats)
         waiting = iter(repeats)
-        due = [turn * self._each // every for turn in range(every + 1)]
-        return [
-            None if due[turn] < due[turn + 1] else next(waiting)
-            for turn in range(every)
-        ]
+        turns = list[_Repeat | None]()
+        due = 0
+        for turn in range(1, every + 1):
+            before = due
+            due = turn * self._each // every
+            if before < due:
+                turns.append(None)
+            else:
+                turns.append(next(waiting))
+        return turns
 
     def _repeats(self) -> list[_Repeat]:
-        """Return the further uses of the previous block's samples, in batches of the
-        same sizes.
+        """Return the further uses of the previous block's samples.
+
+        They come in batches of the same sizes.
         """
+        found = list[_Repeat]()
         uses = range(1, self._factor)
         if not self._mixes:
-            return [
-                _Repeat(use, [(number, np.arange(0))])
-                for use in uses
-                for number in range(len(self._before))
-            ]
-        sizes = [
-            _rows_in(self._use(batch, 0), self._by_torch) for batch in self._before
-        ]
-        found = list[_Repeat]()
+            no_rows = np.arange(0)
+            for use in uses:
+                for number in range(len(self._before)):
+                    found.append(_Repeat(use, [(number, no_rows)]))
+            return found
+        sizes = list[int]()
+        for batch in self._before:
+            first_use = self._use(batch, 0)
+            sizes.append(_rows_in(first_use, self._by_torch))
+        if not sizes:
+            return found
         ends = np.cumsum(sizes, dtype=int)
-        for use in uses if sizes else ():
-            order = np.random.default_rng(
-                [self._seed, self._passes, self._block, use]
-            ).permutation(sum(sizes))
+        for use in uses:
+            seeds = [self._seed, self._passes, self._block, use]
+            rng = np.random.default_rng(seeds)
+            order = rng.permutation(sum(sizes))
             for chosen in np.split(order, ends[:-1]):
+                # The batch that each chosen sample is in.
                 of = np.searchsorted(ends, chosen, side="right")
-                rows = [
-                    (int(one), chosen[of == one] - (ends[one] - sizes[one]))
-                    for one in np.unique(of)
-                ]
+                rows = []
+                for one in np.unique(of):
+                    first = ends[one] - sizes[one]
+                    rows.append((int(one), chosen[of == one] - first))
                 found.append(_Repeat(use, rows))
         return found
 
@@ -310,22 +329,24 @@ class Echo(Generic[B]):
         except StopIteration:
             self._has_ended = True
             return None
-        # The user may modify the batch.
-        self._now.append(batch if self._bundles else _copied(batch))
+        # The user may modify the batch, so a copy is kept.  Of bundles the user gets
+        # one use, and the others are kept as they are.
+        if self._bundles:
+            self._now.append(batch)
+        else:
+            self._now.append(_copied(batch))
         return self._use(batch, 0)
 
     def _repeated(self, repeat: _Repeat) -> Any:
-        batches = [
-            self._use(self._before[number], repeat.use) for number, _ in repeat.rows
-        ]
+        batches = []
+        rows = []
+        for number, some in repeat.rows:
+            batches.append(self._use(self._before[number], repeat.use))
+            rows.append(some)
         if not self._mixes:
             return _copied(batches[0])
-        return _mixed(
-            batches,
-            [rows for _, rows in repeat.rows],
-            _rows_in(batches[0], self._by_torch),
-            self._by_torch,
-        )
+        length = _rows_in(batches[0], self._by_torch)
+        return _mixed(batches, rows, length, self._by_torch)
 
     def _use(self, batch: Any, use: int) -> Any:
         """Return the batch with use number ``use`` of each sample."""
@@ -335,12 +356,14 @@ class Echo(Generic[B]):
             return Batch.of_rows([sample[use] for sample in batch])
         return batch[use]
 
-    def _mark(self) -> Any:
+    def _mark(self) -> dict[str, Any] | StateError:
         """Return the source's state, or the error if it has none."""
+        mark: dict[str, Any] | StateError
         try:
-            return self.source.state_dict()
+            mark = self.source.state_dict()
         except StateError as error:
-            return error
+            mark = error
+        return mark
 
     def __len__(self) -> int:
         """Return the number of batches in a pass, further uses included."""
@@ -353,15 +376,18 @@ class Echo(Generic[B]):
 
     @property
     def is_new_epoch(self) -> bool:
-        """True if the last batch completed an epoch of the source: of a loader, with
-        all further uses.
+        """True if the last batch completed an epoch of the source.
+
+        An epoch of a loader is complete with all further uses.
         """
         if hasattr(self.source, "__next__"):
             return bool(self.source.epoch > self._epoch)
-        has_more = bool(self._now[: self._factor - 1]) or any(
-            (self._turns or [])[self._taken :]
-        )
-        return not has_more and (self._has_ended or bool(self.source.is_new_epoch))
+        # Batches come in this block, or further uses in the next one.
+        turns = self._turns or []
+        left = turns[self._taken :]
+        if self._now[: self._factor - 1] or any(left):
+            return False
+        return self._has_ended or bool(self.source.is_new_epoch)
 
     @property
     def has_passes(self) -> bool:
@@ -374,16 +400,16 @@ class Echo(Generic[B]):
         return self._passes
 
     def end_pass(self) -> bool:
-        """Count the present pass as ended if all its batches were handed out; return
-        False if the pass goes on.
+        """Count the present pass as ended if all its batches were handed out.
 
-        An iterator has no passes to end: a loop that asks it for more goes on in it.
+        Return False if the pass goes on.  An iterator has no passes to end: a loop that
+        asks it for more goes on in it.
         """
         if not hasattr(self.source, "end_pass"):
             return True
         if self._loaded is not None:
-            # Only its turns show whether any is left; if some are, they are to come as
-            # they would have.
+            # Only the turns of the loaded state show whether any is left.  If some are,
+            # the state is loaded once more, and they come as they would have.
             loaded = dict(self._loaded)
             self._begin()
             if not self.is_new_epoch:
@@ -395,9 +421,7 @@ class Echo(Generic[B]):
         return self._turns is None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last batch handed out, as values that JSON can
-        store.
-        """
+        """Return the position after the last batch handed out, as JSON-able values."""
         if self._loaded is not None:
             return dict(self._loaded)
         if self._marks:
@@ -406,10 +430,16 @@ class Echo(Generic[B]):
             source = self._mark()
         if isinstance(source, StateError):
             raise source
-        place = {"pass": self._passes, "block": self._block, "taken": self._taken}
-        return {"mpiter": VERSION, "echo": self._agreed, **place, "source": source}
+        return {
+            "mpiter": VERSION,
+            "echo": self._agreed,
+            "pass": self._passes,
+            "block": self._block,
+            "taken": self._taken,
+            "source": source,
+        }
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the position at which ``state`` was saved."""
         if not isinstance(state, Mapping) or "echo" not in state:
             raise StateError("this is no state of an Echo: the key 'echo' is missing.")
@@ -418,49 +448,54 @@ class Echo(Generic[B]):
                 f"the state was saved with echo={state['echo']!r:.120}, here it is "
                 f"{self._agreed}."
             )
-        numbers = {name: number_of(state, name) for name in ("pass", "block")}
-        numbers["taken"] = number_of(state, "taken", 0, self._each * (1 + self._factor))
+        turns = self._each * (1 + self._factor)
+        numbers = {
+            "pass": number_of(state, "pass"),
+            "block": number_of(state, "block"),
+            "taken": number_of(state, "taken", 0, turns),
+        }
         self.source.load_state_dict(typed(state, "source", dict))
         self._forget()
         self._passes = numbers["pass"]
         self._loaded = {**state, **numbers}
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
+    """True for an array of NumPy's or a tensor."""
     return isinstance(value, np.ndarray) or hasattr(value, "new_empty")
 
 
 def _parts(value: Any, by_torch: bool) -> list[Any]:
-    """Return the parts of a container of columns; in mpiter's own batches, containers
-    of other classes are values.
+    """Return the parts of a container of columns.
+
+    In mpiter's own batches, containers of other classes are values.
     """
-    if (
-        not by_torch
-        and type(value) not in (tuple, list, dict)
-        and not hasattr(value, "_fields")
-    ):
+    is_own = type(value) in (tuple, list, dict) or hasattr(value, "_fields")
+    if not by_torch and not is_own:
         return []
     if isinstance(value, Mapping):
         return [*value.values()]
-    return [*value] if isinstance(value, (tuple, list)) else []
+    if isinstance(value, (tuple, list)):
+        return [*value]
+    return []
 
 
 def _columns(value: Any, by_torch: bool) -> Iterator[Any]:
-    if (
-        _is_array(value)
-        and value.ndim
-        and (by_torch or isinstance(leaf_for(value), Leaf))
-    ):
+    has_rows = _is_array(value) and value.ndim > 0
+    if has_rows and (by_torch or isinstance(leaf_for(value), Leaf)):
         yield value
     for part in _parts(value, by_torch):
         yield from _columns(part, by_torch)
 
 
 def _rows_in(batch: Any, by_torch: bool) -> int:
-    for column in (batch,) if isinstance(batch, Batch) else _columns(batch, by_torch):
+    if isinstance(batch, Batch):
+        return len(batch)
+    for column in _columns(batch, by_torch):
         return len(column)
     length = 0
-    # Only lists of values that have no column.
+    # There are only lists of values that have no column.  The innermost one is a list
+    # of the samples' values.
     while parts := _parts(batch, by_torch):
         length = len(parts)
         batch = parts[0]
@@ -468,47 +503,53 @@ def _rows_in(batch: Any, by_torch: bool) -> int:
 
 
 def _is_column(value: Any, length: int, by_torch: bool) -> bool:
-    """True for what a batch has for a part of its samples, False for the value of one
-    sample.
-    """
+    """True for what a batch has for a part of its samples, not of a single one."""
     lengths = {len(column) for column in _columns(value, by_torch)}
     if lengths:
         return lengths == {length}
+    if type(value) in (tuple, list) and len(value) == length:
+        return True
     parts = _parts(value, by_torch)
-    is_list = type(value) in (tuple, list) and len(value) == length
-    return is_list or (
-        bool(parts) and all(_is_column(part, length, by_torch) for part in parts)
-    )
+    if not parts:
+        return False
+    return all(_is_column(part, length, by_torch) for part in parts)
 
 
-def _mixed(batches: list[Any], rows: list[_Rows], length: int, by_torch: bool) -> Any:
-    """Return rows of several batches, the first of ``length`` rows, as one batch, a
-    copy that the user may modify.
+def _mixed(
+    batches: list[Any],
+    rows: list[_Rows],
+    length: int,
+    by_torch: bool,
+) -> Any:
+    """Return rows of several batches as one batch, a copy that the user may modify.
+
+    The first of these batches has ``length`` rows.
     """
     first = batches[0]
     if _is_array(first):
-        parts = [batch[some] for batch, some in zip(batches, rows, strict=True)]
+        parts = []
+        for batch, some in zip(batches, rows, strict=True):
+            parts.append(batch[some])
         if isinstance(first, np.ndarray):
             return np.concatenate(parts)
         return sys.modules["torch"].cat(parts)
     if isinstance(first, Mapping):
-        return {
-            name: _mixed([batch[name] for batch in batches], rows, length, by_torch)
-            for name in first
-        }
-    if isinstance(first, Batch) or not all(
+        mixed = {}
+        for name in first:
+            columns = [batch[name] for batch in batches]
+            mixed[name] = _mixed(columns, rows, length, by_torch)
+        return mixed
+    found = []
+    has_samples = isinstance(first, Batch) or not all(
         _is_column(part, length, by_torch) for part in first
-    ):
-        found = [
-            copy.deepcopy(batch[row])
-            for batch, some in zip(batches, rows, strict=True)
-            for row in some.tolist()
-        ]
+    )
+    if has_samples:
+        for batch, some in zip(batches, rows, strict=True):
+            for row in some.tolist():
+                found.append(copy.deepcopy(batch[row]))
     else:
-        found = [
-            _mixed(list(parts), rows, length, by_torch)
-            for parts in zip(*batches, strict=True)
-        ]
+        for columns in map(list, zip(*batches, strict=True)):
+            found.append(_mixed(columns, rows, length, by_torch))
     if isinstance(first, Batch):
         return Batch.of_rows(found)
     if hasattr(first, "_fields"):

@@ -37,23 +37,24 @@ class MpiterError(Exception):
 
 
 class UnevenSamples(MpiterError, ValueError):
-    """The samples of a batch differ in shape or type, so no array can hold them;
-    ``rows`` names two that differ.
+    """The samples of a batch differ in shape or type, so no array can hold them.
 
-    See ``ragged`` of ``batches()``.
+    ``rows`` names two that differ.  See ``ragged`` of ``batches()``.
 
     >>> from mpiter import batches
     >>> next(batches([1, None], 2, n_processes=0, shuffle=False))
     Traceback (most recent call last):
-    mpiter.errors.UnevenSamples: the samples of this batch are uneven: 1 in its row 0, None in row 1.  Pass ragged=...
+    mpiter.errors.UnevenSamples: the samples of this batch are uneven:
+    1 in its row 0, None in row 1.  Pass ragged=...
     """
 
     rows: tuple[int, ...] = ()
 
 
 class OptionError(MpiterError, ValueError):
-    """An argument, or a combination of arguments, is invalid; the text says what would
-    be valid.
+    """An argument, or a combination of arguments, is invalid.
+
+    The text says what would be valid.
 
     >>> from mpiter import DataLoader
     >>> DataLoader([1, 2, 3], batch_size=0)
@@ -63,40 +64,43 @@ class OptionError(MpiterError, ValueError):
 
 
 class StateError(MpiterError, ValueError):
-    """A saved state can't be loaded here; the iterator is unchanged.  Make it with the
-    options of the saved one.
+    """A saved state can't be loaded here; the iterator is unchanged.
+
+    Make it with the options of the saved one.
 
     >>> from mpiter import DataLoader
     >>> state = DataLoader(range(10), batch_size=5).state_dict()
     >>> DataLoader(range(9), batch_size=5).load_state_dict(state)
     Traceback (most recent call last):
-    mpiter.errors.StateError: the state was saved with dataset_length=10, this loader has dataset_length=9.
+    mpiter.errors.StateError: the state was saved with dataset_length=10,
+    this loader has dataset_length=9.
     """
 
 
 class RankError(MpiterError, RuntimeError):
-    """The ranks of a training can't go on together: one has ended, or they differ in
-    what must be the same.
+    """The ranks of a training can't go on together.
 
-    See ``Checkpoint``, which each of the ranks has with the same path and parts.
+    One has ended, or they differ in what must be the same.  See ``Checkpoint``, which
+    each of the ranks has with the same path and parts.
 
     >>> import os, mpiter
     >>> os.environ |= {"RANK": "1", "WORLD_SIZE": "4"}  # as a launcher sets them
     >>> with mpiter.Checkpoint("run.npz", {"a": 1}):
     ...     pass
     Traceback (most recent call last):
-    mpiter.errors.RankError: RANK and WORLD_SIZE say that this is rank 1 of 4, but nothing is initialised by ...
+    mpiter.errors.RankError: RANK and WORLD_SIZE say that this is rank 1 of 4,
+    but nothing is initialised by ...
     >>> del os.environ["RANK"], os.environ["WORLD_SIZE"]
     """
 
 
 class DatasetNotPicklable(MpiterError, TypeError):
-    """The dataset can't be sent to worker processes; the text names the attribute that
-    can't be pickled.
+    """The dataset can't be sent to worker processes.
 
-    Open such things in ``worker_init`` or on first use, or leave them out in
-    ``__getstate__``.  The attribute ``is_handle`` is True for a file, a connection or
-    the like, which a forked worker would share with others.
+    The text names the attribute that can't be pickled.  Open such things in
+    ``worker_init`` or on first use, or leave them out in ``__getstate__``.  The
+    attribute ``is_handle`` is True for a file, a connection or the like, which a forked
+    worker would share with others.
 
     >>> import threading
     >>> from mpiter import Process, batches
@@ -109,33 +113,40 @@ class DatasetNotPicklable(MpiterError, TypeError):
 
 
 class SampleNotSendable(MpiterError, TypeError):
-    """A sample can't be sent back from a worker: return arrays, numbers, strings or
-    containers of them.
+    """A sample can't be sent back from a worker.
+
+    Return arrays, numbers, strings or containers of them.
 
     >>> import threading
     >>> from mpiter import DataLoader
-    >>> next(iter(DataLoader([1], num_workers=1, collate_fn=lambda samples: threading.Lock())))
+    >>> def collate(samples):
+    ...     return threading.Lock()
+    >>> next(iter(DataLoader([1], num_workers=1, collate_fn=collate)))
     Traceback (most recent call last):
-    mpiter.errors.SampleNotSendable: ... returned lock, which cannot be sent from a worker: ...
+    mpiter.errors.SampleNotSendable: ... returned lock, which cannot be sent from
+    a worker: ...
     """
 
 
 class SampleError(MpiterError, RuntimeError):
-    """A dataset raised an error that can't be sent (or must not, like StopIteration);
-    the text repeats it.
+    """A dataset raised an error that can't be sent, and the text repeats it.
+
+    It is the same with one that must not be sent, like StopIteration.
 
     >>> from mpiter import DataLoader
-    >>> next(iter(DataLoader([1], num_workers=1, collate_fn=lambda samples: next(iter([])))))
+    >>> def collate(samples):
+    ...     return next(iter([]))
+    >>> next(iter(DataLoader([1], num_workers=1, collate_fn=collate)))
     Traceback (most recent call last):
     mpiter.errors.SampleError: ... raised StopIteration: ...
     """
 
 
 class WorkerStartError(MpiterError, RuntimeError):
-    """A worker could not start: an import, unpickling the dataset, or ``worker_init``
-    failed.
+    """A worker could not start.
 
-    The text contains the worker's traceback; the following ``next()`` tries again.
+    An import, unpickling the dataset, or ``worker_init`` failed.  The text contains the
+    worker's traceback; the following ``next()`` tries again.
 
     >>> from mpiter import batches
     >>> next(batches([1, 2], 1, n_processes=1, worker_init=lambda info: 1 // 0))
@@ -155,19 +166,19 @@ def could_not_start(error: Exception) -> WorkerStartError:
 
 def with_traceback(error: BaseException, remedy: str = "") -> str:
     """Return in words what an error is, then the remedy, then the traceback."""
-    # Works even if its ``__str__`` fails.
+    # This function of Python's works even if the error's ``__str__`` fails.
     named = "".join(traceback.format_exception_only(error)).strip()
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return f"{named}\n{remedy}\n{trace}"
 
 
 class WorkerCrashed(MpiterError, RuntimeError):
-    """A sample has ended its worker twice, or the workers keep dying; the text says
-    how, and why if that is known.
+    """A sample has ended its worker twice, or the workers keep dying.
 
-    If a sample is named, the following ``next()`` continues after its batch, and
-    ``on_error="skip"`` leaves it out. A loader's begins with what torch's says then,
-    such as "DataLoader worker (pid 7) is killed by signal: Killed".
+    The text says how, and why if that is known.  If a sample is named, the following
+    ``next()`` continues after its batch, and ``on_error="skip"`` leaves it out. A
+    loader's begins with what torch's says then, such as "DataLoader worker (pid 7) is
+    killed by signal: Killed".
 
     Attributes:
         pid: number of the worker process that ended last; None if it wasn't one on this
@@ -177,9 +188,12 @@ class WorkerCrashed(MpiterError, RuntimeError):
 
     >>> import os
     >>> from mpiter import DataLoader
-    >>> next(iter(DataLoader([1], num_workers=1, collate_fn=lambda samples: os._exit(1))))
+    >>> def collate(samples):
+    ...     os._exit(1)
+    >>> next(iter(DataLoader([1], num_workers=1, collate_fn=collate)))
     Traceback (most recent call last):
-    mpiter.errors.WorkerCrashed: DataLoader worker (pid(s) ...) exited unexpectedly; ... has ended its worker twice: ...
+    mpiter.errors.WorkerCrashed: DataLoader worker (pid(s) ...) exited unexpectedly;
+    ... has ended its worker twice: ...
     """
 
     pid: int | None = None
@@ -191,7 +205,10 @@ class BatchTimeout(MpiterError, RuntimeError, TimeoutError):
 
     >>> import time
     >>> from mpiter import DataLoader
-    >>> with DataLoader([1], num_workers=1, timeout=0.1, collate_fn=lambda samples: time.sleep(60)) as loader:
+    >>> def collate(samples):
+    ...     time.sleep(60)
+    >>> slow = DataLoader([1], num_workers=1, timeout=0.1, collate_fn=collate)
+    >>> with slow as loader:
     ...     next(iter(loader))
     Traceback (most recent call last):
     mpiter.errors.BatchTimeout: DataLoader timed out after 0.1 seconds; ...
@@ -199,20 +216,23 @@ class BatchTimeout(MpiterError, RuntimeError, TimeoutError):
 
 
 class SharedMemoryFull(MpiterError, MemoryError):
-    """The slots (pieces of shared memory, one for each batch) don't fit into memory;
-    the text has the sizes.
+    """The slots don't fit into memory; the text has the sizes.
+
+    A slot is a piece of shared memory that holds one batch.
 
     >>> import numpy as np
     >>> from mpiter import batches
-    >>> next(batches([np.broadcast_to(np.int8(0), 1 << 45)] * 5, 5, n_processes=1, backend="thread"))
+    >>> huge = [np.broadcast_to(np.int8(0), 1 << 45)] * 5
+    >>> next(batches(huge, 5, n_processes=1, backend="thread"))
     Traceback (most recent call last):
     mpiter.errors.SharedMemoryFull: a slot of 175921860.4 MB does not fit: ...
     """
 
 
 class IteratorClosed(MpiterError, NotImplementedError):
-    """The iterator was closed; make a new one.  Chainer raises NotImplementedError if a
-    closed one is reset.
+    """The iterator was closed; make a new one.
+
+    Chainer raises NotImplementedError if a closed one is reset.
 
     >>> from mpiter import batches
     >>> with batches([1, 2], 1, n_processes=0) as it:
@@ -224,29 +244,34 @@ class IteratorClosed(MpiterError, NotImplementedError):
 
 
 class RemoteTraceback(Exception):
-    """The text of a worker's traceback, chained as ``__cause__`` to the error that it
-    belongs to.
-    """
+    """The text of a worker's traceback, which is the ``__cause__`` of its error."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
 
 
-# A line of ours says nothing to the user.
+# Warnings are attributed to no line of a file in here, which would say nothing to the
+# user.
 OURS = os.path.dirname(__file__) + os.sep
 
 
 def name_samples(
     error: BaseException, keys: Sequence[Any], rows: Sequence[int]
 ) -> None:
-    """Note on ``error`` which samples it is about: those in ``rows``, or all in
-    ``keys`` if ``rows`` is empty.
+    """Note on ``error`` which samples it is about.
+
+    They are those in ``rows``, or all in ``keys`` if ``rows`` is empty.
     """
-    # NumPy's, which say so.
-    keys = [int(key) if isinstance(key, Integral) else key for key in keys]
-    with contextlib.suppress(Exception):  # classes may forbid it
+    shown = list[Any]()
+    for key in keys:
+        # The ``repr()`` of NumPy's numbers has their type, too.
+        if isinstance(key, Integral):
+            key = int(key)
+        shown.append(key)
+    # The class of an error may forbid notes.
+    with contextlib.suppress(Exception):
         for row in rows:
-            key = repr(keys[row])[:60]
+            key = repr(shown[row])[:60]
             error.add_note(
                 f"mpiter: sample {key} in row {row}; dataset[{key}] repeats it in this "
                 "process."
@@ -254,25 +279,24 @@ def name_samples(
         if not rows:
             error.add_note(
                 "mpiter: the samples of this batch are [dataset[i] for i in "
-                f"{keys!r:.1000}]."
+                f"{shown!r:.1000}]."
             )
 
 
 def warn(message: str | Warning, category: type[Warning] = RuntimeWarning) -> None:
-    """Warn, attributing the warning to the line of the user's code from which this was
-    called.
-    """
+    """Warn, as if by the line of the user's code from which this was called."""
     frame = sys._getframe(1)
     level = 2
     while frame is not None and frame.f_code.co_filename.startswith(OURS):
         frame = frame.f_back  # type: ignore[assignment]
-        level = level + 1
+        level += 1
     warnings.warn(message, category, stacklevel=level)
 
 
 class Notices:
-    """Warnings of mpiter's own from other threads and processes; the coming ``next()``
-    gives each text once.
+    """Warnings of mpiter's own from other threads and processes.
+
+    The coming ``next()`` gives each text once.
     """
 
     def __init__(self) -> None:
@@ -285,6 +309,7 @@ class Notices:
     def give(self) -> None:
         """Warn the caller; if a warning raises, the rest stays for the next call."""
         while self._texts:
-            if (text := self._texts.popleft()) not in self._given:
+            text = self._texts.popleft()
+            if text not in self._given:
                 self._given.add(text)
                 warn(text)

@@ -1,6 +1,6 @@
-"""What this process may use of the machine: cores by affinity and cgroup quota, memory
-by availability and limits.
+"""What this process may use of the machine: cores and memory.
 
+Cores are counted by affinity and cgroup quota, memory by availability and limits.
 /proc and /sys are read where they exist; elsewhere the standard library answers.  The
 numbers stay within what the container allows, so that nothing is sized for the whole
 host.
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-BEYOND_REACH = 1 << 62
+BEYOND_REACH = 1 << 62  # bytes, where nothing limits them
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -25,47 +25,58 @@ def cores() -> int:
     else:
         allowed = os.cpu_count() or 1
     share = quota()
-    return max(1, allowed if share is None else min(allowed, int(share)))
+    if share is not None:
+        allowed = min(allowed, int(share))
+    return max(1, allowed)
 
 
 def quota() -> float | None:
     """Return the number of cores that the control groups allow; None for no limit."""
     found = []
     for folder in control_groups():
-        said = text_of(folder / "cpu.max") or " ".join(
-            text_of(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")
-        )
-        if match := re.fullmatch(r"(\d+) ([1-9]\d*)", said):
-            found.append(int(match[1]) / int(match[2]))
+        # A group of version 2 has both numbers in one file, one of version 1 in two.
+        said = text_of(folder / "cpu.max")
+        if not said:
+            quota_us = text_of(folder / "cpu.cfs_quota_us")
+            period_us = text_of(folder / "cpu.cfs_period_us")
+            said = f"{quota_us} {period_us}"
+        # Without a limit the first is a word, or -1.
+        match = re.fullmatch(r"(\d+) ([1-9]\d*)", said)
+        if match is not None:
+            allowed_us = int(match[1])
+            every_us = int(match[2])
+            found.append(allowed_us / every_us)
     return min(found, default=None)
 
 
 def memory_available() -> int:
-    """Return the bytes that can be used now without forcing other programs' memory
-    out.
-    """
-    return min(
-        [
-            meminfo("MemAvailable"),
-            *(max(0, limit - used) for limit, used in _memory_limits()),
-        ]
-    )
+    """Return the bytes that can be used now without displacing other programs'."""
+    found = [meminfo("MemAvailable")]
+    for limit, used in _memory_limits():
+        found.append(max(0, limit - used))
+    return min(found)
 
 
 def memory_total() -> int:
     """Return the bytes of memory that this process may ever use."""
-    return min([meminfo("MemTotal"), *(limit for limit, _ in _memory_limits())])
+    found = [meminfo("MemTotal")]
+    for limit, _ in _memory_limits():
+        found.append(limit)
+    return min(found)
 
 
 def address_space() -> int:
-    """Return the bytes of address space that may still be mapped; an amount beyond
-    reach if there is no limit.
+    """Return the bytes of address space that may still be mapped.
+
+    It is an amount beyond reach if there is no limit.
     """
     try:
         import resource
     except ImportError:  # as on Windows
         return BEYOND_REACH
-    used = int((text_of(Path("/proc/self/statm")) or "0").split()[0]) * mmap.PAGESIZE
+    said = text_of(Path("/proc/self/statm")) or "0"
+    pages = int(said.split()[0])
+    used = pages * mmap.PAGESIZE
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     if most == resource.RLIM_INFINITY:
         return BEYOND_REACH
@@ -73,27 +84,30 @@ def address_space() -> int:
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:
-    """Yield the memory limit of each of our control groups, and how much of it is
-    used.
-    """
+    """Yield the memory limit of each of our control groups, and how much is used."""
+    of_version_2 = ("memory.max", "memory.current")
+    of_version_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
     for folder in control_groups():
-        for most, now in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
+        for most, now in (of_version_2, of_version_1):
             limit = text_of(folder / most)
-            if limit.isdigit() and (used := text_of(folder / now)).isdigit():
+            # A group of version 2 without a limit has a word there.
+            if not limit.isdigit():
+                continue
+            used = text_of(folder / now)
+            if used.isdigit():
                 yield int(limit), int(used)
 
 
 def control_groups() -> Iterator[Path]:
-    """Yield the folders of our own control groups and all above them, versions 2 and
-    1.
+    """Yield the folders of our own control groups, and all above them.
+
+    The groups may be of version 2 or 1.
     """
     for line in text_of(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
-        # One of version 2 has none: / "" is itself.
-        for base in [_CGROUPS / name for name in controllers.split(",")]:
+        # A group of version 2 names no controllers, and lies in the folder itself.
+        for name in controllers.split(","):
+            base = _CGROUPS / name
             here = base / path.lstrip("/")
             while here != base and base in here.parents:
                 yield here
@@ -102,8 +116,9 @@ def control_groups() -> Iterator[Path]:
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Have the system write a folder's entries to disk, as ``os.fsync`` does with a
-    file's contents.
+    """Have the system write a folder's entries to disk.
+
+    ``os.fsync`` of a file does so only with the file's contents.
     """
     number = os.open(folder, os.O_RDONLY)
     try:
@@ -118,12 +133,16 @@ def own_bytes(pid: int) -> int:
     Pages of files and of shared memory, of which all processes share one copy, aren't
     counted until they are written.
     """
-    resident, shared = (text_of(Path(f"/proc/{pid}/statm")) or "0 0 0").split()[1:3]
-    return max(0, int(resident) - int(shared)) * mmap.PAGESIZE
+    said = text_of(Path(f"/proc/{pid}/statm")) or "0 0 0"
+    _, resident, shared, *_ = said.split()
+    pages = int(resident) - int(shared)
+    return max(0, pages) * mmap.PAGESIZE
 
 
 def meminfo(name: str) -> int:
-    if said := re.search(rf"^{name}: +(\d+) kB", text_of(Path("/proc/meminfo")), re.M):
+    text = text_of(Path("/proc/meminfo"))
+    said = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
+    if said is not None:
         return int(said[1]) * 1024
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -132,10 +151,13 @@ def meminfo(name: str) -> int:
 
 
 def stat_of(process: int | str) -> list[str]:
-    """Return the fields of /proc/…/stat from the state letter on; an empty list if the
-    process has ended.
+    """Return the fields of /proc/…/stat from the state letter on.
+
+    The list is empty if the process has ended.
     """
-    return text_of(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
+    text = text_of(Path(f"/proc/{process}/stat"))
+    # The command's name stands before, in parentheses, and may have any characters.
+    return text.rpartition(")")[2].split()
 
 
 def text_of(path: Path) -> str:

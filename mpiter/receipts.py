@@ -1,10 +1,10 @@
-"""Receipts: with ``receipts="folder"`` each rank logs every batch that it is handed,
-for ``mpiter audit`` to check.
+"""Receipts: with ``receipts="folder"`` each rank logs every batch that it is handed.
 
-A *receipt* is a line of JSON; docs/receipts.md describes the format.  A rank begins a
-new file whenever its program starts.  Guarantees that the system has the line before
-the user has the batch, so that a killed trainer leaves a log of what it was handed; and
-that a full disk ends the log, with one warning, but never the training.
+``mpiter audit`` checks the logs.  A *receipt* is a line of JSON; docs/receipts.md
+describes the format.  A rank begins a new file whenever its program starts.  Guarantees
+that the system has the line before the user has the batch, so that a killed trainer
+leaves a log of what it was handed; and that a full disk ends the log, with one warning,
+but never the training.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ import numpy as np
 from .engine.delivery import Delivery
 from .engine.hook import Hook
 from .order.cursor import Cursor, Pace, Plan, Plans
-from .order.order import Given, Sequential, Shuffled
+from .order.order import Given, Indices, Sequential, Shuffled
 from .order.ranks import Shard
 from .worker.block import Fault
 
@@ -31,17 +31,25 @@ __all__ = ["Receipts"]
 
 ENDING = ".receipts.jsonl"
 Folder = str | os.PathLike[str]
-# The samples of an epoch, if known, and those of a full step.
+# The number of samples of an epoch, if it is known, and that of a full step.
 Terms = tuple[int | None, int]
 _log = logging.getLogger("mpiter")
-_encoder = json.JSONEncoder(
-    default=lambda key: key.item() if isinstance(key, np.generic) else repr(key)[:200]
-)
+
+
+def _plain(key: object) -> Any:
+    """Return a sampler's key as a value that JSON has."""
+    if isinstance(key, np.generic):
+        return key.item()
+    return repr(key)[:200]
+
+
+_encoder = json.JSONEncoder(default=_plain)
 
 
 class Receipts:
-    """Logs the batches that one rank of a training is handed, in a folder that all
-    ranks and restarts share.
+    """Logs the batches that one rank of a training is handed.
+
+    All ranks and restarts share a folder.
 
     Args:
         folder: is created if missing.  Two loaders need two folders: a rank's second
@@ -56,8 +64,8 @@ class Receipts:
     >>> import mpiter, tempfile
     >>> from mpiter.audit import audit
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     receipts = Receipts(folder, rank=0, size=1)
-    ...     with mpiter.batches(range(10), 4, n_processes=0, receipts=receipts) as stream:
+    ...     notes = Receipts(folder, rank=0, size=1)
+    ...     with mpiter.batches(range(10), 4, n_processes=0, receipts=notes) as stream:
     ...         batches = list(stream)
     ...     audit(folder).is_sound
     True
@@ -72,54 +80,68 @@ class Receipts:
     ) -> None:
         self.shard = Shard(rank, size)
         self.length = length
-        # Samples of a full step: fewer may be left out at the end; set by a loader with
-        # drop_last.
+        # The samples of a full step, if a loader has set them because of its drop_last:
+        # fewer may be left out at the end.
         self.step = 0
         self.folder = os.path.realpath(folder)
         os.makedirs(self.folder, exist_ok=True)
         self._lock = threading.RLock()
-        # Process id, rank, size; if they change, a new file is begun.
+        # The process id, the rank and the number of ranks that the file is for.  If one
+        # of them changes, a new file is begun.
         self._writer = (-1, 0, 1)
-        # Its path; none any more once it couldn't be written.
+        # The file's path.  It is empty once the file couldn't be written.
         self._file = ""
         self._descriptor: int | None = None
-        self._release: Any = None
+        # Closes the descriptor.
+        self._release: Callable[[], object] | None = None
 
-    def __reduce__(self) -> Any:
-        return Receipts, (self.folder, self.shard.rank, self.shard.size, self.length)
+    def __reduce__(self) -> tuple[type[Receipts], tuple[Any, ...]]:
+        shard = self.shard
+        return Receipts, (self.folder, shard.rank, shard.size, self.length)
 
     def hook(self, shard: Shard | None) -> Notes:
-        """Return the hook that logs each batch that is handed out; ``shard`` is this
-        process's part.
-        """
+        """Return the hook that logs each batch; ``shard`` is this process's part."""
         return Notes(self, shard)
 
-    def _begin(self, epoch: int, place: int, terms: Terms, shard: Shard | None) -> None:
-        """Log that the training starts or resumes here; what was logged before from
-        this place on becomes void.
+    def _begin(
+        self,
+        epoch: int,
+        place: int,
+        terms: Terms,
+        shard: Shard | None,
+    ) -> None:
+        """Log that the training starts or resumes here.
 
-        A *place* grows from batch to batch.  ``shard`` says which rank this is if the
-        constructor wasn't told.
+        What was logged before from this place on becomes void.  A *place* grows from
+        batch to batch.  ``shard`` says which rank this is if the constructor wasn't
+        told.
         """
-        share = (
-            self.shard if shard is None or self.shard.rank is not None else shard
-        ).share()
-        (length, step), writer = terms, (os.getpid(), share.rank, share.size)
+        if shard is None or self.shard.rank is not None:
+            shard = self.shard
+        share = shard.share()
+        length, step = terms
+        writer = (os.getpid(), share.rank, share.size)
         with self._lock:
             if self._writer != writer:
-                # In a forked process; the parent's descriptor stays open.
+                # In a forked process this closes the file here only: the parent's
+                # descriptor stays open.
                 self.close()
-                name = f"rank-{share.rank}-of-{share.size}-{time.time_ns():x}-{os.getpid()}{ENDING}"
+                name = (
+                    f"rank-{share.rank}-of-{share.size}-{time.time_ns():x}-"
+                    f"{os.getpid()}{ENDING}"
+                )
                 self._file = os.path.join(self.folder, name)
                 self._writer = writer
-            of = {
+            record = {
+                "epoch": epoch,
+                "place": place,
                 "receipts": 1,
                 "rank": share.rank,
                 "size": share.size,
                 "length": length,
                 "step": step,
             }
-            self._write({"epoch": epoch, "place": place} | of)
+            self._write(record)
 
     def close(self) -> None:
         """Close the file; another line opens it again."""
@@ -129,7 +151,8 @@ class Receipts:
                 self._release()
 
     def _write(self, record: dict[str, Any]) -> None:
-        line = _encoder.encode(record | {"time": time.time()}).encode() + b"\n"
+        text = _encoder.encode(record | {"time": time.time()})
+        line = text.encode() + b"\n"
         with self._lock:
             if not self._file:
                 return
@@ -154,8 +177,9 @@ class Receipts:
 
 
 class Notes(Hook):
-    """The hook that logs what one loop hands out; a loader may have several loops at a
-    time, one for each epoch.
+    """The hook that logs what one loop hands out.
+
+    A loader may have several loops at a time, one for each epoch.
     """
 
     def __init__(self, receipts: Receipts, shard: Shard | None) -> None:
@@ -164,22 +188,25 @@ class Notes(Hook):
 
     def begun(self, cursor: Cursor, plans: Plans) -> None:
         self._plans = plans
-        # Before the next batch; the first epoch not logged as ended.
-        self._next, self._epoch = cursor, cursor.epoch
-        # As logged last; None: log ``begin`` before the next batch.
+        # The place before the next batch.
+        self._next = cursor
+        # The first epoch that isn't logged as ended.
+        self._epoch = cursor.epoch
+        # The terms as they were logged last.  None has the next batch log the beginning
+        # first.
         self._terms: Terms | None = None
 
     def handed_out(
-        self, delivery: Delivery, samples: int | None, began: float, ended: float
+        self,
+        delivery: Delivery,
+        samples: int | None,
+        began: float,
+        ended: float,
     ) -> None:
         if not delivery.is_end:
             is_skipped = delivery.is_empty
-            self.batch(
-                delivery.plan,
-                delivery.faults,
-                is_skipped,
-                is_failed=samples is None and not is_skipped,
-            )
+            is_failed = samples is None and not is_skipped
+            self.batch(delivery.plan, delivery.faults, is_skipped, is_failed)
         elif delivery.error is None:
             self.end()
 
@@ -193,46 +220,58 @@ class Notes(Hook):
         is_skipped: bool = False,
         is_failed: bool = False,
     ) -> None:
-        """Log a batch that is about to be handed out, is skipped as a whole, or is
-        replaced by an error.
+        """Log a batch that is about to be handed out.
+
+        It may instead be skipped as a whole, or replaced by an error.
         """
-        own = (plan.rows if plan.samples is None else plan.samples) - plan.fills
+        # The number of samples before those that fill up a step.
+        own = plan.rows - plan.fills
+        if plan.samples is not None:
+            own = plan.samples - plan.fills
         terms = self._terms
-        # So that the next batch logs ``begin`` if Ctrl-C interrupts this one.
+        # If Ctrl-C interrupts this method, the next batch has to log the beginning once
+        # more: that makes void what was logged of this one.
         self._terms = None
-        # Resumed where too few samples are left of an epoch for another batch.
+        # Where a training is resumed, too few samples may be left of an epoch for
+        # another batch.  Then the epoch ends here without one.
         if plan.before.epoch > self._epoch:
             terms = self._go_by(terms, self._next)
             self._end_before(plan.before.epoch)
         for row, epoch, position, indices in plan.stretches:
-            if epoch == plan.before.epoch:
-                here = plan.before
-            else:
+            here = plan.before
+            if epoch != plan.before.epoch:
                 here = plan.after._replace(position=0)
             terms = self._go_by(terms, here)
-            keys: Any
-            if plan.samples is None:
-                keys = indices
-            else:
+            # A row may be a whole batch.  Its keys are those of the samples.
+            keys: Sequence[Any] | Indices = indices
+            if plan.samples is not None:
                 keys = indices[0]
-            bad = {
-                fault.position - position for fault in faults if fault.epoch == epoch
-            }
-            rows: Sequence[int] = ()
+            bad = set[int]()
+            for fault in faults:
+                if fault.epoch == epoch:
+                    bad.add(fault.position - position)
+            count = len(keys)
+            rows = list[int]()
             if faults and not is_failed:
-                rows = [at for at in range(len(keys)) if is_skipped or at in bad]
-            fills = max(0, min(len(keys), row + len(keys) - own))
+                rows = [at for at in range(count) if is_skipped or at in bad]
+            fills = max(0, min(count, row + count - own))
             record: dict[str, Any] = {"epoch": epoch, "place": here.position}
-            # Else the rank has an order of its own.
-            if self._shard is not None or self._receipts._writer[-1] == 1:
+            # Without a shard, each of several ranks has an order of its own, and the
+            # position in it says nothing about all of them.
+            _, _, ranks = self._receipts._writer
+            if self._shard is not None or ranks == 1:
                 record["at"] = position
-            record["keys"] = (
-                keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
-            )
-            more = {"fills": fills, "skipped": rows, "failed": is_failed}
-            self._receipts._write(
-                record | {name: value for name, value in more.items() if value}
-            )
+            if isinstance(keys, np.ndarray):
+                record["keys"] = keys.tolist()
+            else:
+                record["keys"] = list(keys)
+            if fills:
+                record["fills"] = fills
+            if rows:
+                record["skipped"] = rows
+            if is_failed:
+                record["failed"] = is_failed
+            self._receipts._write(record)
         self._end_before(plan.after.epoch)
         self._next = plan.after
         self._terms = terms
@@ -243,24 +282,24 @@ class Notes(Hook):
         self._end_before(self._plans.epochs or self._epoch + 1)
 
     def _go_by(self, before: Terms | None, here: Cursor) -> Terms:
-        """Return the terms from ``here`` on; log them if they differ from those
-        ``before``.
+        """Return the terms from ``here`` on.
+
+        They are logged if they differ from those ``before``.
         """
         length = self._receipts.length
         step = self._receipts.step
-        if isinstance(here.order, (Shuffled, Sequential, Given)) and len(here.order):
-            length = len(here.order)
-        if isinstance(self._plans, Pace):
-            step = (
-                self._plans.share.step(self._plans.batch_size) * self._plans.drop_last
-            )
+        plans = self._plans
+        order = here.order
+        if isinstance(order, (Shuffled, Sequential, Given)) and len(order):
+            length = len(order)
+        if isinstance(plans, Pace):
+            step = plans.share.step(plans.batch_size) * plans.drop_last
         elif self._shard is not None:
             step *= self._shard.share().size
-        if before != (length, step):
-            self._receipts._begin(
-                here.epoch, here.position, (length, step), self._shard
-            )
-        return length, step
+        terms = (length, step)
+        if before != terms:
+            self._receipts._begin(here.epoch, here.position, terms, self._shard)
+        return terms
 
     def _end_before(self, epoch: int) -> None:
         for one in range(self._epoch, epoch):

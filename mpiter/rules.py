@@ -1,5 +1,6 @@
-"""The options that the loop, its workers and the memory between them need: plain
-values, made once.
+"""The options that the loop, its workers and the memory between them need.
+
+They are plain values, made once.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ DEAR_S = 0.05
 @dataclass(frozen=True, slots=True)
 class Skip:
     """Leave out samples that fail, at most ``most`` in all; one more is an error.
-    ``on_error="skip"`` has no limit.
 
-    ``stats().skipped`` is their number; ``stats().skips`` has index and error of the
-    first hundred.
+    ``on_error="skip"`` has no limit.  ``stats().skipped`` is their number;
+    ``stats().skips`` has index and error of the first hundred.
 
     >>> from mpiter import batches
     >>> class Odd:
@@ -26,7 +26,8 @@ class Skip:
     ...         return 6
     ...     def __getitem__(self, index):
     ...         return index // (index % 2)
-    >>> with batches(Odd(), 3, n_processes=0, shuffle=False, on_error=Skip(most=3)) as stream:
+    >>> skip = Skip(most=3)
+    >>> with batches(Odd(), 3, n_processes=0, shuffle=False, on_error=skip) as stream:
     ...     print(*stream)
     [1] [3 5]
     """
@@ -39,12 +40,10 @@ OnError = Literal["raise", "skip"] | Skip  # what ``on_error=`` may be
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What the user of one interface passes to go without workers, or without imports
-    in them: words for messages.
-    """
+    """How the user of one interface avoids workers or imports: words for messages."""
 
-    without: str
-    forked: str
+    without: str  # workers
+    forked: str  # workers, which import nothing
 
     @property
     def way_around(self) -> str:
@@ -64,9 +63,10 @@ class Rules:
     """The options that are plain values."""
 
     workers: int
-    # They are threads of the consumer's process, or the consumer itself.
+    # The workers are threads of the consumer's process, or the consumer itself.
     in_process: bool = False
-    # With the consumer's process, which sees what each has in hand.
+    # They share memory with the consumer's process, which sees there what each has in
+    # hand.
     shares_memory: bool = True
     dear_s: float = DEAR_S
     batch_size: int = 1  # rows at the most
@@ -75,26 +75,28 @@ class Rules:
     in_order: bool = True
     skips_errors: bool = False
     most_skipped: int | None = None
-    # Batches are read sample by sample, not as columns.
+    # The user takes batches sample by sample, not as columns.
     as_samples: bool = True
     seed: int = 0  # of the samples' randomness
     sample_timeout: float | None = None
-    # That a worker fetches before it is replaced.
+    # The number of samples that a worker fetches before it is replaced.
     max_samples: int | None = None
     door: Door = BATCHES
 
     @property
     def most(self) -> int:
-        """The largest number of batches in flight: finished ones, two for each worker,
-        and one that is planned.
+        """The largest number of batches in flight.
+
+        They are finished batches, two for each worker, and one that is planned.
         """
-        return self.n_prefetch + (
-            2 * self.workers + 1 if self.run_ahead is None else self.run_ahead
-        )
+        if self.run_ahead is None:
+            return self.n_prefetch + 2 * self.workers + 1
+        return self.n_prefetch + self.run_ahead
 
     @property
     def reserve(self) -> int:
-        """The number of rooms (memory of one batch each) that the loop needs, however
-        many batches the user keeps.
+        """The number of rooms that the loop needs, however many batches the user keeps.
+
+        A room is the memory of one batch.
         """
         return self.n_prefetch + self.workers + 2

@@ -1,6 +1,4 @@
-"""The frozen snapshot that ``stats()`` returns: what an iterator has done, and where
-the time went.
-"""
+"""The snapshot that ``stats()`` returns: what was done, and where the time went."""
 
 from __future__ import annotations
 
@@ -14,24 +12,28 @@ from . import machine
 
 _WORTH_TELLING = 0.05  # of the time
 _TOO_SHORT_S = 0.2  # to tell anything
-# Of the consumer's time, for each small batch that comes from a worker.
+# The consumer's time for each small batch that comes from a worker.
 _HAND_OVER_S = 0.0003
-# Times the workers that hide loading; the most workers that are told of.
-_TO_SPARE, _MOST_TOLD = 1.02, 64
+# More workers than this are never recommended.
+_MOST_TOLD = 64
+# The number of workers that hide loading is multiplied by this.
+_TO_SPARE = 1.02
 _RARE = ("skipped", "restarts", "odd_rows", "copies")
 
 
 def _number(says: str, merge: Callable[[list[Any]], Any] = sum) -> Any:
-    """Make a field described by ``says``; ``merge`` combines the numbers of several
-    engines into one.
+    """Make a field that is described by ``says``.
+
+    ``merge`` combines the numbers of several engines into one.
     """
     return field(default=0, metadata={"says": f"{says}.", "merge": merge})
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What an iterator or a loader has done so far, and what it holds at the moment:
-    ``it.stats()``.
+    """What ``it.stats()`` returns: what was done so far, and what is held right now.
+
+    ``it`` is an iterator or a loader.
 
     >>> from mpiter import batches
     >>> it = batches(range(10), 4, n_processes=0)
@@ -75,34 +77,35 @@ class Stats:
     )
     in_flight_bytes: int = _number("bytes of the batches in flight")
     leased_batches: int = _number("batches handed out and still referenced")
-    # Index and error of the first hundred samples that were left out.
+    # The index and the error of the first hundred samples that were left out.
     skips: tuple[tuple[Any, str], ...] = ()
     _taken_s: float = field(
         default_factory=lambda: time.monotonic(), init=False, repr=False, compare=False
     )
 
     def __str__(self) -> str:
-        """A few lines that say whether the program waits for data, and what would
-        help.
-        """
+        """A few lines that say whether the program waits, and what would help."""
         if not self.batches:
             return "no batch yet"
+        batches = _counted(self.batches, "batch", "batches")
+        samples = _counted(self.samples, "sample", "samples")
+        recent_batches = _counted(self.recent_batches, "batch", "batches")
         lines = [
-            f"{_counted(self.batches, 'batch', 'batches')}, "
-            f"{_counted(self.samples, 'sample', 'samples')}; the first came after "
-            f"{self.start_s:.2f} s",
+            f"{batches}, {samples}; the first came after {self.start_s:.2f} s",
             f"waited {self.recent_share:.0%} of the last {self.recent_s:.1f} s, for "
-            f"{_counted(self.recent_batches, 'batch', 'batches')}: {self.verdict()}",
+            f"{recent_batches}: {self.verdict()}",
             f"{self.ready_batches} ready, {self.in_flight_batches} on their way "
             f"({self.in_flight_bytes / 1e6:,.1f} MB), {self.leased_batches} held; "
             f"fetching a sample takes {1e3 * self.sample_s:.3g} ms",
-            ", ".join(
-                f"{count:,} {name.replace('_', ' ')}"
-                for name in _RARE
-                if (count := getattr(self, name))
-            ),
         ]
-        return "\n".join(filter(None, lines))
+        rare = []
+        for name in _RARE:
+            count = getattr(self, name)
+            if count:
+                rare.append(f"{count:,} {name.replace('_', ' ')}")
+        if rare:
+            lines.append(", ".join(rare))
+        return "\n".join(lines)
 
     @property
     def recent_share(self) -> float:
@@ -112,11 +115,10 @@ class Stats:
         return 0.0
 
     def since(self, earlier: Stats) -> Stats:
-        """Return these numbers with ``recent_s`` and what belongs to it counted from
-        ``earlier`` on.
+        """Return these numbers with what is recent counted from ``earlier`` on.
 
-        Without it they are counted from the last look on, whoever looked: a progress
-        bar does so all the time.
+        ``recent_s`` and what belongs to it are otherwise counted from the last look on,
+        whoever looked: a progress bar does so all the time.
 
         >>> from mpiter import batches
         >>> it = batches(range(100), 4, n_processes=0, epochs=None)
@@ -126,11 +128,13 @@ class Stats:
         >>> it.stats().since(before).recent_batches
         10
         """
-        # A loader counts from zero with new workers, whom the time until their first
-        # batch tells from those before.
-        counts_on = not earlier.batches or earlier.start_s == self.start_s
-        waited_s = earlier.wait_s if counts_on else 0.0
-        batches = earlier.batches if counts_on else 0
+        waited_s = 0.0
+        batches = 0
+        # A loader counts from zero when it has new workers.  These are told from those
+        # before by the time until their first batch.
+        if not earlier.batches or earlier.start_s == self.start_s:
+            waited_s = earlier.wait_s
+            batches = earlier.batches
         return replace(
             self,
             recent_s=self._taken_s - earlier._taken_s,
@@ -139,13 +143,14 @@ class Stats:
         )
 
     def as_dict(self, prefix: str = "mpiter/") -> dict[str, float]:
-        """Return the numbers as a flat dict, for ``wandb.log()``, Lightning's
-        ``log_dict()``, MLflow and the like.
+        """Return the numbers as a flat dict for a logger.
 
-        The curve to look at is ``recent_share``, the share of the time that the program
+        ``wandb.log()``, Lightning's ``log_dict()``, MLflow and the like take it.  The
+        curve to look at is ``recent_share``, the share of the time that the program
         waited; ``since()`` sets the interval that it is about.
 
-        >>> Stats(batches=2, recent_s=4.0, recent_wait_s=1.0).as_dict()["mpiter/recent_share"]
+        >>> stats = Stats(batches=2, recent_s=4.0, recent_wait_s=1.0)
+        >>> stats.as_dict()["mpiter/recent_share"]
         0.25
         """
         return {
@@ -153,44 +158,43 @@ class Stats:
         }
 
     def verdict(self) -> str:
-        """Say whether the program has waited for batches lately, and how many workers
-        would suffice.
+        """Say whether the program has waited lately, and how many workers suffice.
 
-        >>> Stats(workers=2, batches=10, recent_batches=10, recent_s=1.0, recent_wait_s=0.01).verdict()
+        >>> lately = {"recent_batches": 10, "recent_s": 1.0, "recent_wait_s": 0.01}
+        >>> Stats(workers=2, batches=10, **lately).verdict()
         'workers suffice'
         """
         if self.recent_s < _TOO_SHORT_S:
             return "too short a time to tell"
         enough = self.enough_workers
         if not self.workers:
-            told = {None: "", 0: "; none are needed"}
-            return (
-                "fetched without "
-                f"workers{told.get(enough, f'; {enough} would hide it')}"
-            )
+            if enough is None:
+                return "fetched without workers"
+            if enough == 0:
+                return "fetched without workers; none are needed"
+            return f"fetched without workers; {enough} would hide it"
         if self.recent_share < _WORTH_TELLING:
-            return f"workers suffice{'; so would none' if enough == 0 else ''}"
-        return (
-            "workers can't keep "
-            f"up{f'; {enough} would' if enough is not None and enough > self.workers else ''}"
-        )
+            if enough == 0:
+                return "workers suffice; so would none"
+            return "workers suffice"
+        if enough is not None and enough > self.workers:
+            return f"workers can't keep up; {enough} would"
+        return "workers can't keep up"
 
     @property
     def enough_workers(self) -> int | None:
-        """The fewest workers that load a batch while the step uses the one before, by
-        what was measured lately.
+        """The fewest workers that load a batch while the step uses the one before.
 
-        0 if handing it over takes longer; None if the cores are fully used, or too
-        little has been measured.
+        They are computed from what was measured lately.  0 if handing a batch over
+        takes longer than fetching it; None if the cores are fully used, or too little
+        has been measured.
         """
         step_s = (self.recent_s - self.recent_wait_s) / max(self.recent_batches, 1)
         batch_s = self.sample_s * self.samples / max(self.batches, 1)
         cpu_s = batch_s * min(1.0, self.sample_cpu_s / max(self.sample_s, 1e-9))
-        if (
-            not batch_s
-            or cpu_s > step_s * machine.cores()
-            or batch_s > step_s * _MOST_TOLD
-        ):
+        if not batch_s or cpu_s > step_s * machine.cores():
+            return None
+        if batch_s > step_s * _MOST_TOLD:
             return None
         if batch_s < _HAND_OVER_S:
             return 0
@@ -202,14 +206,16 @@ NUMBERS = {
     for name, one in Stats.__dataclass_fields__.items()
     if one.metadata
 }
-if Stats.__doc__:  # under -OO there is none
+# Under -OO there is no docstring to add the fields to.
+if Stats.__doc__:
     Stats.__doc__ += "\n    Attributes:\n" + "".join(
         f"        {name}: {one['says']}\n" for name, one in NUMBERS.items()
     )
 
 
 def _counted(count: int, one: str, several: str) -> str:
-    return f"{count:,} {one if count == 1 else several}"
+    name = one if count == 1 else several
+    return f"{count:,} {name}"
 
 
 def total(parts: list[Stats]) -> Stats:

@@ -1,9 +1,8 @@
-"""What type checkers know of datasets and batches; the defaults of type variables are
-Python's own from 3.13 on.
+"""What type checkers know of datasets and batches.
 
-An iterator is generic in the type of its dataset, and a loader too: a checker finds a
-batch's type in the overloads of ``DatasetIterator.__next__`` and of
-``Stacks.__next__``.
+The defaults of type variables are Python's own from 3.13 on.  An iterator is generic in
+the type of its dataset, and a loader too: a checker finds a batch's type in the
+overloads of ``DatasetIterator.__next__`` and of ``Stacks.__next__``.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     Ways = Literal["raise", "list", "pad"]
-    # With these, what is stacked into an array comes as one, or as an error.
+    # With these options, what is stacked into an array comes as one, or as an error.
     Even = Literal["raise", "pad"]
 
     T = TypeVar("T", default=Any)  # a sample
     T_co = TypeVar("T_co", covariant=True)
     Data = TypeVar("Data")  # a dataset
     Data_co = TypeVar("Data_co", covariant=True, default=Any)
-    # The option ``ragged``
+    # The option ``ragged``.
     Ragged = TypeVar("Ragged", bound=Ways, default=Literal["raise"])
     Ragged_co = TypeVar("Ragged_co", bound=Ways, covariant=True, default=Any)
-    # A loader's ``batch_size``
+    # A loader's ``batch_size``.
     Size_co = TypeVar("Size_co", bound=int | None, covariant=True, default=Any)
     # A batch that an iterator hands out.
     B = TypeVar("B", default=Any)
@@ -36,11 +35,12 @@ if TYPE_CHECKING:
     B_co = TypeVar("B_co", covariant=True, default=Any)
 
     class ByDataset:
-        """Stands for a loader's batch that its dataset's type tells, since there is no
-        ``collate_fn``.
+        """Stands for a batch whose type follows from the dataset's.
+
+        That is so where a loader has no ``collate_fn``.
         """
 
-    # What ``collate_fn`` returns
+    # What ``collate_fn`` returns.
     Made_co = TypeVar("Made_co", covariant=True, default=ByDataset)
 
     class Samples(Protocol[T_co]):

@@ -1,5 +1,4 @@
-"""Whole batches as rows: one worker fetches all the samples of a batch and collates
-them there.
+"""Whole batches as rows: one worker fetches a batch's samples and collates them.
 
 Guarantees that each sample fetched by ``[]`` has randomness of its own, that
 ``__getitems__`` is called once for a batch if the dataset has it, and that the user's
@@ -20,8 +19,7 @@ from ..worker.here import AllLeftOut, NotOfASample, here, leave_out, let_pass
 
 
 class Batched(Wrapping):
-    """A dataset of batches: ``batched[keys]`` fetches the samples of ``keys`` from
-    ``dataset`` and collates them.
+    """A dataset of batches: ``batched[keys]`` fetches samples and collates them.
 
     ``skips``: failing samples are left out.  ``stacks``: ``collate`` needs like
     samples.  ``alone``: it gets only one.
@@ -45,8 +43,12 @@ class Batched(Wrapping):
     def __getitem__(self, keys: Sequence[Any]) -> Any:
         samples, keys = self._fetched(keys)
         try:
-            return self._collate(samples[0] if self._alone else samples)
+            if self._alone:
+                return self._collate(samples[0])
+            return self._collate(samples)
         except BaseException as error:
+            # The error comes from the collate function, so it doesn't say by itself
+            # which samples it is about.
             if isinstance(error, Exception):
                 name_samples(error, keys, self._rows_of(error, samples, keys))
             if not self._skips:
@@ -55,10 +57,15 @@ class Batched(Wrapping):
             raise NotOfASample from error
 
     def _rows_of(
-        self, error: BaseException, samples: Any, keys: Sequence[Any]
+        self,
+        error: BaseException,
+        samples: Any,
+        keys: Sequence[Any],
     ) -> Sequence[int]:
-        """Return the places in ``keys`` of the samples that an error of ``collate`` is
-        about; none if unknown.
+        """Return the places in ``keys`` of the samples that an error is about.
+
+        The error is one that ``collate`` has raised.  There are no places if it isn't
+        known which samples are meant.
         """
         if len(keys) == 1:
             return (0,)
@@ -69,9 +76,7 @@ class Batched(Wrapping):
         return ()
 
     def _fetched(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """Return the samples and their keys; without those that failed, if failing
-        samples are skipped.
-        """
+        """Return the samples and their keys, without those that are skipped."""
         reads_many = self._reads_many
         if reads_many:
             try:
@@ -79,6 +84,8 @@ class Batched(Wrapping):
             except BaseException as error:
                 if not self._skips:
                     raise
+                # One sample has made the whole call fail.  The loop below asks for
+                # each key alone, so that only that sample is left out.
                 let_pass(error)
         found = list[Any]()
         bad = set[int]()
@@ -92,7 +99,10 @@ class Batched(Wrapping):
                     seeding.step_to(at)
                 else:
                     frame.beyond = at
-                found.append(self._together([key]) if reads_many else dataset[key])
+                if reads_many:
+                    found.append(self._together([key]))
+                else:
+                    found.append(dataset[key])
             except BaseException as error:
                 if isinstance(error, Exception) and not self._alone:
                     error.add_note(
@@ -108,7 +118,8 @@ class Batched(Wrapping):
             if not keys:
                 raise AllLeftOut
         if reads_many:
-            # Only the dataset can join them.
+            # What the dataset gave for one key is no list, such as a dict of columns,
+            # and only the dataset itself can make such a thing of several keys.
             if not all(isinstance(some, (list, tuple)) for some in found):
                 seeding.step_to(0)
                 return self._together(keys), keys
@@ -118,7 +129,7 @@ class Batched(Wrapping):
     def _together(self, keys: Sequence[Any]) -> Any:
         seeding.begin_anew()
         samples = self.dataset.__getitems__(list(keys))
-        # The usual case; asking whether it is an iterator takes a while.
+        # A list is the usual case, and asking whether it is an iterator takes a while.
         if type(samples) is list:
             return samples
         if isinstance(samples, Iterator):

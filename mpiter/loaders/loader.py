@@ -27,12 +27,16 @@ from .batched import unchanged
 from .loading import Epoch, Loading
 
 if TYPE_CHECKING:
+    from multiprocessing.context import BaseContext
+
     from ..typevars import B, ByDataset, Data, Ragged, Stacks
 
     class StackedEpoch(Stacks[Data, Ragged], Epoch[Any]):
         """An epoch whose batches the dataset's type tells."""
 
 
+# Workers are given what follows from these arguments, and nobody would tell them of a
+# change.
 _FIXED = {
     "batch_sampler",
     "batch_size",
@@ -46,16 +50,12 @@ _FIXED = {
 
 
 def by_id(function: Callable[[int], Any], info: WorkerInfo) -> None:
-    """Call ``function``, a ``worker_init_fn`` in torch's manner, with the worker's
-    number only.
-    """
+    """Call ``function``, a ``worker_init_fn`` as torch's, with the worker's number."""
     function(info.id)
 
 
 class OnlyOne:
-    """Hands out the only row of a batch's contents: a batch that one worker has
-    made.
-    """
+    """Hands out the only row of a batch's contents: a batch made by one worker."""
 
     def __call__(self, contents: Contents) -> Any:
         return samples_of(contents)[0]
@@ -67,8 +67,9 @@ class OnlyOne:
 
 @takes(OfLoaders)
 class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]):
-    """Gives batches of NumPy arrays from a dataset, an epoch for each ``iter()``; has
-    torch's ``DataLoader`` arguments.
+    """Gives batches of NumPy arrays from a dataset, an epoch for each ``iter()``.
+
+    It has the arguments of torch's ``DataLoader``.
 
     Args:
         dataset: anything with ``[]`` and, unless there is a sampler, ``len``; a tuple
@@ -115,7 +116,8 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
     def __init__(
         self,
         dataset: Data_co,
-        # Its own default
+        # Where it is left out, its type variable takes a default of its own, which is
+        # not the type of this number; so it is with ``ragged``.
         batch_size: Size_co = 1,  # type: ignore[assignment]
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
@@ -126,10 +128,9 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], Any] | None = None,
-        multiprocessing_context: Any = None,
-        generator: Any = None,
+        multiprocessing_context: BaseContext | str | None = None,
+        generator: np.random.Generator | np.random.RandomState | None = None,
         prefetch_factor: int | None = None,
-        # Its own default
         ragged: Ragged_co = "raise",  # type: ignore[assignment]
         seed: int | None = None,
         on_error: OnError = "raise",
@@ -161,9 +162,8 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         flag("drop_last", drop_last)
         whole("batch_size", batch_size, least=1, optional=True)
         whole("seed", seed, optional=True)
-        is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(
-            dataset
-        )
+        has_keys = hasattr(type(dataset), "__getitem__")
+        is_stream = not has_keys or is_torchs_stream(dataset)
         if is_stream and (shuffle or is_drawn):
             raise OptionError(
                 "an iterable dataset has no keys: shuffle, sampler and batch_sampler "
@@ -174,7 +174,8 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
             seed = seed or 0
         self.dataset = as_dataset(dataset)
         self.batch_size = None if batch_sampler is not None else batch_size
-        self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
+        self.shuffle = bool(shuffle)
+        self.drop_last = bool(drop_last)
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self.collate_fn = collate_fn
@@ -184,27 +185,29 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         self.ragged = ragged
         self.multiprocessing_context = multiprocessing_context
         self._shuffles = self.shuffle
-        self.prefetch_factor, self.persistent_workers = (
-            prefetch_factor,
-            options.get("persistent_workers"),
-        )
+        self.prefetch_factor = prefetch_factor
+        self.persistent_workers = options.get("persistent_workers")
         if seed is None:
             self._seed = seed_from(generator, draws=self.shuffle)
         else:
             self._seed = int(seed)
         alone = batch_sampler is None and batch_size is None
-        collates = collate_fn or (
-            unchanged if alone else functools.partial(collate, settle=settle_as(ragged))
-        )
-        self._sampled = sampler if batch_sampler is None else batch_sampler
+        collates: Callable[[Any], Any]
+        if collate_fn:
+            collates = collate_fn
+        elif alone:
+            collates = unchanged
+        else:
+            collates = functools.partial(collate, settle=settle_as(ragged))
         self._goes_through_all = not is_drawn
-        self._cut = (
-            int(self.batch_size or 1) if batch_sampler is None else None,
-            self.drop_last,
-        )
-        self._in_one = is_stream or self._is_one_workers(
-            collates=collate_fn is not None
-        )
+        if batch_sampler is None:
+            self._sampled = sampler
+            self._cut = (int(self.batch_size or 1), self.drop_last)
+        else:
+            self._sampled = batch_sampler
+            self._cut = (None, self.drop_last)
+        is_collated = collate_fn is not None
+        self._in_one = is_stream or self._is_one_workers(collates=is_collated)
         if self._in_one:
             self._opens = OnlyOne()
         else:
@@ -216,12 +219,8 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
             worker_init = functools.partial(by_id, worker_init_fn)
         else:
             worker_init = None
-        self._begin(
-            served,
-            num_workers,
-            worker_init,
-            {"on_error": on_error, "shard": shard, **options},
-        )
+        given = {"on_error": on_error, "shard": shard, **options}
+        self._begin(served, num_workers, worker_init, given)
 
     if TYPE_CHECKING:
 
@@ -235,10 +234,11 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         def __iter__(self: DataLoader[B, Any, Any, Any]) -> Epoch[B]: ...
         def __iter__(self) -> Any: ...
     else:
-        # For fewer types, too: Python knows no defaults.
+        # A subscript may name fewer types than there are variables, since these have
+        # defaults.  Only type checkers know that: ``Generic`` itself would refuse it.
         __class_getitem__ = classmethod(GenericAlias)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in _FIXED and "_next" in self.__dict__:
             raise OptionError(
                 f"{name} is fixed once the loader is made; make a new one."
@@ -246,15 +246,17 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         super().__setattr__(name, value)
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch; after a resume, of those that are
-        left.
+        """Return the number of batches in an epoch.
+
+        After a resume, only those that are left count.
         """
         return self._length_of(self._under_way)
 
 
-def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:
-    """Raise an OptionError for arguments that contradict ``shard=``; ``given`` are
-    samplers and a generator.
+def check_sharing(dataset: Any, is_stream: bool, *given: object) -> None:
+    """Raise an OptionError for arguments that contradict ``shard=``.
+
+    ``given`` are samplers and a generator, each None if there is none.
     """
     if is_stream:
         kind = type(dataset).__name__
@@ -271,16 +273,15 @@ def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:
 
 
 def is_torchs_stream(dataset: Any) -> bool:
-    """True for torch's IterableDataset, whose ``[]`` is inherited and has no
-    meaning.
-    """
+    """True for torch's IterableDataset, whose inherited ``[]`` has no meaning."""
     torch = torch_with("utils")
     return torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
 
 
-def seed_from(generator: Any, draws: bool) -> int:
-    """Return a seed determined by the user's ``generator``, or by NumPy's global one if
-    that is None.
+def seed_from(generator: object, draws: bool) -> int:
+    """Return a seed that the user's ``generator`` determines.
+
+    If that is None, NumPy's global generator does.
     """
     if generator is None:
         return seed_for(draws)

@@ -1,9 +1,9 @@
-"""Loaders: each ``iter()`` is an epoch of one dataset, and the pump with its workers is
-kept between epochs.
+"""Loaders: each ``iter()`` is an epoch of one dataset.
 
-A state holds the epoch's number, how much of it was handed out, and the states of the
-sampler's random generators at its beginning.  To resume, the sampler is iterated over
-again, and keys that were handed out are skipped, not loaded.
+The pump with its workers is kept between epochs.  A state holds the epoch's number, how
+much of it was handed out, and the states of the sampler's random generators at its
+beginning.  To resume, the sampler is iterated over again, and keys that were handed out
+are skipped, not loaded.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import contextlib
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 
 from ..datasets.columns import Table, users
 from ..datasets.gathering import gather_of
@@ -38,19 +38,41 @@ from ..rules import LOADERS
 from ..stats import Stats
 from ..typevars import B_co
 from ..worker import home
+from ..worker.here import WorkerInfo
 from .batched import Batched
 from .drawing import Drawn, Generators, InOne, Place, load, samplers_in, save
 from .shards import Streamed
 from .streams import ShardPumps, Streaming, warn_of_state
 
+if TYPE_CHECKING:
+    from multiprocessing.context import BaseContext
+
 # Makes a context for asking the sampler.
 Aside = Callable[[], contextlib.AbstractContextManager[None]]
-# Options that a loader has dealt with.
+# The options that a loader itself has dealt with.
 _KNOWN = {"seed", "persistent_workers", "pin_memory_device"}
 Coming = Pace | Drawn | Streaming  # what plans an epoch's batches
 
 
-def workers_of(num_workers: Any) -> int:
+class AnyPump(Protocol):
+    """What a loader asks of a pump: one of ``pump_for``'s, or a stream's."""
+
+    cursor: Cursor
+
+    @property
+    def skipped(self) -> int: ...
+    @property
+    def worker_pids(self) -> tuple[int, ...]: ...
+    def go(self, cursor: Cursor, plans: Any, seed: int) -> None: ...
+    def start(self) -> None: ...
+    def next(self, passed: Callable[[], object] = ...) -> Any: ...
+    def wake(self) -> None: ...
+    def refresh(self) -> None: ...
+    def stats(self) -> Stats: ...
+    def close(self) -> None: ...
+
+
+def workers_of(num_workers: int) -> int:
     """Return ``num_workers`` as an int."""
     whole("num_workers", num_workers)
     if num_workers < 0:
@@ -62,14 +84,12 @@ def workers_of(num_workers: Any) -> int:
 
 
 class Pass:
-    """One epoch in progress: its position, its plans, and the pump that fetches its
-    batches.
-    """
+    """One epoch in progress: its position, its plans, and the pump that fetches it."""
 
     # The context in which the sampler finds its own random generators.
     aside: Aside = contextlib.nullcontext
-    # None: not begun, or the pump was given back.
-    pump: Any = None
+    # None if the epoch hasn't begun, or has given its pump back.
+    pump: AnyPump | None = None
     has_ended = False
     # A batch was handed out, or an error was raised in place of one.
     _has_come = False
@@ -92,22 +112,24 @@ class Pass:
         self._seed = seed
         self._order = order
         self._most = most
-        # Draw as far ahead as when the state was saved.
+        # A resumed sampler has to draw as far ahead as it had when the state was saved:
+        # if it shares a generator with others, each draws what it drew then.  A place
+        # within an epoch is saved after a batch, with one batch less ahead.
         if isinstance(plans, Drawn):
             plans.go_to(place, generators)
             plans.draw(self.position, most - (place.drawn > 0))
 
-    def go(self, pump: Any) -> None:
+    def go(self, pump: AnyPump) -> None:
         """Begin the epoch, or go on with it, on ``pump``."""
-        # The number of samples left out before this epoch.
         self.pump = pump
+        # The pump counts the samples left out in all epochs, so ``next`` compares with
+        # the number before this one.
         self._skipped = pump.skipped
-        pump.go(
-            Cursor(self.position, self.epoch, False, self._order),
-            self.plans,
-            self._seed,
-        )
-        with contextlib.suppress(StopIteration):  # nothing is left to fetch
+        here = Cursor(self.position, self.epoch, False, self._order)
+        pump.go(here, self.plans, self._seed)
+        # Nothing may be left to fetch.  Then ``iter()`` succeeds all the same, and
+        # ``next()`` raises StopIteration.
+        with contextlib.suppress(StopIteration):
             pump.start()
 
     def place(self) -> Place:
@@ -124,9 +146,7 @@ class Pass:
 
     @property
     def is_empty(self) -> bool:
-        """True if it has had no batch so far, neither here nor before it was
-        resumed.
-        """
+        """True if it has had no batch, neither here nor before it was resumed."""
         return not (self._has_come or self.begun)
 
     def next(self) -> Any:
@@ -154,13 +174,17 @@ class Pass:
                 _say_as_torch(error)
             raise
         finally:
+            # The pump has gone on behind an error in place of a batch, but not after
+            # Ctrl-C.  Its cursor is right in each case.
             self._note()
 
     def _note(self) -> None:
-        here = self.pump.cursor
+        here = self.pump.cursor  # type: ignore[union-attr]
         if here.epoch == self.epoch:
             self.position = here.position
         else:
+            # The pump is at the beginning of the next epoch, so all of this one was
+            # handed out.
             self.position = len(self._order)
 
     def _pass_by(self) -> None:
@@ -173,15 +197,16 @@ class Pass:
         plans = self.plans
         if not isinstance(plans, Drawn):
             return
-        # Not our own, which Ctrl-C may have left behind.
-        here = self.pump.cursor.position
-        # The usual case, and making a context takes a while.
+        # The pump's own position counts.  That of this epoch is noted after each batch,
+        # and a Ctrl-C just before that has left it behind.
+        here = self.pump.cursor.position  # type: ignore[union-attr]
+        # Usually there is no context, and making an empty one takes a while.
         if self.aside is contextlib.nullcontext:
             plans.draw(here, self._most)
         else:
             with self.aside():
                 plans.draw(here, self._most)
-        self.pump.wake()
+        self.pump.wake()  # type: ignore[union-attr]
 
 
 class Epoch(Generic[B_co]):
@@ -198,14 +223,14 @@ class Epoch(Generic[B_co]):
 
     def __repr__(self) -> str:
         """Say in one line what it iterates over and where it is."""
-        what = f"{type(self).__name__} of {type(self._loader).__name__}"
-        return describing.in_a_line(
-            self, what, lambda: self._loader._facts(self._current)
-        )
+        loader = self._loader
+        what = f"{type(self).__name__} of {type(loader).__name__}"
+        return describing.in_a_line(self, what, lambda: loader._facts(self._current))
 
     def __len__(self) -> int:
-        """Return the number of batches of this epoch; after a resume, of those that are
-        left.
+        """Return the number of batches of this epoch.
+
+        After a resume, only those that are left count.
         """
         return self._loader._length_of(self._current)
 
@@ -226,27 +251,28 @@ class Epoch(Generic[B_co]):
 
 
 class Loading(Generic[B_co]):
-    """The base class of both loaders; a subclass may override how an epoch's batches
-    are made.
+    """The base class of both loaders.
+
+    A subclass may override how an epoch's batches are made.
     """
 
     dataset: Any
     batch_size: int | None
-    sampler: Any
-    batch_sampler: Any
+    sampler: Iterable[Any] | None
+    batch_sampler: Iterable[Any] | None
     drop_last: bool
     timeout: float
     prefetch_factor: int | None
     persistent_workers: bool | None
-    multiprocessing_context: Any
+    multiprocessing_context: BaseContext | str | None
     _shuffles: bool
-    # Of the order and of the samples' randomness.
+    # The seed of the order and of the samples' randomness.
     _seed: int
     # The sampler that gives keys or lists of keys; None where slices are cut from an
     # order.
     _sampled: Any
-    # Keys in a batch (None: the sampler gives lists), and whether a short one is
-    # dropped.
+    # The number of keys in a batch (None where the sampler gives lists), and whether a
+    # short batch is dropped.
     _cut: tuple[int | None, bool]
     # Every sample of the dataset is in an epoch; False if the user has given a sampler.
     _goes_through_all: bool
@@ -256,34 +282,36 @@ class Loading(Generic[B_co]):
     _in_one: bool
     # The dataset has no keys and is only iterated over.
     _is_stream = False
-    # iter() of the sampler is called with the first batch, not before.
+    # The sampler's iter() is called with the first batch, not before.
     _begins_late = False
     # Only the first epoch draws a seed.
     _keeps_seed = False
-    # Of a stream, if the user has asked for it.
+    # The length that a stream has told the user who asked for it.
     _told_length: int | None = None
 
     def _begin(
         self,
         served: Any,
-        num_workers: Any,
-        worker_init: Any,
+        num_workers: int,
+        worker_init: Callable[[WorkerInfo], Any] | None,
         options: Mapping[str, Any],
     ) -> None:
-        """Finish the construction: check ``options`` and prepare the backend; workers
-        fetch rows from ``served``.
+        """Finish the construction: check ``options`` and prepare the backend.
+
+        Workers fetch rows from ``served``.
         """
         more = {name: value for name, value in options.items() if name not in _KNOWN}
         workers = workers_of(num_workers)
         factor = self.prefetch_factor
         context = self.multiprocessing_context
         timeout = self.timeout
-        if num_workers == 0 and (
+        needs_workers = (
             timeout
             or self.persistent_workers
             or factor is not None
             or context is not None
-        ):
+        )
+        if num_workers == 0 and needs_workers:
             raise OptionError(
                 "timeout, persistent_workers, prefetch_factor and "
                 "multiprocessing_context need workers: with num_workers=0 the loop "
@@ -307,9 +335,11 @@ class Loading(Generic[B_co]):
             n_prefetch = min(n_prefetch, factor * workers)
             more.setdefault("run_ahead", factor * workers - n_prefetch)
         if more.get("backend") is None:
-            more["backend"] = Process(
-                context if is_method else context.get_start_method()
-            )
+            if context is None or isinstance(context, str):
+                method = context
+            else:
+                method = context.get_start_method()
+            more["backend"] = Process(method)
         made = Options(
             dataset=served,
             is_settled=True,
@@ -323,9 +353,11 @@ class Loading(Generic[B_co]):
             door=LOADERS,
             **more,
         )
-        self._recipe, self._is_stream = made, isinstance(made.dataset, Streamed)
+        self._recipe = made
+        self._is_stream = isinstance(made.dataset, Streamed)
         name = type(users(made.dataset)).__name__
-        if self._is_stream and (made.on_error != "raise" or made.receipts is not None):
+        needs_keys = made.on_error != "raise" or made.receipts is not None
+        if self._is_stream and needs_keys:
             raise OptionError(
                 f"on_error= and receipts= are about keys, and {name} is read as a "
                 "stream, which has none and may be at its end once it has raised; "
@@ -343,36 +375,44 @@ class Loading(Generic[B_co]):
 
     def _settle_in(self) -> None:
         """Begin without an epoch and without workers."""
-        # All that were made and are still alive.
-        self._pumps: weakref.WeakSet[Any] = weakref.WeakSet()
+        # All pumps that were made and are still alive.
+        self._pumps: weakref.WeakSet[AnyPump] = weakref.WeakSet()
         # The pump that is kept for the next epoch.
-        self._resting: Any = None
-        self._is_closed, self._skipped = False, Skipped()
+        self._resting: AnyPump | None = None
+        self._is_closed = False
+        self._skipped = Skipped()
         self._pass: Pass | None = None
-        # That the stream's own state isn't part of a loader's.
+        # The user was warned that a stream's own state isn't part of a loader's.
         self._has_warned = False
 
     def _is_one_workers(self, collates: bool) -> bool:
-        """True if one worker makes a whole batch; otherwise several may write rows into
-        the same columns.
+        """True if one worker makes a whole batch.
+
+        Otherwise several workers may write rows into the same columns.
         """
         # Columns have a method for many keys, too, as torch's subsets of them have.
-        has_columns = type(self.dataset) is Table or gather_of(self.dataset) is not None
-        reads_many = (
-            bool(getattr(self.dataset, "__getitems__", None)) and not has_columns
-        )
+        # Their rows are written into the batch directly, so they don't count here.
+        is_table = type(self.dataset) is Table
+        has_columns = is_table or gather_of(self.dataset) is not None
+        has_many = bool(getattr(self.dataset, "__getitems__", None))
         return (
             collates
             or self.batch_size is None
-            or reads_many
+            or (has_many and not has_columns)
             or not hasattr(type(self.dataset), "__len__")
         )
 
     def _served(
-        self, is_stream: bool, collate: Any, stacks: bool, skips: bool, *of_stream: Any
+        self,
+        is_stream: bool,
+        collate: Callable[[Any], Any],
+        stacks: bool,
+        skips: bool,
+        *of_stream: bool,
     ) -> Any:
-        """Return the dataset that workers fetch rows from: the user's, or one whose
-        rows are collated batches.
+        """Return the dataset that workers fetch rows from.
+
+        It is the user's, or one whose rows are collated batches.
         """
         if is_stream:
             return Streamed(
@@ -384,20 +424,22 @@ class Loading(Generic[B_co]):
         return self.dataset
 
     def _plans(self, place: Place) -> Coming:
-        """Return the plans of an epoch from ``place`` on; calls the sampler's
-        ``iter()``, but draws no keys yet.
+        """Return the plans of an epoch from ``place`` on.
+
+        Calls the sampler's ``iter()``, but draws no keys yet.
         """
         if self._is_stream:
+            before = None
             if place.generators is None:
                 before = self._left_by_epoch()
-            else:
-                before = None
             return Streaming(place, self._recipe.workers, self._told_length, before)
+        size, drops = self._cut
         if self._sampled is None:
-            return (InOne if self._in_one else Pace)(
-                self._cut[0] or 1, False, place.epoch + 1, self._cut[1]
-            )
-        drawn = Drawn(self._sampled, place, *self._cut, self._in_one)
+            kind: type[Pace] = Pace
+            if self._in_one:
+                kind = InOne
+            return kind(size or 1, False, place.epoch + 1, drops)
+        drawn = Drawn(self._sampled, place, size, drops, self._in_one)
         if not self._begins_late:
             drawn.begin()
         return drawn
@@ -412,53 +454,49 @@ class Loading(Generic[B_co]):
         return Generators()
 
     def _agreed(self) -> dict[str, Any]:
-        """Return the options that must be the same when a state is saved and when it is
-        loaded.
-        """
+        """Return the options that a state and the loader of it must have in common."""
+        drops = bool(self.drop_last)
         if self._is_stream:
             size = self.batch_size and int(self.batch_size)  # a NumPy number is no JSON
-            return {
-                "kind": "stream",
-                "batch_size": size,
-                "drop_last": bool(self.drop_last),
-            }
+            return {"kind": "stream", "batch_size": size, "drop_last": drops}
         if not self._goes_through_all:
-            return {
-                "kind": "sampler" if self._cut[0] else "batch_sampler",
-                "drop_last": bool(self.drop_last),
-            }
-        found = {
+            kind = "sampler" if self._cut[0] else "batch_sampler"
+            return {"kind": kind, "drop_last": drops}
+        found: dict[str, Any] = {
             "kind": "dataset",
             "dataset_length": len(self.dataset),
-            "drop_last": bool(self.drop_last),
+            "drop_last": drops,
         }
-        if self._sampled is not None:
-            return found
-        return found | {"shuffle": self._shuffles}
+        if self._sampled is None:
+            found["shuffle"] = self._shuffles
+        return found
 
     def _rest(self, position: int) -> int | None:
-        """Return the number of batches from ``position`` to the epoch's end; None if it
-        isn't known.
+        """Return the number of batches from ``position`` to the epoch's end.
+
+        None if it isn't known, because the dataset or the sampler has no length.
         """
         size, drops = self._cut
         try:
-            length = len(self.dataset if self._sampled is None else self._sampled)
+            source = self._sampled
+            if source is None:
+                source = self.dataset
+            length = len(source)
         except (TypeError, NotImplementedError):
             return None
         if self._is_stream:
             return max(0, batches_of(length, size or 1, drops) - position)
-        return batches_of(
-            max(0, length - position), size or 1, drops, self._recipe.share()
-        )
+        left = max(0, length - position)
+        return batches_of(left, size or 1, drops, self._recipe.share())
 
     def _warn_of_nothing(self) -> None:
         """Warn of an epoch that has come to its end without a batch."""
-        is_datasets = self._is_stream or self._goes_through_all
-        what, source = (
-            ("dataset", users(self.dataset))
-            if is_datasets
-            else ("sampler", self._sampled)
-        )
+        if self._is_stream or self._goes_through_all:
+            what = "dataset"
+            source = users(self.dataset)
+        else:
+            what = "sampler"
+            source = self._sampled
         why = f"the {what} gives nothing"
         if hasattr(type(source), "__next__"):
             kind = type(source).__name__
@@ -471,10 +509,14 @@ class Loading(Generic[B_co]):
         warn(f"there was no batch in an epoch: {why}.")
 
     def _length_of(self, current: Pass | None) -> int:
-        """Return how many batches ``current`` has (None: the next epoch); after a
-        resume, how many are left.
+        """Return how many batches ``current`` has; None stands for the next epoch.
+
+        After a resume, only those that are left count.
         """
-        rest = self._rest(self._next.position if current is None else current.begun)
+        begun = self._next.position
+        if current is not None:
+            begun = current.begun
+        rest = self._rest(begun)
         if rest is None:
             what = "dataset" if self._sampled is None else "sampler"
             raise TypeError(
@@ -489,8 +531,9 @@ class Loading(Generic[B_co]):
         )
 
     def _facts(self, current: Pass | None) -> describing.Facts:
-        """Return the facts for ``repr()``, with the place in ``current``; None: in the
-        next epoch.
+        """Return the facts for ``repr()``, with the place in ``current``.
+
+        None stands for the next epoch.
         """
         here = self._next if current is None else current
         if self.batch_size is not None:
@@ -508,9 +551,13 @@ class Loading(Generic[B_co]):
         total = self._rest(0)
         if total is not None:
             batch = min(batch, total)  # a short one may be left out
-        facts = [describing.source(self.dataset, batches, self._recipe)]
-        facts.append(describing.place(here.epoch, batch, total))
-        return facts + ["closed"] * self._is_closed
+        facts = [
+            describing.source(self.dataset, batches, self._recipe),
+            describing.place(here.epoch, batch, total),
+        ]
+        if self._is_closed:
+            facts.append("closed")
+        return facts
 
     def __iter__(self) -> Epoch[B_co]:
         if self._is_closed:
@@ -521,23 +568,24 @@ class Loading(Generic[B_co]):
             generators = self._generators()
             begun_with = generators.save()
             try:
-                # Before the seed, as in torch: iter() of a sampler may draw.
+                # As in torch, the plans come before the seed is drawn: the sampler's
+                # iter(), which they call, may draw from the same generator.
                 plans = self._plans(place)
                 if place.keeps_seed:
                     seed = self._seed
                 else:
                     seed = self._seed_of_epoch()
+                length = 0
                 if isinstance(plans, Pace):
                     length = len(self.dataset)
-                else:
-                    length = 0
                 order: Order = Sequential(length)
                 if length and self._shuffles:
                     order = Shuffled(length, self._seed, place.epoch)
-                current = Pass(
-                    place, plans, seed, order, begun_with, self._recipe.rules().most
-                )
+                most = self._recipe.rules().most
+                current = Pass(place, plans, seed, order, begun_with, most)
             except StateError:
+                # The state doesn't fit the sampler.  What the attempt has drawn is
+                # given back, so that the next one finds the generators as they were.
                 generators.restore(begun_with)
                 raise
         current.aside = aside
@@ -548,8 +596,10 @@ class Loading(Generic[B_co]):
         return epoch
 
     def _aside(self, place: Place) -> Aside:
-        """Return a maker of contexts: in one, a resumed sampler finds the global
-        generators as it left them.
+        """Return a maker of contexts for asking a sampler.
+
+        In such a context, a resumed sampler finds the global generators as it left
+        them.
         """
         if place.generators is None:
             return contextlib.nullcontext
@@ -563,23 +613,24 @@ class Loading(Generic[B_co]):
         mine.put_back(now)
         return partial(mine.aside, saved)
 
-    def _pump(self) -> Any:
+    def _pump(self) -> AnyPump:
         pump = self._resting
         self._resting = None
+        stays = self.persistent_workers is True
         if pump is None and self._is_stream:
-            pump = ShardPumps(
-                self._recipe, _late, stays=self.persistent_workers is True
-            )
+            pump = ShardPumps(self._recipe, _late, stays=stays)
         elif pump is None:
             pump = pump_for(self._recipe, self._opens, _late, skipped=self._skipped)
-        elif self.persistent_workers is not True:
-            # A changed dataset is sent to new workers.
+        elif not stays:
+            # The workers of a pump that rested have the dataset as it was.  If it has
+            # changed since, they end, and new ones get it.
             pump.refresh()
         self._pumps.add(pump)
         return pump
 
     def _take_back(self, current: Pass) -> None:
         """Keep the pump of an abandoned or finished epoch for the next one, or end it.
+
         The garbage collector calls this too, so busy workers aren't waited for: a pump
         without references ends by itself.
         """
@@ -604,8 +655,9 @@ class Loading(Generic[B_co]):
         return current
 
     def _left_by_epoch(self) -> dict[str, Any] | None:
-        """Return where the last epoch left the streams, if the next reads the same
-        objects.
+        """Return where the last epoch left the streams.
+
+        None if the next epoch doesn't read the same objects.
         """
         current = self._pass
         if current is None or not current.has_ended:
@@ -616,29 +668,36 @@ class Loading(Generic[B_co]):
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place after the last batch handed out: JSON-able values, of a size
-        independent of the dataset.
+        """Return the place after the last batch handed out, as JSON-able values.
+
+        Their size doesn't depend on the dataset's.
         """
         agreed = self._agreed()
         if self._is_stream and not self._has_warned:
             self._has_warned = True
             warn_of_state(users(self.dataset))
-        if (current := self._under_way) is not None:
+        current = self._under_way
+        place = self._next
+        if current is not None:
             place = current.place()
-        elif (place := self._next).generators is None:
+        elif place.generators is None:
             generators = self._generators().save()
             stream = self._left_by_epoch()
             place = place._replace(generators=generators, stream=stream)
-        # A short batch may be left, which isn't handed out.
-        if (length := agreed.get("dataset_length")) is not None:
-            step = self._recipe.share().step(self._cut[0] or 1)
+        # A last batch that is too short is never handed out.  The place is then the
+        # epoch's end, so that no other batch size finds a whole batch there.
+        length = agreed.get("dataset_length")
+        if length is not None:
+            size = self._cut[0] or 1
+            step = self._recipe.share().step(size)
             if length - place.position < step * self.drop_last:
                 place = place._replace(position=length)
         return save(place, self._seed, agreed)
 
-    def load_state_dict(self, state: Any) -> None:
-        """Make the next ``iter()`` go on from where ``state`` was saved, with any
-        number of workers.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next ``iter()`` go on from where ``state`` was saved.
+
+        The number of workers may be another one.
         """
         self._recipe.warn_of_disorder()
         self._next, self._seed = load(state, self._agreed())
@@ -650,8 +709,9 @@ class Loading(Generic[B_co]):
 
     @property
     def is_new_epoch(self) -> bool:
-        """True if the last batch completed an epoch; False where the number of batches
-        isn't known.
+        """True if the last batch completed an epoch.
+
+        False where the number of batches isn't known.
         """
         current = self._pass
         return (
@@ -669,11 +729,11 @@ class Loading(Generic[B_co]):
         return self._next.epoch if current is None else current.epoch
 
     def end_pass(self) -> bool:
-        """Count the present pass as ended if all its batches were handed out, though no
-        ``next()`` has asked for more.
+        """Count the present pass as ended if all its batches were handed out.
 
-        A loop over ``zip()`` ends with the first loader that has no more batches, and
-        doesn't ask the others.  Return False if the pass goes on.
+        No ``next()`` need have asked for more: a loop over ``zip()`` ends with the
+        first loader that has no more batches, and doesn't ask the others.  Return False
+        if the pass goes on.
         """
         if self._pass is not None and self.is_new_epoch:
             self._pass.has_ended = True
@@ -692,14 +752,18 @@ class Loading(Generic[B_co]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the workers: a copy, also by pickle, is at the same place and
-        starts its own.
+        """Leave out the workers.
+
+        A copy, also by pickle, is at the same place and starts its own.
         """
         own = {"_pumps", "_resting", "_is_closed", "_skipped", "_has_warned"}
         state = {
             name: value for name, value in self.__dict__.items() if name not in own
         }
-        return state | {"_pass": None if self._pass is None else self.state_dict()}
+        state["_pass"] = None
+        if self._pass is not None:
+            state["_pass"] = self.state_dict()
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         place = state.pop("_pass")
@@ -712,23 +776,20 @@ class Loading(Generic[B_co]):
     def worker_pids(self) -> tuple[int, ...]:
         """The process ids of the present workers."""
         pump = self._fetching
-        return () if pump is None else pump.worker_pids
+        if pump is None:
+            return ()
+        return pump.worker_pids
 
     def stats(self) -> Stats:
-        """Return the counters: those of the present workers, but skipped samples of all
-        epochs.
-        """
+        """Return the counters of the present workers; skipped samples of all epochs."""
         pump = self._fetching
         if pump is None:
             return Stats(skipped=self._skipped.count, skips=self._skipped.first)
-        stats: Stats = pump.stats()
-        return stats
+        return pump.stats()
 
     @property
-    def _fetching(self) -> Any:
-        """The pump that fetches, or is kept for the next epoch; None if there is
-        none.
-        """
+    def _fetching(self) -> AnyPump | None:
+        """The pump that fetches, or is kept for the next epoch, if there is one."""
         under_way = None if self._pass is None else self._pass.pump
         return under_way or self._resting
 
@@ -738,8 +799,9 @@ def _late(limit: float, waited: float, doings: str) -> Exception:
 
 
 def _say_as_torch(error: WorkerCrashed) -> None:
-    """Have the error's text begin with what torch's loader says of a worker that has
-    ended: programs look for it.
+    """Begin an error's text with what torch's loader says of a worker that has ended.
+
+    Programs look for these words.
     """
     if error.exitcode is None:
         return

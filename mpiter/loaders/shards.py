@@ -1,9 +1,8 @@
-"""A worker's part of a stream (an iterable dataset), its *shard*: batches by number,
-read one after the other.
+"""A worker's part of a stream, its *shard*: batches by number, one after the other.
 
-Streams have no keys, so a row is a batch, requested by its number; a worker that is
-asked for a number out of order, since it replaces a dead worker, begins again and reads
-up to that batch.
+A stream is an iterable dataset.  Streams have no keys, so a row is a batch, requested
+by its number; a worker that is asked for a number out of order, since it replaces a
+dead worker, begins again and reads up to that batch.
 
 A stream that calls ``get_worker_info`` before its first element, or whose
 ``worker_init_fn`` does, shards itself: its batches are its worker's own.  Any other
@@ -31,7 +30,7 @@ from ..worker.here import here, was_asked
 # Where a stream shards itself, random numbers of different workers are this many
 # positions apart.
 _OWN_SHARD = 1 << 40
-# In place of an element: there is none left.
+# Stands in place of an element when none is left.
 _END = object()
 _LATE = (
     "the stream asked get_worker_info() after its first element, when it was taken "
@@ -48,24 +47,23 @@ _ANEW = (
 
 
 class Mark(NamedTuple):
-    """A position from which a stream can resume directly, without reading what came
-    before.
-    """
+    """A position from which a stream can resume without reading what came before."""
 
-    # That the shard had read; if the library shards, ``elements`` is what counts.
+    # The batches that the shard had read.  If the library shards, ``elements`` is what
+    # counts.
     batches: int
-    # That had been read, or had failed.
+    # The elements that had been read, or had failed.
     elements: int
     is_end: bool  # no elements are left
-    # The states of the stream and of its iterator as JSON text; null for one without
-    # state_dict()
+    # The states of the stream and of its iterator as JSON text, with null for one that
+    # has no state_dict().
     told: str
 
 
 class Wanted(NamedTuple):
     """The key of a batch of a shard."""
 
-    # The pump's run, so that reading begins again with each run.
+    # The pump's run is part of the key, so that reading begins again with each run.
     run: int
     number: int
 
@@ -74,14 +72,16 @@ class Wanted(NamedTuple):
 
 
 class Streamed(Wrapping):
-    """A dataset of the batches of a stream, or of one shard of it; its keys are
-    ``Wanted``.
+    """A dataset of the batches of a stream, or of one shard of it.
+
+    Its keys are ``Wanted``.
     """
 
-    # A batch can't be fetched twice, as workers do otherwise after one that drew random
-    # numbers.
+    # Workers fetch a batch again if random numbers were drawn in it unexpectedly.  A
+    # stream can't give its elements twice.
     repeatable = False
-    seeds_itself = True  # for the elements of each batch
+    # It seeds for the elements of each batch, which have positions of their own.
+    seeds_itself = True
     shard = 0
     shards = 1
     is_callers = False
@@ -90,11 +90,11 @@ class Streamed(Wrapping):
     def __init__(
         self,
         stream: Any,
-        # None: no batches
+        # None makes no batches: each element comes by itself.
         batch_size: int | None,
         drop_last: bool,
         collate: Callable[[Any], Any],
-        # None: if it calls get_worker_info()
+        # None: the stream shards itself if it calls get_worker_info().
         shards_itself: bool | None = None,
     ) -> None:
         self.dataset = stream
@@ -102,20 +102,24 @@ class Streamed(Wrapping):
         self.drop_last = drop_last
         self._collate = collate
         self._shards_itself = shards_itself
-        # By run: where it resumes, and whether the stream shards itself.
+        # Where each run resumes, and whether the stream shards itself, by run.
         self.marks: dict[int, tuple[Mark, bool]] = {}
         self._reading: _Reading | None = None
         # With ``stays``, the copy that has been read since this worker began.
         self._kept: Any = None
-        # Whether worker_init called get_worker_info(); None: not known yet.
+        # Whether worker_init called get_worker_info(); None as long as it isn't known.
         self._sharded_before: bool | None = None
 
     def of_shard(
-        self, shard: int, shards: int, is_callers: bool, stays: bool
+        self,
+        shard: int,
+        shards: int,
+        is_callers: bool,
+        stays: bool,
     ) -> Streamed:
         """Return a shard.
 
-        ``is_callers``: it reads the user's own object, which then knows its place.
+        With ``is_callers`` it reads the user's own object, which then knows its place.
         Otherwise it reads a copy, a fresh one in each epoch; with ``stays`` the same
         one, which keeps what it notes of itself.
         """
@@ -134,8 +138,10 @@ class Streamed(Wrapping):
         }
 
     def __getitem__(self, key: Wanted) -> tuple[Any, ...]:
-        """Return a batch, whether the stream shards itself, the number of elements read
-        for it, and the fields of a ``Mark`` if the stream has a state.  The end of the
+        """Return a batch, and what the consumer must know of the stream beside it.
+
+        This is whether the stream shards itself, the number of elements read for the
+        batch, and the fields of a ``Mark`` if the stream has a state.  The end of the
         stream is a batch of no elements; if the same object is read in the next epoch,
         what it tells of itself follows in place of a mark.
         """
@@ -146,27 +152,36 @@ class Streamed(Wrapping):
             self.shard,
             self.shards,
         ):
+            # The shard's pump has one worker, number 0, but the stream is to see which
+            # of all shards it reads.
             here.now.worker = replace(info, id=self.shard, num_workers=self.shards)
         reading = self._reading
         if reading is None or reading.run != key.run or reading.batches > key.number:
-            reading = self._reading = self._begun(key.run)
+            reading = self._begun(key.run)
+            self._reading = reading
         batch = reading.take_number(key.number)
         if batch is None:
+            told = None
             if self.is_callers or self.stays:
                 told = reading.told()
-            else:
-                told = None
-            return None, reading.is_own, 0, *(() if told is None else (told,))
-        collated = self._collate(batch if self.batch_size else batch[0])
+            if told is None:
+                return None, reading.is_own, 0
+            return None, reading.is_own, 0, told
+        if self.batch_size:
+            collated = self._collate(batch)
+        else:
+            collated = self._collate(batch[0])
         return collated, reading.is_own, len(batch), *(reading.mark() or ())
 
     def _begun(self, run: int) -> _Reading:
-        mark, was_own = self.marks.get(run, (Mark(0, 0, False, "[null, null]"), None))
+        beginning = Mark(0, 0, False, "[null, null]")
+        mark, was_own = self.marks.get(run, (beginning, None))
         is_own = self._sharded_before or was_own
         stream = self._stream(run)
-        says = getattr(
-            stream, "shards_itself", self._shards_itself if is_own is None else is_own
-        )
+        unless_it_says = self._shards_itself
+        if is_own is not None:
+            unless_it_says = is_own
+        says = getattr(stream, "shards_itself", unless_it_says)
         return _Reading(self, stream, says, run, mark)
 
     def _stream(self, run: int) -> Any:
@@ -177,41 +192,56 @@ class Streamed(Wrapping):
             return _fresh(self.dataset)
         if self._kept is None:
             self._kept = _fresh(self.dataset)
-            # Runs are counted from 1 on: the worker that read the epochs before is
-            # gone, and its copy with it.
+            # Runs are counted from 1 on, so another worker has read the epochs before.
+            # It is gone, and with it the copy that noted something of itself.
             if run > 1 and run not in self.marks:
                 here.now.notices.append(_ANEW)
         return self._kept
 
 
 class _Reading:
-    """One pass over a stream, from a ``Mark`` on, which gives the batches of one
-    shard.
-    """
+    """One pass over a stream, from a ``Mark`` on; gives the batches of one shard."""
 
     def __init__(
-        self, of: Streamed, stream: Any, says: bool | None, run: int, mark: Mark
+        self,
+        of: Streamed,
+        stream: Any,
+        says: bool | None,
+        run: int,
+        mark: Mark,
     ) -> None:
+        shard = of.shard
+        shards = of.shards
         self._size = of.batch_size or 1
         self._drop_last = of.drop_last
-        self._shard, self._shards = shard, shards = of.shard, of.shards
-        self.run, self.batches, self._elements, self._is_at_end = run, *mark[:3]
+        self._shard = shard
+        self._shards = shards
+        self.run = run
+        self.batches = mark.batches
+        self._elements = mark.elements
+        self._is_at_end = mark.is_end
         # It ended before the batch that was to be read up to.
         self._ends_early = False
-        # Forget calls of get_worker_info() in an earlier epoch.
+        # Calls of get_worker_info() in an earlier epoch must not count as this one's.
         was_asked()
-        # The randomness of the first element.
+        # The stream may draw while it opens, as it may for its first element, so it
+        # finds the randomness of that element.
         seeding.go_to(shard * _OWN_SHARD)
         self._rest: Iterator[Any] = iter(())
         # The stream and its iterator; None in place of one that can't tell its place.
         self._tellers: list[Any] = []
-        self._ended_with = mark.told if self._is_at_end else None
+        self._ended_with: str | None = None
+        if self._is_at_end:
+            self._ended_with = mark.told
         iterator = _went_to(stream, mark)
         if iterator is not None:
             self._rest = map(next, repeat(iterator))
-            its_own = iterator is stream
-            self._tellers = [None if its_own else _teller(stream), _teller(iterator)]
-        # The first element is read now, to see who shards; its error is raised later.
+            of_stream = None
+            if iterator is not stream:
+                of_stream = _teller(stream)
+            self._tellers = [of_stream, _teller(iterator)]
+        # The first element is read now, since only then does a stream show whether it
+        # shards itself.  An error of it is raised with the first batch.
         self._has_first = says is None
         if self._has_first:
             try:
@@ -223,20 +253,23 @@ class _Reading:
             self.is_own = was_asked()
         else:
             self.is_own = bool(says)
-        # A single shard loses no elements.
+        # A stream that asks later is sharded twice, and elements are lost.  One shard
+        # says so for all: number 1, which there is only where there are several.
         self._may_ask_late = self._has_first and not self.is_own and shard == 1
-        # The batches of this shard that begin before the mark.
+        # The batches of this shard that begin before the mark, which another number of
+        # shards may have read.
         if not self.is_own:
             self.batches = len(
                 range(shard * self._size, self._elements, shards * self._size)
             )
 
     def take_number(self, number: int) -> list[Any] | None:
-        """Read up to the shard's batch ``number`` and return its elements; None at the
-        end of the stream.
+        """Read up to the shard's batch ``number`` and return its elements.
+
+        None at the end of the stream.
         """
         while self.batches < number and not self._ends_early:
-            # It was raised when this batch was first read.
+            # An error was raised to the user already, when this batch was first read.
             with contextlib.suppress(Exception):
                 self._take()
                 self._ends_early = self._is_at_end and self.batches < number
@@ -252,22 +285,26 @@ class _Reading:
 
     def _take(self) -> list[Any] | None:
         batch: list[Any] = []
-        # Forget calls of get_worker_info() elsewhere, such as in a collate_fn.
+        # Calls of get_worker_info() elsewhere, such as in a collate_fn, must not count
+        # as the stream's.
         was_asked()
         try:
-            if not self.is_own:
-                self._skip_to((self.batches * self._shards + self._shard) * self._size)
+            offset = 0
             if self.is_own:
                 offset = self._shard * _OWN_SHARD
             else:
-                offset = 0
-            # And the first element is read.
+                self._skip_to((self.batches * self._shards + self._shard) * self._size)
+            # The first element was read when the stream was opened, and its randomness
+            # was seeded there.
             is_seeded = self._has_first and not self._elements
             seeding.go_to(offset + self._elements, seeds=not is_seeded)
             frame = here.now
             before = frame.beyond - self._elements
-            # Some iterators go on after their StopIteration.
-            for _ in range(0 if self._is_at_end else self._size):
+            size = self._size
+            # Some iterators go on after their StopIteration, so none is asked again.
+            if self._is_at_end:
+                size = 0
+            for _ in range(size):
                 frame.beyond = before + self._elements
                 # An element that raises is counted too, by all shards alike.
                 self._elements += 1
@@ -287,8 +324,9 @@ class _Reading:
         return batch
 
     def _skip_to(self, element: int) -> None:
-        """Read the elements before number ``element``, which belong to other shards, as
-        do their errors.
+        """Read the elements before number ``element``.
+
+        They belong to other shards, and so do their errors.
         """
         if self._elements < element:
             seeding.go_to(self._elements)
@@ -301,8 +339,9 @@ class _Reading:
                 self._elements += 1
 
     def mark(self) -> Mark | None:
-        """Return the stream's present position; None if it has no state, or one that
-        can't be saved.
+        """Return the stream's present position.
+
+        None if it has no state, or one that can't be saved.
         """
         told = self.told()
         if told is None:
@@ -315,13 +354,14 @@ class _Reading:
             return self._ended_with
         if all(one is None for one in self._tellers):
             return None
+        states = []
         try:
-            return json.dumps(
-                [
-                    None if one is None else encoded(one.state_dict())
-                    for one in self._tellers
-                ]
-            )
+            for one in self._tellers:
+                state = None
+                if one is not None:
+                    state = encoded(one.state_dict())
+                states.append(state)
+            return json.dumps(states)
         except StateError:
             return None
 
@@ -332,20 +372,19 @@ def _raising(error: Exception) -> Iterator[Any]:
 
 
 def _fresh(stream: Any) -> Any:
-    """Return a copy of the stream, so that attributes which it sets while being read
-    don't change the original.
+    """Return a copy of the stream.
+
+    So attributes that it sets while it is read don't change the original.
     """
     try:
         return copy.copy(stream)
     except Exception:
-        # Such as a generator, which can be read only once anyway.
+        # A generator, say, can't be copied, and can be read only once anyway.
         return stream
 
 
 def check_told(text: str) -> None:
-    """Raise a StateError if ``text`` can't be a ``Mark``'s states of a stream and its
-    iterator.
-    """
+    """Raise a StateError if ``text`` can't be what a ``Mark`` has in ``told``."""
     try:
         told = json.loads(text)
     except ValueError:
@@ -360,23 +399,22 @@ def check_told(text: str) -> None:
 # iterator is treated as an iterator.
 
 
-def _went_to(stream: Any, mark: Mark) -> Any:
-    """Return an iterator of ``stream`` from ``mark`` on; None if nothing is left
-    there.
-    """
+def _went_to(stream: Any, mark: Mark) -> Iterator[Any] | None:
+    """Return an iterator of ``stream`` from ``mark`` on, None if nothing is left."""
     of_stream, of_iterator = json.loads(mark.told)
     _load(stream, of_stream)
-    # Or only its iterator tells.
-    is_its_own = of_stream is None and of_iterator is not None
+    # A stream that is its own iterator has told its state as an iterator.  So has one
+    # that has no state itself, while its iterators have.
+    may_be_its_own = of_stream is None and of_iterator is not None
     if mark.is_end:
         # The next epoch may read the same object, so that is brought to its end, too.
-        if is_its_own and (iterator := iter(stream)) is stream:
-            _load(iterator, of_iterator)
+        if may_be_its_own and iter(stream) is stream:
+            _load(stream, of_iterator)
         return None
-    iterator = iter(stream)
+    iterator: Iterator[Any] = iter(stream)
     if mark.elements:
         _load(iterator, of_iterator)
-    elif is_its_own and iterator is stream:
+    elif may_be_its_own and iterator is stream:
         # An epoch begins with what the stream told at the end of the one before, and
         # the stream is then asked to begin anew.  Any other iterator ended with that
         # epoch.
@@ -385,7 +423,8 @@ def _went_to(stream: Any, mark: Mark) -> Any:
     return iterator
 
 
-def _load(teller: Any, told: Any) -> None:
+def _load(teller: Any, told: object) -> None:
+    """Have ``teller`` go to the place that it has ``told``, if it has told one."""
     if told is None:
         return
     if _teller(teller) is None:
@@ -396,7 +435,7 @@ def _load(teller: Any, told: Any) -> None:
     try:
         teller.load_state_dict(decoded(told))
     except Exception as error:
-        # Classes raise any type for a wrong state.
+        # Classes raise errors of any type for a wrong state.
         whose = type(teller).__qualname__
         why = f"{type(error).__name__}: {error}"
         raise StateError(
@@ -405,17 +444,18 @@ def _load(teller: Any, told: Any) -> None:
 
 
 def _teller(one: Any) -> Any:
-    """Return ``one`` if it can tell its place, and go there; otherwise None."""
+    """Return ``one`` if it can tell its place and go there, otherwise None."""
     names = ("state_dict", "load_state_dict")
-    if not all(callable(getattr(one, name, None)) for name in names):
-        return None
+    for name in names:
+        if not callable(getattr(one, name, None)):
+            return None
     if arguments_of_state(one) or _has_shuffle_buffer(one):
         return None
     return one
 
 
 def arguments_of_state(stream: Any) -> str:
-    """Return the arguments that ``stream.state_dict()`` needs, as text; "" if none.
+    """Return the arguments that ``stream.state_dict()`` needs, as text.
 
     Some libraries' loaders count what they have handed out, and pass that on, since
     their streams can't tell it by themselves.
@@ -423,7 +463,7 @@ def arguments_of_state(stream: Any) -> str:
     try:
         parameters = inspect.signature(stream.state_dict).parameters.values()
     except (AttributeError, TypeError, ValueError):
-        # None, or without a signature.
+        # There is no such method, or it has no signature.
         return ""
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = (
@@ -434,7 +474,7 @@ def arguments_of_state(stream: Any) -> str:
     return ", ".join(needed)
 
 
-def _has_shuffle_buffer(stream: Any) -> bool:
+def _has_shuffle_buffer(stream: object) -> bool:
     """True for a stream of Hugging Face's ``datasets`` that shuffles in a buffer.
 
     Such a stream is a chain of objects that read from one another.  Its state leaves
@@ -446,11 +486,13 @@ def _has_shuffle_buffer(stream: Any) -> bool:
         inner = _attribute(link, "ex_iterable")
         if inner is not None and _attribute(link, "buffer_size") is not None:
             return True
+        if inner is not None:
+            links.append(inner)
         several = _attribute(link, "ex_iterables") or ()
-        links += [one for one in (inner, *several) if one is not None]
+        links += [one for one in several if one is not None]
     return False
 
 
-def _attribute(one: Any, name: str) -> Any:
-    """Return what ``one`` itself holds; a ``__getattr__`` may make up any attribute."""
+def _attribute(one: object, name: str) -> Any:
+    """Return what ``one`` itself holds; a ``__getattr__`` may make up anything."""
     return getattr(one, "__dict__", {}).get(name)

@@ -1,6 +1,6 @@
-"""Epochs of iterable datasets: a worker for each shard (a worker's part of the stream),
-batches taken in turn.
+"""Epochs of iterable datasets: each worker reads a shard, and batches come in turn.
 
+A shard is a worker's part of the stream.
 Each shard has its own pump with one worker, since an iterator can't move to another
 process.  Shards that have ended are passed over, so the order doesn't depend on
 timing.  A stream without a state is resumed by reading up to the place; one that shards
@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from ..datasets.columns import users
-from ..engine.alone import pump_for
+from ..engine.alone import Alone, pump_for
 from ..engine.options import Options
-from ..engine.pump import Late
+from ..engine.pump import Late, Pump
 from ..errors import StateError, warn
 from ..order.cursor import Cursor, Plan, Plans, Stretch
 from ..order.order import Sequential
@@ -36,12 +36,11 @@ class _Numbers(Plans):
         self._run = run
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan:
-        stretch = Stretch(
-            0, cursor.epoch, cursor.position, (Wanted(self._run, cursor.position),)
-        )
-        return Plan(
-            number, 1, (stretch,), cursor, cursor._replace(position=cursor.position + 1)
-        )
+        position = cursor.position
+        row = Wanted(self._run, position)
+        stretch = Stretch(0, cursor.epoch, position, (row,))
+        after = cursor._replace(position=position + 1)
+        return Plan(number, 1, (stretch,), cursor, after)
 
 
 def _init_shard(
@@ -51,11 +50,11 @@ def _init_shard(
     seeds: bool,
     info: WorkerInfo,
 ) -> None:
-    """Call ``worker_init`` with the shard's number, since each shard's pump has a
-    single worker, number 0.
+    """Call ``worker_init`` with the shard's number as the worker's.
 
-    With ``seeds``, the global generators are this worker's, and begin as those of
-    worker number ``shard``.
+    Each shard's pump has a single worker, and to the pump that is worker 0.  With
+    ``seeds``, the global generators are this worker's, and begin as those of worker
+    number ``shard``.
     """
     if seeds:
         seeding.begin_with(info.seed, shard)
@@ -74,12 +73,11 @@ class _Shard:
 
 
 class Streaming:
-    """Keeps how far the ``count`` shards of a stream have been read, in an epoch that
-    begins at ``place``.
+    """Keeps how far the shards of a stream have been read, in one epoch.
 
-    ``length``: the number of elements that the user was told; None if it wasn't asked
-    for. ``before``: where the epoch before has left the streams, if the same objects go
-    on.
+    The epoch begins at ``place`` and has ``count`` shards.  ``length`` is the number of
+    elements that the user was told, None if nobody has asked for it.  ``before`` is
+    where the epoch before has left the streams, if the same objects go on.
     """
 
     def __init__(
@@ -89,16 +87,15 @@ class Streaming:
         length: int | None = None,
         before: dict[str, Any] | None = None,
     ) -> None:
-        # ``read``: batches of all shards.
         self._epoch = place.epoch
-        self.read = place.drawn
+        self.read = place.drawn  # batches, of all shards
         self._length = length
-        # That have come since the epoch began here.
+        # The elements that have come since the epoch began here.
         self._elements = 0
-        saved: dict[str, Any] = (
-            place.stream or before or {"is_own": False, "shards": [], "turn": 0}
-        )
-        # The streams needn't be brought to their marks.
+        nothing = {"is_own": False, "shards": [], "turn": 0}
+        saved: dict[str, Any] = place.stream or before or nothing
+        # The streams are where they should be, so they needn't be brought to their
+        # marks.
         self.are_there = place.stream is None
         self.is_own: bool = saved["is_own"]  # the stream shards itself
         self.turn = saved["turn"]  # the shard whose batch is next
@@ -106,18 +103,19 @@ class Streaming:
             _Shard(shard["batches"], shard["has_ended"], shard["mark"])
             for shard in saved["shards"]
         ]
-        # At the shards' ends; None: not there yet, or no state.
+        # What the streams tell at the ends of their shards; None for a shard that isn't
+        # there yet, or whose stream has no state.
         self.told: list[str | None] = [None] * count
-        # Each shard reads the whole stream, so one mark is enough for all.
         if not self.is_own:
+            # Each shard reads the whole stream, so one mark is enough for all, and the
+            # state may come from another number of shards.
+            mark = []
             if self.shards:
                 mark = self.shards[0].mark
-            else:
-                mark = []
-            self.shards = [
-                _Shard(len(range(at, self.read, count)), mark=mark)
-                for at in range(count)
-            ]
+            self.shards = []
+            for at in range(count):
+                batches = len(range(at, self.read, count))
+                self.shards.append(_Shard(batches, mark=mark))
             self.turn = self.read % count
         elif len(self.shards) != count:
             raise StateError(
@@ -127,9 +125,7 @@ class Streaming:
             )
 
     def came(self, elements: int, dataset: Any) -> None:
-        """Count the elements of a batch that has come; warn if they are more than the
-        user was told.
-        """
+        """Count the elements of a batch; warn if more come than the user was told."""
         self._elements += elements
         if self._length is None or self._elements <= self._length:
             return
@@ -150,50 +146,67 @@ class Streaming:
     def place(self, position: int) -> Place:
         """Return the place to save: after the batches that the shards have read."""
         shards = self.shards
-        # Each shard reads the whole stream: save the mark of the one that has read
-        # most.
+        # Each shard reads the whole stream, so the mark of one is saved: of the one
+        # that has read most, from which least has to be read again.
         if not self.is_own:
-            shards = [
-                max(shards, key=lambda shard: shard.mark[1] if shard.mark else -1)
-            ]
-        return Place(
-            self._epoch,
-            self.read,
-            drawn=self.read,
-            stream=self._saved(self.turn, shards),
-        )
+            shards = [max(shards, key=_elements_before)]
+        stream = self._saved(self.turn, shards)
+        return Place(self._epoch, self.read, drawn=self.read, stream=stream)
 
     def after(self) -> dict[str, Any] | None:
-        """Return where the next epoch begins, if the same streams go on and have
-        told.
+        """Return where the next epoch begins, if the same streams go on.
+
+        None if one of them hasn't told where it is.
         """
-        told = [text for text in self.told if text is not None]
-        shards = [_Shard(mark=[*Mark(0, 0, False, text)]) for text in told]
-        if len(shards) < len(self.told):
-            return None
-        return self._saved(0, shards if self.is_own else shards[:1])
+        shards = []
+        for text in self.told:
+            if text is None:
+                return None
+            mark = Mark(0, 0, False, text)
+            shards.append(_Shard(mark=[*mark]))
+        if not self.is_own:
+            shards = shards[:1]
+        return self._saved(0, shards)
 
     def _saved(self, turn: int, shards: list[_Shard]) -> dict[str, Any]:
-        told = [{**vars(shard), "mark": [*shard.mark]} for shard in shards]
-        return {"is_own": self.is_own, "turn": turn, "shards": told}
+        saved = []
+        for shard in shards:
+            saved.append(
+                {
+                    "batches": shard.batches,
+                    "has_ended": shard.has_ended,
+                    "mark": [*shard.mark],
+                }
+            )
+        return {"is_own": self.is_own, "turn": turn, "shards": saved}
+
+
+def _elements_before(shard: _Shard) -> int:
+    """Return the number of elements before a shard's mark; -1 if it has none."""
+    if not shard.mark:
+        return -1
+    return Mark(*shard.mark).elements
 
 
 def warn_of_state(stream: Any) -> None:
     """Warn if ``stream`` has a state that can't be part of a loader's."""
-    if asked := arguments_of_state(stream):
-        name = type(stream).__name__
-        warn(
-            f"{name}.state_dict() can't be called without {asked}, so a loader's state "
-            "doesn't include it: on resuming, the stream is read again up to its "
-            "place, which is right only if its order is the same then.  Otherwise "
-            f"save what {name}.state_dict(…) returns, give it to load_state_dict() of "
-            "the new stream, and don't load this state."
-        )
+    asked = arguments_of_state(stream)
+    if not asked:
+        return
+    name = type(stream).__name__
+    warn(
+        f"{name}.state_dict() can't be called without {asked}, so a loader's state "
+        "doesn't include it: on resuming, the stream is read again up to its place, "
+        "which is right only if its order is the same then.  Otherwise save what "
+        f"{name}.state_dict(…) returns, give it to load_state_dict() of the new "
+        "stream, and don't load this state."
+    )
 
 
 class ShardPumps:
-    """Joins the pumps of all shards, with the interface of a single pump; its cursor
-    counts batches.
+    """Joins the pumps of all shards, with the interface of a single pump.
+
+    Its cursor counts batches.
     """
 
     cursor: Cursor
@@ -205,36 +218,36 @@ class ShardPumps:
         self._runs = 0
         self._stays = stays
         self._dataset = users(recipe.dataset)
+        self._shards = [
+            recipe.dataset.of_shard(at, count, not recipe.n_workers, stays)
+            for at in range(count)
+        ]
         init = recipe.worker_init
         seeds = not recipe.backend.in_process
-        kind = {"is_callers": not recipe.n_workers, "stays": stays}
-        self._shards = [
-            recipe.dataset.of_shard(at, count, **kind) for at in range(count)
-        ]
-        self.pumps = [
-            pump_for(
-                replace(
-                    recipe,
-                    dataset=shard,
-                    worker_init=init and partial(_init_shard, init, at, count, seeds),
-                    n_workers=1 if recipe.n_workers else 0,
-                    n_prefetch=max(1, recipe.n_prefetch // count),
-                    run_ahead=None
-                    if recipe.run_ahead is None
-                    else recipe.run_ahead // count,
-                ),
-                samples_of,
-                late,
-                _elements_of,
+        run_ahead = recipe.run_ahead
+        if run_ahead is not None:
+            run_ahead //= count
+        self.pumps: list[Pump | Alone] = []
+        for at, shard in enumerate(self._shards):
+            shards_init = init
+            if init:
+                shards_init = partial(_init_shard, init, at, count, seeds)
+            options = replace(
+                recipe,
+                dataset=shard,
+                worker_init=shards_init,
+                n_workers=1 if recipe.n_workers else 0,
+                n_prefetch=max(1, recipe.n_prefetch // count),
+                run_ahead=run_ahead,
             )
-            for at, shard in enumerate(self._shards)
-        ]
+            self.pumps.append(pump_for(options, samples_of, late, _elements_of))
 
     def go(self, cursor: Cursor, plans: Streaming, seed: int) -> None:
         """Make each shard's pump fetch from where ``plans`` say that the shard is."""
         self.cursor = cursor
         self._plans = plans
-        if plans.read and not any(shard.mark for shard in plans.shards):
+        has_mark = any(shard.mark for shard in plans.shards)
+        if plans.read and not has_mark:
             warn(
                 f"the stream has no state that can be saved, so its first {plans.read} "
                 "batches are read again."
@@ -245,21 +258,18 @@ class ShardPumps:
         ):
             if shard.mark and not plans.are_there:
                 # A shard that had ended is asked once more, for what its stream tells
-                # there: the next epoch needs it.
+                # at its end: the next epoch needs that.
                 shard.has_ended &= not self._stays
                 streamed.marks = {self._runs: (Mark(*shard.mark), plans.is_own)}
                 pump.refresh()
-            pump.go(
-                Cursor(shard.batches, cursor.epoch, False, Sequential(0)),
-                _Numbers(self._runs),
-                seed,
-            )
+            here = Cursor(shard.batches, cursor.epoch, False, Sequential(0))
+            pump.go(here, _Numbers(self._runs), seed)
 
     def start(self) -> None:
         for pump in self.pumps:
             pump.start()
 
-    def next(self, passed: Any = None) -> Any:
+    def next(self, passed: Callable[[], object] | None = None) -> Any:
         try:
             return self._next(self._plans)
         finally:
@@ -280,20 +290,31 @@ class ShardPumps:
             plans.turn = (plans.turn + 1) % len(plans.shards)
         raise StopIteration
 
-    def _take(self, plans: Streaming, shard: _Shard, pump: Any) -> Any:
-        """Return a shard's next item, made by ``Streamed``; unless it is the end, the
-        next shard's turn follows.
+    def _take(
+        self,
+        plans: Streaming,
+        shard: _Shard,
+        pump: Pump | Alone,
+    ) -> tuple[Any, ...]:
+        """Return a shard's next item, made by ``Streamed``.
+
+        Unless it is the end of the shard, the next shard's turn follows.
         """
         try:
-            parcel = pump.next()[0]
+            parcel: tuple[Any, ...] = pump.next()[0]
             shard.has_ended = not parcel[2]
         finally:
+            # A batch counts as read if the pump has gone behind it, also when an error
+            # was raised in its place or Ctrl-C came meanwhile.
             came = pump.cursor.position > shard.batches
             shard.batches = pump.cursor.position
             if came and not shard.has_ended:
                 plans.read += 1
                 plans.turn = (plans.turn + 1) % len(plans.shards)
         return parcel
+
+    def wake(self) -> None:
+        """Do nothing: a stream has no sampler that could give more keys."""
 
     def refresh(self) -> None:
         for pump in self.pumps:
@@ -305,14 +326,15 @@ class ShardPumps:
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        return tuple(pid for pump in self.pumps for pid in pump.worker_pids)
+        found = list[int]()
+        for pump in self.pumps:
+            found += pump.worker_pids
+        return tuple(found)
 
     def stats(self) -> Stats:
         return total([pump.stats() for pump in self.pumps])
 
 
-def _elements_of(opened: Any) -> int | None:
-    """Return the number of elements in ``opened``, what a shard has given; None if that
-    is the end of the shard.
-    """
+def _elements_of(opened: list[tuple[Any, ...]]) -> int | None:
+    """Return the number of elements in what a shard has given; None at its end."""
     return opened[0][2] or None

@@ -1,5 +1,6 @@
-"""mpiter for torch: its ``DataLoader``, argument for argument, and tensors in the
-memory that workers wrote.
+"""mpiter for torch: its ``DataLoader``, argument for argument.
+
+Batches are tensors in the memory that workers wrote.
 """
 
 from .device import DevicePrefetcher

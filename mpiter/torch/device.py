@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,54 +22,63 @@ from ..errors import OptionError
 from ..samples.batch import Batch
 from ..transport.memory import arena_at
 
-# Means and standard deviations.
+# The means and the standard deviations of the channels.
 _Scaling = tuple[Sequence[float], Sequence[float]] | None
 
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """Return ``tree`` with ``change`` applied to each value in its containers, which
-    keep their types if possible.
+    """Return ``tree`` with ``change`` applied to each value in its containers.
+
+    The containers keep their types if possible.
     """
     if isinstance(tree, Batch):
         tree = tree.columns
     if isinstance(tree, dict):
         changed = copy.copy(tree)
-        changed.update({name: mapped(value, change) for name, value in tree.items()})
+        parts = {name: mapped(value, change) for name, value in tree.items()}
+        changed.update(parts)
         return changed
     if isinstance(tree, (list, tuple)):
-        parts = [mapped(value, change) for value in tree]
+        values = [mapped(value, change) for value in tree]
         try:
             if hasattr(tree, "_fields"):
-                return type(tree)(*parts)
-            return type(tree)(parts)
+                return type(tree)(*values)
+            return type(tree)(values)
         except TypeError:
-            # A subclass whose constructor takes other arguments.
-            return parts
+            # The constructor of a subclass may take other arguments.
+            return values
     return change(tree)
 
 
 class PageLocks:
-    """The page-locked ranges of mpiter's arenas (shared memory); each is locked when it
-    is first seen.
+    """The page-locked ranges of mpiter's arenas (shared memory).
+
+    Each is locked when it is first seen.
     """
 
     def __init__(
-        self, lock: Callable[[int, int], bool], unlock: Callable[[int], None]
+        self,
+        lock: Callable[[int, int], bool],
+        unlock: Callable[[int], None],
     ) -> None:
         self._lock = lock
         self._unlock = unlock
-        # By the address of a range: whether locking it has succeeded.
+        # Whether locking a range has succeeded, by its address.
         self._held: dict[int, bool] = {}
         self._watched: set[int] = set()  # addresses of arenas
-        # An arena may release a range in another thread.
+        # An arena may release a range in another thread, at any time.
         self._one_at_a_time = threading.Lock()
 
     def cover(self, address: int) -> bool:
-        """Lock the range that ``address`` lies in, unless it is; False if that fails,
-        or if no arena has it.
+        """Lock the range that ``address`` lies in, unless it is locked already.
+
+        False if that fails, or if the address lies in no arena.
         """
         arena = arena_at(address)
-        if arena is None or (found := arena.range_at(address)) is None:
+        if arena is None:
+            return False
+        found = arena.range_at(address)
+        if found is None:
             return False
         start, size = found
         with self._one_at_a_time:
@@ -87,7 +96,8 @@ class PageLocks:
 
 
 def _cuda_lock(address: int, size: int) -> bool:
-    return int(torch.cuda.cudart().cudaHostRegister(address, size, 0)) == 0
+    runtime = torch.cuda.cudart()
+    return int(runtime.cudaHostRegister(address, size, 0)) == 0
 
 
 def _cuda_unlock(address: int) -> None:
@@ -99,8 +109,9 @@ _cuda_locks = PageLocks(_cuda_lock, _cuda_unlock)
 
 
 class DevicePrefetcher:
-    """Iterates over the batches of ``loader`` as tensors on ``device``; the next is
-    copied while the last one is used.
+    """Iterates over the batches of ``loader`` as tensors on ``device``.
+
+    The next batch is copied while the last one is used.
 
     Args:
         loader: a ``DataLoader``, ``mpiter.batches(…)`` or any iterable of tensors,
@@ -117,45 +128,51 @@ class DevicePrefetcher:
     ``stats()`` and ``close()`` are the loader's.
 
     >>> import numpy as np
-    >>> for x, y in DevicePrefetcher([(np.zeros((2, 1, 2, 2), np.uint8), [1, 2])], "cpu", normalize=([128], [64])):
+    >>> batches = [(np.zeros((2, 1, 2, 2), np.uint8), [1, 2])]
+    >>> for x, y in DevicePrefetcher(batches, "cpu", normalize=([128], [64])):
     ...     print(x.dtype, float(x[0, 0, 0, 0]), y)
     torch.float32 -2.0 [1, 2]
     """
 
     def __init__(
         self,
-        loader: Any,
-        device: Any = None,
+        loader: Iterable[Any],
+        device: torch.device | str | None = None,
         *,
         normalize: _Scaling = None,
-        dtype: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise OptionError(
                 f"dtype={dtype!r:.60} is no dtype of torch's; use one such as "
                 "torch.float16."
             )
-        self.loader = loader
+        self.loader: Any = loader
         usual = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(usual if device is None else device)
+        if device is None:
+            device = usual
+        self.device = torch.device(device)
         self.dtype = dtype
-        self._scale: tuple[Any, Any] | None = None
+        self._scale: tuple[torch.Tensor, torch.Tensor] | None = None
         if normalize is not None:
-            mean, std = (
-                torch.as_tensor(part, dtype=torch.float32).reshape(-1)
-                for part in normalize
-            )
-            if len(mean) != len(std) or not bool((std > 0).all()):
+            means, deviations = normalize
+            mean = torch.as_tensor(means, dtype=torch.float32).reshape(-1)
+            std = torch.as_tensor(deviations, dtype=torch.float32).reshape(-1)
+            is_positive = bool((std > 0).all())
+            if len(mean) != len(std) or not is_positive:
                 raise OptionError(
                     "normalize: mean and std need equal lengths, and each std must be "
                     "above 0."
                 )
-            self._scale = tuple(
-                part.to(self.device).reshape(1, -1, 1, 1) for part in (mean, std)
+            # In this shape they apply to the channels of a batch of images.
+            shape = (1, -1, 1, 1)
+            self._scale = (
+                mean.to(self.device).reshape(shape),
+                std.to(self.device).reshape(shape),
             )
-        # The loader's after the last batch handed out, if it is a batch ahead; else
-        # None.
-        self._state: Any = None
+        # The loader's state after the last batch handed out.  None unless the loader is
+        # a batch ahead.
+        self._state: dict[str, Any] | None = None
         self._was_new_epoch = False
         self._was_in_pass = 0
 
@@ -166,7 +183,7 @@ class DevicePrefetcher:
         self._state = None
         if self.device.type == "cuda":
             return _Ahead(self)
-        # Unlike a generator, map() goes on after an error.
+        # map() goes on after an error of the loader; a generator would be at its end.
         return map(partial(mapped, change=self._here), self.loader)
 
     @property
@@ -178,16 +195,15 @@ class DevicePrefetcher:
 
     @property
     def passes(self) -> int:
-        """The number of the loader's passes before that of the last batch handed
-        out.
-        """
+        """The number of the loader's passes before that of the last batch."""
         if self._state is None:
             return getattr(self.loader, "passes", 0)
         return self._was_in_pass
 
     def end_pass(self) -> bool:
-        """Count the present pass as ended if all its batches were handed out; True
-        unless it is known to go on.
+        """Count the present pass as ended if all its batches were handed out.
+
+        Return True unless the pass is known to go on.
         """
         if self.is_new_epoch and hasattr(self.loader, "end_pass"):
             self._state = None
@@ -200,36 +216,34 @@ class DevicePrefetcher:
             return getattr(self.loader, name)
         return object.__getattribute__(self, name)
 
-    def state_dict(self) -> Any:
+    def state_dict(self) -> dict[str, Any]:
         """Return the loader's state after the last batch handed out."""
-        if self._state is None:
-            return self.loader.state_dict()
-        return self._state
+        state = self._state
+        if state is None:
+            state = self.loader.state_dict()
+        return state
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next ``iter()`` go on from where ``state`` was saved."""
         self._state = None
         self.loader.load_state_dict(state)
 
-    def _prepared(self, tensor: Any) -> Any:
-        """Return the tensor, which is on the device already, converted and
-        normalised.
-        """
+    def _prepared(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor converted and normalised; it is on the device already."""
         scale = self._scale
         if scale is not None and tensor.ndim == 4:
-            if tensor.shape[1] != scale[0].shape[1]:
+            mean, std = scale
+            if tensor.shape[1] != mean.shape[1]:
                 channels = (
-                    f"{scale[0].shape[1]} channels, but there are images of shape "
+                    f"{mean.shape[1]} channels, but there are images of shape "
                     f"{tuple(tensor.shape[1:])}"
                 )
                 raise OptionError(f"normalize= has {channels}; channels come first.")
-            return (
-                tensor.float()
-                .sub(scale[0])
-                .div_(scale[1])
-                .to(self.dtype or torch.float32)
-            )
-        if self.dtype is not None and (tensor.is_floating_point() or tensor.ndim == 4):
+            scaled = tensor.float().sub(mean).div_(std)
+            return scaled.to(self.dtype or torch.float32)
+        if self.dtype is None:
+            return tensor
+        if tensor.is_floating_point() or tensor.ndim == 4:
             return tensor.to(self.dtype)
         return tensor
 
@@ -241,25 +255,28 @@ class DevicePrefetcher:
 
 @dataclass(slots=True)
 class _Sent:
+    """A batch that is being copied to the device, or has been."""
+
     batch: Any  # on the device
-    # The loader's after this batch; None if it has none.
-    state: Any
+    # The loader's state after this batch; None if it has none.
+    state: dict[str, Any] | None
     is_new_epoch: bool
     passes: int
-    # The CUDA event that the copy has finished.
-    arrived: Any
+    # The event behind the copy, which shows whether that has finished.
+    arrived: torch.cuda.Event
     # The batch in the host's memory, kept until the copy has finished.
     host: Any
 
 
 class _Ahead:
-    """Iterates over a loader and copies one batch ahead; an error of the loader is
-    raised in place of its batch.
+    """Iterates over a loader and copies one batch ahead.
+
+    An error of the loader is raised in place of its batch.
     """
 
     def __init__(self, prefetcher: DevicePrefetcher) -> None:
         self._coming: _Sent | Exception | None = None
-        # Handed out; their copies may not have finished.
+        # Batches that were handed out, and whose copies may not have finished.
         self._used: list[_Sent] = []
         self._prefetcher = prefetcher
         self._side = torch.cuda.Stream(prefetcher.device)
@@ -273,16 +290,18 @@ class _Ahead:
         self._coming = None
         if isinstance(coming, Exception):  # also StopIteration
             raise coming
-        # The next batch, copied while the caller works on this one.
+        # The next batch is copied while the caller works on this one.
         self._coming = self._send()
         here = torch.cuda.current_stream(self._prefetcher.device)
         here.wait_event(coming.arrived)
-        # tell torch's allocator that the tensors, made on another stream, are used on
-        # this one
-        mapped(
-            coming.batch,
-            lambda value: value.record_stream(here) if _counts(value) else None,
-        )
+
+        def use_here(value: Any) -> None:
+            # The tensors were made on the other stream.  Unless torch's allocator knows
+            # that this one uses them too, it may give their memory away too early.
+            if _counts(value):
+                value.record_stream(here)
+
+        mapped(coming.batch, use_here)
         self._prefetcher._state = coming.state
         self._prefetcher._was_new_epoch = coming.is_new_epoch
         self._prefetcher._was_in_pass = coming.passes
@@ -296,47 +315,50 @@ class _Ahead:
             host = next(self._source)
         except Exception as error:
             return error
+        state = None
         if hasattr(loader, "state_dict"):
             state = loader.state_dict()
-        else:
-            state = None
         with torch.cuda.stream(self._side):
-            batch = mapped(
-                host,
-                lambda value: self._copied(_tensor(value)) if _counts(value) else value,
-            )
+            batch = mapped(host, self._copied)
             arrived = torch.cuda.Event()
             arrived.record(self._side)
         is_new_epoch = bool(getattr(loader, "is_new_epoch", False))
         passes = getattr(loader, "passes", 0)
         return _Sent(batch, state, is_new_epoch, passes, arrived, host)
 
-    def _copied(self, tensor: Any) -> Any:
+    def _copied(self, value: Any) -> Any:
+        """Return a tensor or an array on the device; any other value as it is."""
+        if not _counts(value):
+            return value
+        tensor = _tensor(value)
         if tensor.device.type == "cpu" and tensor.numel():
             _cuda_locks.cover(tensor.data_ptr())
-        return self._prefetcher._prepared(
-            tensor.to(self._prefetcher.device, non_blocking=True)
-        )
+        prefetcher = self._prefetcher
+        there = tensor.to(prefetcher.device, non_blocking=True)
+        return prefetcher._prepared(there)
 
     def __del__(self) -> None:
-        """Wait until all copies have finished: their slots must not be overwritten
-        before.
+        """Wait until all copies have finished.
+
+        Workers may write into the slots once the batches in them are dropped, so none
+        may be dropped before.
         """
         for sent in (*self._used, self._coming):
             if isinstance(sent, _Sent):
                 sent.arrived.synchronize()
 
 
-def _counts(value: Any) -> bool:
-    """True for what is copied to the device: tensors, and arrays whose memory a tensor
-    can share.
+def _counts(value: object) -> bool:
+    """True for what is copied to the device.
+
+    These are tensors, and arrays whose memory a tensor can share.
     """
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "biufc" and value.dtype.isnative
     return isinstance(value, torch.Tensor)
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: np.ndarray[Any, Any] | torch.Tensor) -> torch.Tensor:
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
     return value

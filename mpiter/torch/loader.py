@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import is_
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 import torch.utils.data
@@ -30,7 +30,7 @@ from ..rules import OnError
 from ..samples.batch import Stacker, samples_of
 from ..samples.tree import Contents
 
-# Torch's name for the type of a dataset's samples.
+# T_co is torch's name for the type of a dataset's samples.
 from ..typevars import B_co as T_co
 from ..worker.here import WorkerInfo
 from .tensors import (
@@ -40,6 +40,9 @@ from .tensors import (
     tensors_of,
     tensors_of_columns,
 )
+
+if TYPE_CHECKING:
+    from multiprocessing.context import BaseContext
 
 starting.preloaded += ["torch", __package__]
 # What torch's loader lets programs change between epochs, though workers have got it.
@@ -53,7 +56,8 @@ _FIXED = frozenset(
         "prefetch_factor",
     }
 )
-# Kept, since some programs put our class in its place in torch's module.
+# torch's own class is kept here, since some programs put ours in its place in torch's
+# module.
 _TorchsLoader = torch.utils.data.DataLoader
 
 
@@ -80,8 +84,9 @@ class OfTorch(OfLoaders, total=False):
 
 @takes(OfTorch)
 class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
-    """A ``DataLoader`` with torch's arguments and batches.  To replace torch's loader,
-    change only the import.
+    """A ``DataLoader`` with torch's arguments and batches.
+
+    To replace torch's loader, change only the import.
 
     ``persistent_workers=None``, the default, keeps the workers between epochs and
     replaces them at ``iter()`` if the dataset has changed.  Workers read a fresh copy
@@ -116,8 +121,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], Any] | None = None,
-        multiprocessing_context: Any = None,
-        generator: Any = None,
+        multiprocessing_context: BaseContext | str | None = None,
+        generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | None = None,
         **options: Unpack[OfTorch],
@@ -136,18 +141,15 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
                 "torch.utils.data.IterableDataset, which torch reads so, or pass a "
                 "list of it; mpiter.DataLoader takes it as it is."
             )
-        # Torch takes their elements as samples.
+        # As in torch, a list's or a tuple's elements are samples, never columns.
         if not isinstance(dataset, (list, tuple)):
             dataset = as_dataset(dataset, by_key=is_drawn)
-        self._seed, self._shuffles, self._is_shared = (
-            seed or 0,
-            bool(shuffle),
-            options.get("shard") is not None,
-        )
+        is_stream = is_torchs_stream(dataset)
+        self._seed = seed or 0
+        self._shuffles = bool(shuffle)
+        self._is_shared = options.get("shard") is not None
         if self._is_shared:
-            check_sharing(
-                dataset, is_torchs_stream(dataset), sampler, batch_sampler, generator
-            )
+            check_sharing(dataset, is_stream, sampler, batch_sampler, generator)
         elif seed is not None:
             raise OptionError(
                 f"seed={seed!r:.60} goes with shard=, for the order that all ranks "
@@ -155,27 +157,28 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
                 f"generator=torch.Generator().manual_seed({seed!r:.60}), or call "
                 "torch.manual_seed() before each run."
             )
-        batches = dataset, batch_size, shuffle, sampler, batch_sampler
-        work = (
+        _TorchsLoader.__init__(
+            self,
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
             workers_of(num_workers),
             collate_fn,
             pin_memory,
             drop_last,
             timeout,
             worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=bool(persistent_workers),
+            pin_memory_device=options.get("pin_memory_device", ""),
+            in_order=options.get("in_order", True),
         )
-        more: dict[str, Any] = {
-            "prefetch_factor": prefetch_factor,
-            "persistent_workers": bool(persistent_workers),
-        }
-        more |= {
-            "pin_memory_device": options.get("pin_memory_device", ""),
-            "in_order": options.get("in_order", True),
-        }
-        _TorchsLoader.__init__(
-            self, *batches, *work, multiprocessing_context, generator, **more
-        )
-        # What torch itself refuses it says in its own words, which programs look for.
+        # These checks come after torch's own.  What torch itself refuses it says in its
+        # own words, which programs look for.
         refuse_no_sampler(sampler=sampler, batch_sampler=batch_sampler)
         function("collate_fn", collate_fn)
         function("worker_init_fn", worker_init_fn)
@@ -189,33 +192,27 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         self._own_samplers: tuple[Any, ...] = ()
         if not is_drawn:
             self._own_samplers = (self.sampler, self.batch_sampler)
-        # Attributes as they were passed: frameworks read them to make another loader,
-        # of this class or of torch's.
-        self.__dict__.update(
-            {"prefetch_factor": prefetch_factor} | defaults(OfTorch) | options
-        )
-        collates = (
-            self.collate_fn is not default_collate
-            or isinstance(dataset, Mapping)
-            or is_torchs_stream(dataset)
-        )
+        # The attributes are as the arguments were passed, since frameworks read them to
+        # make another loader, of this class or of torch's.
+        passed = {"prefetch_factor": prefetch_factor}
+        self.__dict__.update(passed | defaults(OfTorch) | options)
+        stacks = self.collate_fn is default_collate
+        collates = not stacks or isinstance(dataset, Mapping) or is_stream
         self._in_one = self._is_one_workers(collates)
         self._opens = _Tensors(self._in_one, pin_memory and _can_pin())
-        stacks = self.collate_fn is default_collate
         skips = self.__dict__["on_error"] != "raise"
         collate = collated_anywhere if stacks else self.collate_fn
-        served = self._served(is_torchs_stream(dataset), collate, stacks, skips, True)
-        self._begin(
-            served,
-            num_workers,
-            partial(_at_home, worker_init_fn) if num_workers else None,
-            options,
-        )
+        served = self._served(is_stream, collate, stacks, skips, True)
+        worker_init = None
+        if num_workers:
+            worker_init = partial(_at_home, worker_init_fn)
+        self._begin(served, num_workers, worker_init, options)
 
     _get_iterator = Loading.__iter__  # some frameworks call this name
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and "_next" in self.__dict__ and value != getattr(self, name):
+    def __setattr__(self, name: str, value: object) -> None:
+        is_made = "_next" in self.__dict__
+        if is_made and name in _FIXED and value != getattr(self, name):
             raise OptionError(
                 f"{name} is fixed once the loader is made, since workers get it: make "
                 "a new loader."
@@ -223,8 +220,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         super().__setattr__(name, value)
 
     def __len__(self) -> int:
-        # Of a whole epoch, after a resume too: Lightning takes it for the number of an
-        # epoch's last batch.
+        # The length is that of a whole epoch, after a resume too, since Lightning takes
+        # it for the number of an epoch's last batch.
         whole_epoch: int | None = None
         if self._is_shared:
             whole_epoch = self._rest(0)
@@ -247,21 +244,27 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     @property
     def _sampled(self) -> Any:
-        """The sampler to iterate over, whose state is saved: the one within torch's
-        own ``BatchSampler``, if used.
+        """The sampler to iterate over, whose state is saved.
+
+        If torch's own ``BatchSampler`` makes the batches, it is the one within that.
         """
-        # Batches are cut from the order that all ranks have.
+        # With ``shard=``, batches are cut from the order that all ranks have.
         if self._is_shared:
             return None
-        # Frameworks replace the former.
-        return self.batch_sampler.sampler if self._begins_late else self._index_sampler
+        # Frameworks replace the sampler within, so it is looked up each time.
+        if self._begins_late:
+            torchs: torch.utils.data.BatchSampler = self.batch_sampler
+            return torchs.sampler
+        return self._index_sampler
 
     @property
     def _cut(self) -> tuple[int | None, bool]:  # type: ignore[override]
-        makes_batches: Any = self.batch_sampler
         if self._begins_late:
-            return makes_batches.batch_size, makes_batches.drop_last
-        return None if self._auto_collation else 1, False
+            torchs: torch.utils.data.BatchSampler = self.batch_sampler
+            return torchs.batch_size, torchs.drop_last
+        if self._auto_collation:
+            return None, False
+        return 1, False
 
     @property
     def _told_length(self) -> int | None:  # type: ignore[override]
@@ -269,8 +272,9 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         return told
 
     def _rest(self, position: int) -> int | None:
-        """Return the number of batches from ``position`` on; None for a stream,
-        whose length torch computes itself.
+        """Return the number of batches from ``position`` on.
+
+        None for a stream, whose length torch computes itself.
         """
         if self._is_stream:
             return None
@@ -278,12 +282,16 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     @property
     def _keeps_seed(self) -> bool:  # type: ignore[override]
-        """True if later epochs draw no seed: torch draws one when it starts workers."""
+        """True if later epochs draw no seed.
+
+        torch draws one when it starts workers, and these stay.
+        """
         return bool(self.persistent_workers and self.num_workers)
 
     def _seed_of_epoch(self) -> int:
-        """Return a seed drawn when and from what torch draws it; with ``shard=``,
-        the one that all ranks share.
+        """Return a seed, drawn when torch draws it and from the same generator.
+
+        With ``shard=`` it is the one that all ranks share.
         """
         if self._is_shared:
             return self._seed
@@ -295,27 +303,32 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         if self._is_shared:
             return Generators()
         samplers = samplers_in(self._index_sampler)
-        known = all(type(one).__module__.startswith("torch.") for one in samplers)
-        return Generators(
-            [self.generator, *samplers],
-            ("torch",) if known else ("torch", "numpy", "random"),
-        )
+        holders = [self.generator, *samplers]
+        # Of torch's own samplers it is known that they draw from torch's generators.
+        if all(type(one).__module__.startswith("torch.") for one in samplers):
+            return Generators(holders, ("torch",))
+        return Generators(holders, ("torch", "numpy", "random"))
 
     def _agreed(self) -> dict[str, Any]:
-        return super()._agreed() | {
-            "sampler_type": "shard"
-            if self._is_shared
-            else type(self.sampler).__qualname__
-        }
+        agreed = super()._agreed()
+        if self._is_shared:
+            agreed["sampler_type"] = "shard"
+        else:
+            agreed["sampler_type"] = type(self.sampler).__qualname__
+        return agreed
 
 
 class _Tensors:
-    """Makes tensors of a batch's contents, pinned if ``pins``; ``in_one``: a worker
-    has collated it, as one object.
+    """Makes tensors of a batch's contents.
+
+    ``in_one``: a worker has collated the batch already, as one object.  ``pins``: the
+    tensors are put into pinned memory.
     """
 
     def __init__(self, in_one: bool, pins: bool) -> None:
-        self._in_one, self._pins, self._stacks = in_one, pins, Stacker()
+        self._in_one = in_one
+        self._pins = pins
+        self._stacks = Stacker()
 
     def __call__(self, contents: Contents) -> Any:
         if self._in_one:
@@ -337,8 +350,9 @@ class _Tensors:
         return batch
 
     def of_columns(self, columns: Any) -> Any:
-        """Make a batch of columns that were gathered in this process; None if their
-        rows must be collated.
+        """Make a batch of columns that were gathered in this process.
+
+        None if their rows must be collated.
         """
         batch = tensors_of_columns(columns)
         if self._pins:
@@ -347,10 +361,12 @@ class _Tensors:
 
 
 def _at_home(worker_init_fn: Callable[[int], Any] | None, info: WorkerInfo) -> None:
-    """Set ``torch.utils.data.get_worker_info()`` in a worker process, then call
-    ``worker_init_fn``.
+    """Call ``worker_init_fn`` in a worker, where torch's ``get_worker_info()`` works.
+
+    That is in worker processes only.
     """
-    # Torch keeps one worker's info for a process.
+    # torch keeps one worker's info for the whole process, so threads have none of it:
+    # each would see another one's.
     if info.backend not in ("thread", "serial"):
         _utils.worker._worker_info = _utils.worker.WorkerInfo(
             id=info.id,
@@ -363,11 +379,11 @@ def _at_home(worker_init_fn: Callable[[int], Any] | None, info: WorkerInfo) -> N
 
 
 def _can_pin() -> bool:
-    if (
-        torch.accelerator.is_available()
-        and torch.accelerator.current_accelerator().type != "mps"
-    ):
-        return True
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator().type
+        # For Apple's accelerator torch pins nothing.
+        if kind != "mps":
+            return True
     text = (
         "'pin_memory' argument is set as true but no accelerator is found, then "
         "device pinned memory won't be used."

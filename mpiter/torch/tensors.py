@@ -1,5 +1,6 @@
-"""Tensors of a batch's columns: what torch's collating would make of the samples,
-without a copy where possible.
+"""Tensors of a batch's columns, without a copy where possible.
+
+They are what torch's collating would make of the samples.
 """
 
 from __future__ import annotations
@@ -16,39 +17,49 @@ from ..samples.tensors import from_array
 from ..samples.tree import Aside, Contents, Group, Leaf, Node, Number, OfJax
 
 default_collate = _utils.collate.default_collate
+# The functions that are torch's own among those for the types of values.
 _TORCHS_WAYS = {
     kind: way
     for kind, way in _utils.collate.default_collate_fn_map.items()
     if way.__module__ == _utils.collate.__name__
 }
-# NumPy's are those that rows of common columns of labels are.
-_NUMBERS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
-_NUMBERS |= {
-    kind: kind for kind in (np.bool_, np.int32, np.int64, np.float32, np.float64)
+# The types of numbers, and those of an array of them.  NumPy's types are those that a
+# row of a usual column of labels has.
+_NUMBERS: dict[type, type[np.generic]] = {
+    bool: np.bool_,
+    int: np.int64,
+    float: np.float64,
+    np.bool_: np.bool_,
+    np.int32: np.int32,
+    np.int64: np.int64,
+    np.float32: np.float32,
+    np.float64: np.float64,
 }
 
 
 class _NotPlain(Exception):
-    """Raised if the columns don't show what torch would make of the samples, so that
-    torch must be asked.
-    """
+    """Columns or samples don't show what torch would make, so torch must be asked."""
 
 
 def collated(samples: Sequence[Any], stacks: Stacker) -> Any:
-    """Return what torch's ``default_collate`` would make of samples that this process
-    has fetched.
+    """Return what torch's ``default_collate`` would make of the samples.
+
+    This process has fetched them itself.
     """
     if _all_ways_are_torchs():
         try:
             return _stacked(samples)
         except _NotPlain:
             pass
-    return tensors_of(Contents(Aside(), len(samples), objects=list(samples)), stacks)
+    contents = Contents(Aside(), len(samples), objects=list(samples))
+    return tensors_of(contents, stacks)
 
 
 def collated_anywhere(samples: Any) -> Any:
-    """Collate as torch, but not in torch's shared memory, which it uses in workers:
-    mpiter copies into its own.
+    """Collate as torch does, but not in torch's shared memory.
+
+    torch uses that in workers.  mpiter copies the batch into memory of its own, so it
+    would be copied twice.
     """
     here = _utils.worker._worker_info
     _utils.worker._worker_info = None
@@ -64,15 +75,15 @@ def collated_anywhere(samples: Any) -> Any:
 
 
 def tensors_of(contents: Contents, stacks: Stacker) -> Any:
-    """Return what torch's ``default_collate`` would make: of the columns if possible,
-    else by calling it.
+    """Return what torch's ``default_collate`` would make of the samples.
+
+    It is made of their columns if possible, otherwise by calling torch.
     """
-    if _all_ways_are_torchs() and not (
-        contents.odd or contents.failed or contents.asides
-    ):
+    is_plain = not (contents.odd or contents.failed or contents.asides)
+    if is_plain and _all_ways_are_torchs():
         objects = contents.objects
-        # for samples of arrays ``stacks`` is faster than torch, for samples of tensors
-        # slower
+        # For samples of arrays ``stacks`` is faster than torch, for samples of tensors
+        # it is slower.
         columns: Contents | None = contents
         if objects is not None and not _holds_tensors(objects[0]):
             columns = stacks(objects)
@@ -85,13 +96,17 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
 
 
 def tensors_of_columns(columns: Any) -> Any:
-    """Return what torch's ``default_collate`` would make of the rows of ``columns``;
+    """Return what torch's ``default_collate`` would make of the rows of ``columns``.
+
     None if torch must be asked.
     """
     if not _all_ways_are_torchs():
         return None
     if isinstance(columns, dict):
-        return {name: torch.as_tensor(column) for name, column in columns.items()}
+        named = {}
+        for name, column in columns.items():
+            named[name] = torch.as_tensor(column)
+        return named
     found = [torch.as_tensor(column) for column in columns]
     if type(columns) is tuple:
         return found
@@ -104,11 +119,11 @@ def _all_ways_are_torchs() -> bool:
 
 
 def _stacked(samples: Sequence[Any]) -> Any:
-    """Stack samples of tensors, numbers and texts as torch does, without its questions
-    about each value's type.
+    """Stack samples of tensors, numbers and texts as torch does.
 
-    As in torch the first sample's type decides; what another one may be is left to
-    ``zip`` and to ``torch.stack``.
+    torch asks for each value's type, which takes a while and isn't done here.  As in
+    torch the first sample's type decides; what another one may be is left to ``zip``
+    and to ``torch.stack``.
     """
     first = samples[0]
     kind = type(first)
@@ -126,27 +141,30 @@ def _stacked(samples: Sequence[Any]) -> Any:
         if any(list(sample) != names for sample in samples):
             raise _NotPlain
         columns = [[sample[name] for sample in samples] for name in names]
-        return dict(zip(names, _stacked_parts(samples[0], columns), strict=True))
+        stacked = _stacked_parts(first, columns)
+        return dict(zip(names, stacked, strict=True))
     if kind is not tuple and kind is not list:
         raise _NotPlain
     try:
         parts = [*zip(*samples, strict=True)]
     except (TypeError, ValueError):
         raise _NotPlain from None
-    return _stacked_parts(samples[0], parts)
+    return _stacked_parts(first, parts)
 
 
 def _stacked_parts(sample: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
-    """Stack the parts of samples such as ``sample``: beside tensors, what isn't plain
-    is collated by torch itself.
+    """Stack the parts of samples such as ``sample``.
+
+    Beside tensors, what isn't plain is collated by torch itself.
     """
     found = []
     for part in parts:
         try:
             found.append(_stacked(part))
         except _NotPlain:
-            # Tensors that are stacked already, pictures say, must not be stacked again
-            # for the labels beside them.
+            # Raising would have torch collate the whole batch.  Tensors that are
+            # stacked already, pictures say, are not stacked again for the labels
+            # beside them.
             if not _holds_tensors(sample):
                 raise
             found.append(default_collate(part))
@@ -172,7 +190,8 @@ def _built(node: Node, columns: Iterator[Any]) -> Any:
         return node.build(parts)
     if not isinstance(node, Leaf) or isinstance(node, OfJax):
         raise _NotPlain
-    if isinstance(node, Number) and node.kind is complex:  # which torch refuses
+    # torch refuses Python's complex numbers, and says so in its own words.
+    if isinstance(node, Number) and node.kind is complex:
         raise _NotPlain
     column = next(columns)
     try:
