@@ -79,6 +79,8 @@ class Alone(Pumping["_Reading"]):
         cursor = self.cursor
         reading = self.loop
         began = _now()
+        # These are planned: the first batch, also in a forked child; one that is to be
+        # measured; and one before which batches were skipped.
         if (
             reading is None
             or began > reading.plain_until
@@ -113,6 +115,7 @@ class Alone(Pumping["_Reading"]):
         An error is left to the plan, by which it names its sample.
         """
         try:
+            # A sampler's keys come as a list, and may be other objects than numbers.
             if type(rows) is list:
                 rows = numbers_of(rows)
             if rows is None:

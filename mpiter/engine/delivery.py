@@ -114,7 +114,10 @@ def finish(batch: Delivery, rules: Rules, tally: Tally, contents: _Contents) -> 
 
 
 def _error_of(
-    batch: Delivery, rules: Rules, tally: Tally, is_barren: bool
+    batch: Delivery,
+    rules: Rules,
+    tally: Tally,
+    is_barren: bool,
 ) -> BaseException | None:
     """Return the error to raise in place of a batch.
 

@@ -52,7 +52,11 @@ class Hook:
         """``next()`` has waited for a batch between these times."""
 
     def handed_out(
-        self, delivery: Delivery, samples: int | None, began: float, ended: float
+        self,
+        delivery: Delivery,
+        samples: int | None,
+        began: float,
+        ended: float,
     ) -> None:
         """The user is about to get a batch of ``samples`` samples.
 

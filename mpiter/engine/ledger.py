@@ -32,7 +32,9 @@ class Ledger:
     """
 
     def __init__(
-        self, rules: Rules, give_back: Callable[[Delivery], None] = lambda batch: None
+        self,
+        rules: Rules,
+        give_back: Callable[[Delivery], None] = lambda batch: None,
     ) -> None:
         self._rules = rules
         self._give_back = give_back
@@ -49,7 +51,12 @@ class Ledger:
         self.uncut.append((batch, 0, plan.rows))
 
     def cut(
-        self, number: int, parts: int, dataset: int, seed: int, sent: float
+        self,
+        number: int,
+        parts: int,
+        dataset: int,
+        seed: int,
+        sent: float,
     ) -> Block:
         """Cut the next block from the first batch with unsent rows.
 
@@ -69,6 +76,7 @@ class Ledger:
         room = batch.room
         plan = batch.plan
         stretches = tuple(_part(plan.stretches, first, stop))
+        singly = batch.deaths > 0
         block = make_block(
             (
                 number,
@@ -80,7 +88,7 @@ class Ledger:
                 stretches,
                 room.brief,
                 room.address,
-                batch.deaths > 0,
+                singly,
                 sent,
             )
         )
@@ -193,7 +201,9 @@ class Ledger:
 
 
 def _part(
-    stretches: Iterable[Stretch], first: int, stop: int
+    stretches: Iterable[Stretch],
+    first: int,
+    stop: int,
 ) -> Iterator[tuple[int, int, int, Keys]]:
     """Yield the parts of a batch's stretches between two rows.
 

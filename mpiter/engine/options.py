@@ -277,7 +277,10 @@ def flag(name: str, value: object) -> None:
 
 
 def whole(
-    name: str, value: object, least: int | None = None, optional: bool = False
+    name: str,
+    value: object,
+    least: int | None = None,
+    optional: bool = False,
 ) -> None:
     """Refuse a value that is no whole number, or is less than ``least``.
 

@@ -127,12 +127,15 @@ class _PrefetchLoop:
 
     def go(self, run: Run) -> None:
         """Drop all batches in flight and continue with ``run``."""
+        # First, so that the queue takes nothing of the earlier run any more.
         self.communicator.reset(run.number)
         self._runs.append(run)
         self.wake()
 
     def _has_taken(self, delivery: Delivery) -> None:
         self._epoch_taken = delivery.plan.after.epoch
+        # The count comes before the look at the flag: ``turn`` sets the flag and then
+        # looks at the count, so one of both sees the other.
         self._taken += 1
         if self._waits_for_room:
             self._waits_for_room = False
@@ -147,12 +150,14 @@ class _PrefetchLoop:
         self._stopping = True
         self.communicator.terminate()
         self.wake()
+        # There is no thread yet that would do it.
         if self._thread is None:
             self._dispose()
 
     def close(self) -> None:
         """End the loop, and wait until it has ended its workers."""
         self.stop()
+        # The garbage collector may call this in the loop's own thread.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_CLOSE_S + 0.3)
 
@@ -449,7 +454,7 @@ class _PrefetchLoop:
     def _hand_over(self, team: Team) -> None:
         """Put finished batches, and the end of the run, into the communicator.
 
-        No more than it has room for, so that putting them never waits.
+        Batches only as far as it has room, so that the loop needn't wait in it.
         """
         ledger = self.ledger
         rooms = team.rooms

@@ -119,7 +119,10 @@ class Pumping(Generic[LoopT]):
         self._last_stats = Stats()
 
     def go(
-        self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None
+        self,
+        cursor: Cursor,
+        plans: Plans | None = None,
+        seed: int | None = None,
     ) -> None:
         """Continue from ``cursor`` and drop the batches in flight.
 
@@ -369,7 +372,10 @@ class Pump(Pumping[_PrefetchLoop]):
     _lateness: type[Exception] | tuple[()] = ()
 
     def go(
-        self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None
+        self,
+        cursor: Cursor,
+        plans: Plans | None = None,
+        seed: int | None = None,
     ) -> None:
         super().go(cursor, plans, seed)
         if self.loop is not None and self.loop.pid == os.getpid():

@@ -39,7 +39,9 @@ class Recovery:
     """Decides after each end of a worker, by the recent deaths of the iterator's."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, skips: bool = False
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        skips: bool = False,
     ) -> None:
         self._clock = clock
         self._skips = skips
@@ -126,7 +128,10 @@ class Recovery:
             )
 
     def _judged(
-        self, end: End, suspect: tuple[Place, Any] | None, text: str
+        self,
+        end: End,
+        suspect: tuple[Place, Any] | None,
+        text: str,
     ) -> Fault | None:
         """Return the fault of a sample that has ended two workers.
 

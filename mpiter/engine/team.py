@@ -35,7 +35,11 @@ class Team:
     """
 
     def __init__(
-        self, rules: Rules, options: Options, bell: Bell, warn: Callable[[str], None]
+        self,
+        rules: Rules,
+        options: Options,
+        bell: Bell,
+        warn: Callable[[str], None],
     ) -> None:
         backend = options.backend
         serializer = options.serializer
