@@ -137,8 +137,11 @@ class Ledger:
             if batch.plan.number != fault.batch or not first <= fault.row < stop:
                 uncut.append((batch, first, stop))
                 continue
-            around = (batch, first, fault.row), (batch, fault.row + 1, stop)
-            uncut.extend(part for part in around if part[1] < part[2])
+            # What is left of the block are the rows before this one, and those after.
+            if first < fault.row:
+                uncut.append((batch, first, fault.row))
+            if fault.row + 1 < stop:
+                uncut.append((batch, fault.row + 1, stop))
             batch.missing -= 1
             batch.faults.append(fault)
         self.uncut = uncut
@@ -166,10 +169,14 @@ class Ledger:
 
     def ask_no_more(self, batch: Delivery) -> None:
         """Send no further rows of a batch that has failed."""
-        for other, first, stop in self.uncut:
+        uncut: deque[_Uncut] = deque()
+        for part in self.uncut:
+            other, first, stop = part
             if other is batch:
                 batch.missing -= stop - first
-        self.uncut = deque(part for part in self.uncut if part[0] is not batch)
+            else:
+                uncut.append(part)
+        self.uncut = uncut
 
     def completed(self, most: int) -> list[Delivery]:
         """Remove and return at most ``most`` batches that may be handed over."""

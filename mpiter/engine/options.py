@@ -91,9 +91,10 @@ class Options:
         holds_samples = self.lists_hold_samples and is_list
         if not (self.is_settled or holds_samples):
             self._set(dataset=as_dataset(self.dataset))
-        if not hasattr(type(self.dataset), "__getitem__"):
+        kind = type(self.dataset)
+        if not hasattr(kind, "__getitem__"):
             raise OptionError(
-                f"a dataset needs dataset[i], which {type(self.dataset).__name__} has "
+                f"a dataset needs dataset[i], which {kind.__name__} has "
                 "not; pass a list, an array or an object with __len__ and "
                 "__getitem__. mpiter.DataLoader takes what can only be iterated over."
             )
@@ -103,10 +104,11 @@ class Options:
         whole("run_ahead", self.run_ahead, least=0, optional=True)
         whole("maxtasksperchild", self.max_samples, least=1, optional=True)
         whole("seed", self.seed, optional=True)
-        if self.seed is not None and not SEEDS[0] <= self.seed <= SEEDS[1]:
+        least, greatest = SEEDS
+        if self.seed is not None and not least <= self.seed <= greatest:
+            bits = int(self.seed).bit_length()
             raise OptionError(
-                f"seed has {int(self.seed).bit_length()} bits; use a whole number of "
-                "at most 128."
+                f"seed has {bits} bits; use a whole number of at most 128."
             )
         function("worker_init", self.worker_init)
         seconds("dataset_timeout", self.dataset_timeout)
@@ -145,15 +147,16 @@ class Options:
                 continue
             if not given or not isinstance(given, (str, bytes, os.PathLike)):
                 raise OptionError(f"{name}={given!r:.60} must be a path.")
-            self._set(**{name: BY_OPTION[name](os.fsdecode(given))})
-        if (check := getattr(self.backend, "check", None)) is not None:
+            made = BY_OPTION[name](os.fsdecode(given))
+            self._set(**{name: made})
+        # Some backends have wishes of their own, and know the options by now.
+        check = getattr(self.backend, "check", None)
+        if check is not None:
             check(self)
-        if isinstance(self.serializer, str) and self.serializer not in (
-            "slots",
-            "packed",
-        ):
+        serializer = self.serializer
+        if isinstance(serializer, str) and serializer not in ("slots", "packed"):
             raise OptionError(
-                f"serializer={self.serializer!r:.60} is unknown; use 'slots', 'packed' "
+                f"serializer={serializer!r:.60} is unknown; use 'slots', 'packed' "
                 "or an object with pack and unpack."
             )
 
@@ -166,7 +169,8 @@ class Options:
             # Where there are none, the consumer counts as one.
             return max(1, int(self.n_workers))
         # With some backends the workers are there already, as ranks of MPI are.
-        if (count := getattr(self.backend, "count_workers", None)) is not None:
+        count = getattr(self.backend, "count_workers", None)
+        if count is not None:
             return int(count())
         if self.shard is None:
             return cores()
@@ -177,10 +181,12 @@ class Options:
         """Return new hooks for one loop: of the trace, the receipts and the dataset."""
         found: list[Hook] = []
         if self.trace is not None:
-            found.append(self.trace.hook(self.rules(), self.backend.name))
+            rules = self.rules()
+            found.append(self.trace.hook(rules, self.backend.name))
         if self.receipts is not None:
             found.append(self.receipts.hook(self.shard))
-        if (make := offered(users(self.dataset), "mpiter_hook")) is not None:
+        make = offered(users(self.dataset), "mpiter_hook")
+        if make is not None:
             found.append(make())
         return found
 
@@ -212,7 +218,9 @@ class Options:
 
         Workers will be needed soon.
         """
-        if (prepare := getattr(self.backend, "prepare", None)) is not None:
+        prepare = getattr(self.backend, "prepare", None)
+        if prepare is not None:
+            # Ctrl-C in the middle would leave half a fork server.
             with interrupts_later():
                 prepare()
 
@@ -253,7 +261,9 @@ class Options:
 
 def seconds(name: str, value: object) -> None:
     """Refuse a value that is no number of seconds."""
-    if value is not None and not (isinstance(value, Real) and float(value) > 0):
+    if value is None:
+        return
+    if not isinstance(value, Real) or not float(value) > 0:
         raise OptionError(
             f"{name}={value!r} must be a number of seconds above 0, or None."
         )

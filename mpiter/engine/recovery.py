@@ -84,7 +84,7 @@ class Recovery:
         without = ""
         if fault is not None:
             ledger.count_as_failed(fault)
-            rows = rows - 1
+            rows -= 1
             without = f", without sample {fault.index!r:.60}"
         # A fault that is raised has the stack itself.  One that is left out isn't seen,
         # so the log gets the stack.
@@ -113,7 +113,8 @@ class Recovery:
         self.setbacks.clear()
         if self._stacks:
             batches = {delivery.plan.number for delivery in deliveries}
-            self._tell_stacks([place for place in self._stacks if place[0] in batches])
+            places = [place for place in self._stacks if place[0] in batches]
+            self._tell_stacks(places)
 
     def begin_anew(self) -> None:
         """Suspect no sample any more, since all batches in flight are dropped."""
@@ -179,10 +180,13 @@ class Recovery:
         # Workers that die one after the other are one setback, for instance when the
         # system ends all of them for want of memory.  When one of them dies again, that
         # is the next.
-        if setbacks and end.worker not in (at_once := setbacks[-1][2]):
-            at_once.add(end.worker)
-        else:
+        at_once: set[int] | None = None
+        if setbacks:
+            _, _, at_once = setbacks[-1]
+        if at_once is None or end.worker in at_once:
             setbacks.append((now, text, {end.worker}))
+        else:
+            at_once.add(end.worker)
         if len(setbacks) > _MOST_SETBACKS:
             seen = "\n".join(f"  {text}" for _, text, _ in setbacks)
             setbacks.clear()

@@ -124,7 +124,8 @@ class Rooms:
         """Write ``columns`` of ``rows`` rows into ``room``, from row ``row`` on."""
         assert room.layout is not None
         assert room.slot is not None
-        ours = room.layout.columns(self.slots.view(room.slot))
+        memory = self.slots.view(room.slot)
+        ours = room.layout.columns(memory)
         for column, raw in zip(ours, columns, strict=True):
             mine = column[row : row + rows]
             mine.reshape(-1).view("u1")[:] = memoryview(raw.memory)
@@ -134,10 +135,12 @@ class Rooms:
         room = batch.room
         if room.layout is None or room.slot is None:
             return
-        columns = room.layout.columns(self.slots.view(room.slot))
+        memory = self.slots.view(room.slot)
+        columns = room.layout.columns(memory)
+        tree = room.layout.tree
         for row, sample in list(batch.odd.items()):
             values: list[Any] = []
-            if scatter(room.layout.tree, [sample], iter(columns), row, values):
+            if scatter(tree, [sample], iter(columns), row, values):
                 del batch.odd[row]
                 # A dataset in a thread may use the memory of these values again.
                 batch.asides[row] = tuple([copied(some[0]) for some in values])
