@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import is_
 from typing import Any
@@ -33,7 +33,7 @@ from . import lifetime
 from .delivery import Delivery, ending, finish, named
 from .hook import Hook, Hooks
 from .options import Cargo, Options
-from .pump import Pump, Pumping
+from .pump import Late, Pump, Pumping
 from .tally import Skipped, Tally
 
 # The time between two batches whose processor time is measured.
@@ -294,8 +294,14 @@ def _contents(payload: Any, batch: Delivery, failed: frozenset[int]) -> Contents
     return Contents(_ASIDE, count, objects=samples, failed=failed)
 
 
-def pump_for(options: Options, *given: Any, **more: Any) -> Pump | Alone:
+def pump_for(
+    options: Options,
+    opens: Callable[[Contents], Any],
+    late: Late,
+    counts: Callable[[Any], int | None] | None = None,
+    skipped: Skipped | None = None,
+) -> Pump | Alone:
     """Return the pump for these options; the other arguments are ``Pumping``'s."""
     if options.n_workers == 0:
-        return Alone(options, *given, **more)
-    return Pump(options, *given, **more)
+        return Alone(options, opens, late, counts, skipped)
+    return Pump(options, opens, late, counts, skipped)

@@ -74,6 +74,8 @@ class _Communicator:
                         lambda: self.queue or self._terminated, glance_s
                     )
                     if self.queue:
+                        # Ctrl-C may lose the delivery from here on.  The pump notices
+                        # by the number of the next, and begins again.
                         delivery = self.queue.popleft()
                         self._not_full.notify()
                         self._taken(delivery)

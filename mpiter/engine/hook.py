@@ -85,7 +85,7 @@ class Hooks:
     def __bool__(self) -> bool:
         return bool(self._hooks)
 
-    def tell(self, event: Callable[..., None], *what: Any) -> None:
+    def tell(self, event: Callable[..., None], *what: object) -> None:
         """Call a method of every hook: ``tell(Hook.answered, done)``."""
         for hook in self._hooks:
             try:

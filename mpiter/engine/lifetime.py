@@ -20,8 +20,9 @@ from typing import Any, Protocol
 
 
 class Endable(Protocol):
-    """What can be ended: a loop, or other processes that must not be left."""
+    """A loop that can be ended."""
 
+    # The process that it was made in, which alone may end it.
     pid: int
 
     def stop(self) -> None: ...

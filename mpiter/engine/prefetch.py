@@ -302,7 +302,8 @@ class _PrefetchLoop:
         if not self._ended:
             crew.replace_workers()
         ready = len(self.communicator.queue)
-        self._hooks.tell(Hook.in_flight, len(ledger.batches) + ready, ready)
+        in_flight = len(ledger.batches) + ready
+        self._hooks.tell(Hook.in_flight, in_flight, ready)
 
     def _measure(self, team: Team) -> tuple[int, int, int]:
         """Return into how many blocks to cut a batch, and how many a worker may have.
@@ -319,7 +320,8 @@ class _PrefetchLoop:
         # needs while the user keeps batches are left out of the count.
         if size := rooms.bytes:
             slots = rooms.slots.most_bytes // size
-            most = min(most, max(1, slots - rules.reserve) + rules.n_prefetch)
+            fetched = max(1, slots - rules.reserve)
+            most = min(most, fetched + rules.n_prefetch)
         if rooms.is_new:
             # The horizon knows the rows of a batch once that batch is planned.
             horizon.peek()
@@ -472,7 +474,8 @@ class _PrefetchLoop:
                 return
         if self._horizon.is_reached and not (self._ended or ledger.batches):
             self._ended = True
-            deliveries.append(ending(self._run.cursor, self._horizon.take_dead_end()))
+            dead_end = self._horizon.take_dead_end()
+            deliveries.append(ending(self._run.cursor, dead_end))
         if deliveries:
             self._deliver(deliveries)
 
@@ -518,7 +521,8 @@ class _PrefetchLoop:
         self.ledger.abandon()
         self._horizon.end()
         self._ended = True
-        self._deliver([ending(self._run.cursor, named(error))])
+        end = ending(self._run.cursor, named(error))
+        self._deliver([end])
 
     def _dispose(self) -> None:
         # First, so that a consumer that is waiting raises an error at once instead of

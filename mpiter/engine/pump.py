@@ -50,11 +50,10 @@ NOTHING = object()
 Late = Callable[[float, float, str], Exception]
 
 
-class Loop(Protocol):
+class Loop(lifetime.Endable, Protocol):
     """What fetches the batches of a pump: the prefetch loop, or this process itself."""
 
-    # The process that it was made in, and how often that one's ancestors had forked.
-    pid: int
+    # ``home.generation`` when it was made: a forked child has a later one.
     born: int
     tally: Tally
     notices: Notices
@@ -64,8 +63,6 @@ class Loop(Protocol):
     def carries(self, cargo: Cargo) -> bool: ...
     def stats(self) -> Stats: ...
     def wake(self) -> None: ...
-    def stop(self) -> None: ...
-    def close(self) -> None: ...
 
 
 LoopT = TypeVar("LoopT", bound=Loop)
