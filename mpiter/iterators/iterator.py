@@ -234,7 +234,8 @@ class DatasetIterator(Generic[Data_co]):
         Its ``indices`` are needed where they don't follow from the seed.
         """
         if self._sampler.sampler is not None:
-            # The orders that the sampler was asked for already must stay the same.
+            # If this is the present order, those that the sampler was asked for ahead
+            # come after it, as they would have.
             now = self._cursor.order
             if isinstance(now, Sampled):
                 return now.instead(indices)
@@ -326,7 +327,7 @@ class DatasetIterator(Generic[Data_co]):
     def dataset(self, dataset: Any) -> None:
         length = len(self.dataset)
         self._change(dataset=dataset)
-        # A sampler's order says itself which samples come, whatever there are.
+        # A sampler's order stays: it says which samples come, whatever the length.
         if len(self.dataset) != length and self._sampler.sampler is None:
             self._go_by(self._order_of(self.epoch))
 
