@@ -164,8 +164,8 @@ class Alone(Pumping["_Reading"]):
         is_small = options.batch_size <= MANY
         # A row is a sample, or the plans know how many it has.
         is_counted = self._counts is None
-        # Where a row is a whole batch, only ``fetch`` is told which of its samples were
-        # left out.
+        # Where a row is a whole batch, only ``fetch`` learns which of its samples were
+        # left out, so such rows are planned.
         leaves_out = options.on_error != "raise"
         is_told = not (leaves_out and isinstance(options.dataset, Wrapping))
         is_usual = is_small and is_counted and is_told and not self._hooks

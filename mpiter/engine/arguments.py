@@ -123,15 +123,23 @@ def _refusing_others(function: _F, more: type) -> _F:
     It refuses arguments beyond these.
     """
     own = inspect.signature(function)
-    named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    named = []
+    for one in own.parameters.values():
+        if one.kind is not one.VAR_KEYWORD:
+            named.append(one)
     for name, default in defaults(more).items():
         named.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
         )
     signature = own.replace(parameters=named)
-    by_place = [one.name for one in named if one.kind is one.POSITIONAL_OR_KEYWORD]
+    by_place = []
+    by_name = []
+    for one in named:
+        if one.kind is one.POSITIONAL_OR_KEYWORD:
+            by_place.append(one.name)
+        elif one.kind is one.KEYWORD_ONLY:
+            by_name.append(one.name)
     in_order = ", ".join(name for name in by_place if name != "self")
-    by_name = [one.name for one in named if one.kind is one.KEYWORD_ONLY]
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -161,7 +169,8 @@ def _described(more: type) -> str:
         doc = inspect.getdoc(kind) or ""
         said = doc.partition("Attributes:\n")[2].partition("\n\n")[0]
         for text in re.split(r"^(?=\w)", dedent(said), flags=re.MULTILINE):
-            texts[text.partition(":")[0]] = text.rstrip() + "\n"
+            name = text.partition(":")[0]
+            texts[name] = text.rstrip() + "\n"
     return "".join(texts[name] for name in more.__annotations__)
 
 
@@ -169,7 +178,10 @@ def _hint(name: str, mine: Iterable[str]) -> str:
     known = [*mine, *chain(*_ALIKE)]
     for near in get_close_matches(name, known, n=1, cutoff=0.7):
         # The name of another interface leads to ours for the same thing.
-        alike = next((names for names in _ALIKE if near in names), {near})
+        alike = {near}
+        for names in _ALIKE:
+            if near in names:
+                alike = names
         for meant in alike.intersection(mine):
             return f"; use {meant}"
     return ""

@@ -89,7 +89,8 @@ def ending(at: Cursor, error: BaseException | None = None) -> Delivery:
 
     ``error`` is the one that has ended it, if it concerns no single batch.
     """
-    return Delivery(Plan(-1, 0, (), at, at), error=error, is_end=True)
+    nothing = Plan(number=-1, rows=0, stretches=(), before=at, after=at)
+    return Delivery(nothing, error=error, is_end=True)
 
 
 def finish(batch: Delivery, rules: Rules, tally: Tally, contents: _Contents) -> None:

@@ -47,7 +47,8 @@ class Ledger:
 
     def enter(self, plan: Plan, room: Room) -> None:
         """Add a batch that is to be fetched into ``room``."""
-        batch = self.batches[plan.number] = Delivery(plan, room, plan.rows)
+        batch = Delivery(plan, room, missing=plan.rows)
+        self.batches[plan.number] = batch
         self.uncut.append((batch, 0, plan.rows))
 
     def cut(

@@ -230,7 +230,9 @@ class Pace(Plans):
                 if isinstance(now, Sampled) and stretch.epoch > cursor.epoch:
                     return np.concatenate(found)
                 indices = np.asarray(stretch.indices)
-                found.append(indices[max(0, start - seen) : max(0, stop - seen)])
+                first = max(0, start - seen)
+                last = max(0, stop - seen)
+                found.append(indices[first:last])
                 seen += len(indices)
         return np.concatenate(found)
 
@@ -250,7 +252,8 @@ class Pace(Plans):
         elif stop + step > length:
             return self._bounded(cursor, number)
         first = position + self.share.rank * each
-        stretch = Stretch(0, epoch, first, order.take(first, first + each))
+        keys = order.take(first, first + each)
+        stretch = Stretch(0, epoch, first, keys)
         detail = epoch + position / length
         after = Cursor(stop, epoch, False, order, detail)
         return Plan(number, each, (stretch,), cursor, after)
@@ -382,9 +385,9 @@ class _Stretches:
         row = 0
         while row < rows:
             end = min(len(order), at + rows - row)
-            stretch = Stretch(row, epoch, at, order.take(at, end))
-            yield stretch
-            row += len(stretch.indices)
+            keys = order.take(at, end)
+            yield Stretch(row, epoch, at, keys)
+            row += len(keys)
             at = 0
             if self.runs_on and row < rows:
                 # A sampler gets the cursor's position, or the beginning of an epoch
