@@ -1,5 +1,4 @@
-"""Loading without workers: the consumer's thread fetches each batch when it is asked
-for.
+"""Loading without workers: the consumer's thread fetches each batch when asked for it.
 
 This process acts as the worker: a batch is one block, and a list holds the very objects
 that the dataset has returned. Guarantees what the pump guarantees, and that the
@@ -14,7 +13,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import is_
 from typing import Any
@@ -33,32 +32,33 @@ from ..worker.caller import CallersWorker
 from . import lifetime
 from .delivery import Delivery, ending, finish, named
 from .hook import Hook, Hooks
-from .options import Options
-from .pump import Pump, Pumping
+from .options import Cargo, Options
+from .pump import Late, Pump, Pumping
 from .tally import Skipped, Tally
 
-# Between two batches whose processor time is measured.
+# The time between two batches whose processor time is measured.
 _MEASURED_S = 0.25
 _ASIDE = Aside()
 _now = time.monotonic
 
 
-class Alone(Pumping):
-    """The pump of an iterator or a loader without workers: it fetches each batch
-    itself, in ``next()``.
-    """
+class Alone(Pumping["_Reading"]):
+    """The pump without workers, which fetches each batch itself, in ``next()``."""
 
-    _going: Plans  # the plans of the run
-    # May batches be read in one piece?
+    # The plans of the run.
+    _going: Plans
+    # Whole batches may be read in one piece.
     _is_usual = False
     # Reads the columns of a batch, where the dataset has such.
     _gather: Gather | None = None
-    # Of batches, never used twice.
+    # The numbers of batches, never used twice.
     _numbers: Iterator[int]
 
     def start(self) -> None:
         """Open the dataset.  No batch is fetched ahead."""
-        with contextlib.suppress(WorkerStartError):  # the first batch raises it
+        # With workers an error in the start comes from the first ``next()``, and here
+        # it does too: that opens the dataset once more.
+        with contextlib.suppress(WorkerStartError):
             super().start()
 
     def _next(self) -> Any:
@@ -71,8 +71,7 @@ class Alone(Pumping):
         return super()._next()
 
     def _usual(self) -> Any:
-        """Return the next batch if it is a whole one within an epoch; None if it must
-        be planned first.
+        """Return the next batch if it is a whole one; None if it must be planned first.
 
         Gives what ``next`` would, in fewer calls: a batch of columns takes 3 µs, and
         each call 0.1.
@@ -80,6 +79,8 @@ class Alone(Pumping):
         cursor = self.cursor
         reading = self.loop
         began = _now()
+        # These are planned: the first batch, also in a forked child; one that is to be
+        # measured; and one before which batches were skipped.
         if (
             reading is None
             or began > reading.plain_until
@@ -88,7 +89,7 @@ class Alone(Pumping):
         ):
             return None
         tally = reading.tally
-        # At once: another thread may look.
+        # Both are set at once, since another thread may read them at any time.
         tally.waits = tally.waits[0], began
         try:
             found = self._going.whole(cursor)
@@ -109,10 +110,12 @@ class Alone(Pumping):
         return batch
 
     def _gathered(self, rows: Any) -> Any:
-        """Return a batch of columns; None if they must be read with a plan, whose error
-        names the sample.
+        """Return a batch of columns; None if they must be read with a plan.
+
+        An error is left to the plan, by which it names its sample.
         """
         try:
+            # A sampler's keys come as a list, and may be other objects than numbers.
             if type(rows) is list:
                 rows = numbers_of(rows)
             if rows is None:
@@ -125,10 +128,12 @@ class Alone(Pumping):
             return None
 
     def _read(self, worker: CallersWorker, rows: Any, epoch: int, position: int) -> Any:
-        """Return a batch of samples that were read one after the other; None if they
-        must be read with a plan.
+        """Return a batch of samples that were read one by one.
+
+        Return None if they must be read with a plan.
         """
         samples = worker.read(rows, self.seed, epoch, position)
+        # The dataset's own code, or another thread, has closed the iterator.
         if self.is_closed:
             raise self._closed_meanwhile()
         if samples is None:
@@ -136,33 +141,33 @@ class Alone(Pumping):
         try:
             return self._opens.of_rows(samples)  # type: ignore[attr-defined]
         except Exception:
-            # Fetched again with a plan, the error names its sample.
+            # The samples can't be stacked.  With a plan the error names the sample; the
+            # dataset isn't asked for these again.
             worker.give_again(samples)
             return None
 
-    def _launch(self) -> None:
+    def _launch(self) -> _Reading:
         self._numbers = itertools.count()
-        self.loop = _Reading(
-            self.options,
-            self._opens is Batch,
-            self.seed,
-            self._all_skipped,
-            self._hooks,
+        as_samples = self._opens is Batch
+        loop = self.loop = _Reading(
+            self.options, as_samples, self.seed, self._all_skipped, self._hooks
         )
-        self._letting_go = lifetime.end_with(self, self.loop)
+        self._letting_go = lifetime.end_with(self, loop)
         self._has_stopped = True
+        return loop
 
     def _begin(self, loop: _Reading) -> None:
-        loop.worker.give_again(())  # drops what Ctrl-C has left there
+        # Ctrl-C may have left samples of another position to be given again.
+        loop.worker.give_again(())
         self._going = self._course()
-        is_small = self.options.batch_size <= MANY
+        options = self.options
+        is_small = options.batch_size <= MANY
         # A row is a sample, or the plans know how many it has.
         is_counted = self._counts is None
-        # Which samples of a row that is a whole batch are to be left out is told to a
-        # fetch only.
-        is_told = self.options.on_error == "raise" or not isinstance(
-            self.options.dataset, Wrapping
-        )
+        # Where a row is a whole batch, only ``fetch`` learns which of its samples were
+        # left out, so such rows are planned.
+        leaves_out = options.on_error != "raise"
+        is_told = not (leaves_out and isinstance(options.dataset, Wrapping))
         is_usual = is_small and is_counted and is_told and not self._hooks
         self._is_usual = is_usual and hasattr(self._opens, "of_rows")
         self._gather = loop.worker.gather
@@ -181,19 +186,17 @@ class Alone(Pumping):
             return delivery
         except BaseException as error:
             self._has_stopped = True
-            # Which would end the caller's loop.
+            # The caller's loop would take it for its end.
             if isinstance(error, StopIteration):
                 raise RuntimeError("the order_sampler raised StopIteration") from error
             raise
 
 
 class _Reading:
-    """This process as the worker of one dataset, with the counters; takes the place of
-    the prefetch loop.
-    """
+    """This process as the worker of one dataset, in place of the prefetch loop."""
 
     pids = ()
-    # Until then whole batches are read in one piece; then a ``fetch`` measures.
+    # Until this time whole batches are read in one piece; then a ``fetch`` measures.
     plain_until = 0.0
 
     def __init__(
@@ -206,19 +209,16 @@ class _Reading:
     ) -> None:
         self.pid = os.getpid()
         self.born = home.generation
-        self.cargo, self._rules = options.cargo, options.rules(seed, as_samples)
-        self.worker, self.notices = (
-            CallersWorker(*options.cargo, self._rules, options.copy),
-            Notices(),
-        )
+        self.cargo = options.cargo
+        self._rules = options.rules(seed, as_samples)
+        self.worker = CallersWorker(*options.cargo, self._rules, options.copy)
+        self.notices = Notices()
         self.tally = Tally(skipped)
         self._hooks = hooks
         hooks.warn = self.notices.add
 
     def stop(self) -> None:
-        """End the reading; may be called from any thread, and from the dataset's own
-        code.
-        """
+        """End the reading: any thread may call this, and the dataset's own code."""
         self._hooks.tell(Hook.close)
 
     close = stop
@@ -226,10 +226,8 @@ class _Reading:
     def wake(self) -> None:
         """Do nothing: no thread fetches ahead."""
 
-    def carries(self, cargo: tuple[Any, Any]) -> bool:
-        """Return True if ``cargo`` has the very objects that are read here, even if
-        they have been modified.
-        """
+    def carries(self, cargo: Cargo) -> bool:
+        """Return True if ``cargo`` is what is read here, even if it was modified."""
         return all(map(is_, self.cargo, cargo))
 
     def stats(self) -> Stats:
@@ -240,12 +238,15 @@ class _Reading:
         began = _now()
         tally = self.tally
         try:
+            # There is one registered dataset, and the block is the whole batch.
+            dataset = 0
+            row = 0
             block = Block(
                 plan.number,
-                0,
+                dataset,
                 seed,
                 plan.number,
-                0,
+                row,
                 plan.rows,
                 plan.stretches,
                 sent=began,
@@ -259,9 +260,10 @@ class _Reading:
                 self.worker.keep_memory(_bytes_in(delivery.contents))
             return delivery
         except Exception as error:
-            # - it has its cause.
+            # The error is raised as it is, and has its own cause.
             raise named(error)  # noqa: B904
         finally:
+            # Reading in one piece isn't measured, so it goes on for a short time only.
             if self.worker.is_plain and tally.began is not None:
                 self.plain_until = began + _MEASURED_S
             else:
@@ -269,32 +271,37 @@ class _Reading:
 
 
 def _bytes_in(contents: Contents) -> int:
-    """Return the number of bytes of a batch, by its first sample if it has no
-    columns.
-    """
+    """Return the bytes of a batch, by its first sample if it has no columns."""
     if contents.objects:
         return len(contents.objects) * bytes_in(contents.objects[0])
     return sum(column.nbytes for column in contents.columns)
 
 
 def _contents(payload: Any, batch: Delivery, failed: frozenset[int]) -> Contents:
-    """Return the fetched samples: as columns where the dataset gave columns, else as
-    the objects themselves.
-    """
+    """Return the fetched samples, as columns if the dataset gave columns."""
     _, rows, held = payload
     found = held.open()
-    if type(found) is not list and (contents := stacked(found)) is not None:
-        return contents
+    if type(found) is not list:
+        contents = stacked(found)
+        if contents is not None:
+            return contents
     count = batch.plan.rows
     if failed:
-        samples = [*map(dict(zip(rows, found, strict=True)).get, range(count))]
+        by_row = dict(zip(rows, found, strict=True))
+        samples = [*map(by_row.get, range(count))]
     else:
         samples = list(found)
     return Contents(_ASIDE, count, objects=samples, failed=failed)
 
 
-def pump_for(options: Options, *given: Any, **more: Any) -> Pump | Alone:
-    """Return the pump for these options, one with workers or one without; the other
-    arguments are ``Pumping``'s.
-    """
-    return (Alone if options.n_workers == 0 else Pump)(options, *given, **more)
+def pump_for(
+    options: Options,
+    opens: Callable[[Contents], Any],
+    late: Late,
+    counts: Callable[[Any], int | None] | None = None,
+    skipped: Skipped | None = None,
+) -> Pump | Alone:
+    """Return the pump for these options; the other arguments are ``Pumping``'s."""
+    if options.n_workers == 0:
+        return Alone(options, opens, late, counts, skipped)
+    return Pump(options, opens, late, counts, skipped)

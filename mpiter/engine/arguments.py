@@ -1,6 +1,4 @@
-"""The rare options, which ``batches()``, the iterators and the loaders have in common,
-and hints for misspelt ones.
-"""
+"""The rare options of ``batches()``, iterators and loaders; hints for misspelt ones."""
 
 from __future__ import annotations
 
@@ -25,8 +23,7 @@ _OPTIONS = re.compile(r"^( *)options: .*\n", re.MULTILINE)
 
 
 class Rare(TypedDict, total=False):
-    """The rare options, which are the same in ``batches()``, all iterators and both
-    loaders.
+    """The rare options, the same in ``batches()``, all iterators and both loaders.
 
     Attributes:
         sample_timeout: seconds that one sample may take, 600 unless given; after that
@@ -45,23 +42,22 @@ class Rare(TypedDict, total=False):
             as the workers need; 0: none.
 
     >>> import mpiter
-    >>> with mpiter.batches([1, 2, 3], 2, n_processes=0, shuffle=False, copy=True) as stream:
-    ...     print(*stream)
+    >>> stream = mpiter.batches([1, 2, 3], 2, n_processes=0, shuffle=False, copy=True)
+    >>> print(*stream)
     [1 2] [3]
     """
 
     sample_timeout: float | None
     in_order: bool
     trace: str | os.PathLike[str] | None
-    receipts: Any
-    serializer: Any
+    receipts: object
+    serializer: object
     copy: bool
     run_ahead: int | None
 
 
 class OfLoaders(Rare, total=False):
-    """The rare options that only loaders have: those of ``mpiter.DataLoader`` and
-    ``mpiter.torch.DataLoader``.
+    """The rare options of ``mpiter.DataLoader`` and ``mpiter.torch.DataLoader``.
 
     Attributes:
         backend: what runs the workers: "thread", "ray", "mpi", or an object such as
@@ -76,7 +72,7 @@ class OfLoaders(Rare, total=False):
     [1 2] [3]
     """
 
-    backend: Any
+    backend: object
     persistent_workers: bool | None
 
 
@@ -98,12 +94,11 @@ def defaults(more: type) -> dict[str, Any]:
 
 
 def takes(more: type) -> Callable[[_F], _F]:
-    """Decorate a function or a class whose ``**options`` are those of ``more``, so that
-    ``help()`` and editors list them by name.
+    """Decorate a function or a class whose ``**options`` are those of ``more``.
 
-    In its docstring the line on ``options`` is replaced by what is said of each of
-    them.  Any other argument is refused, with the name of the one that was probably
-    meant.
+    ``help()`` and editors then list them by name.  In its docstring the line on
+    ``options`` is replaced by what is said of each of them.  Any other argument is
+    refused, with the name of the one that was probably meant.
     """
 
     def decorate(made: _F) -> _F:
@@ -112,7 +107,8 @@ def takes(more: type) -> Callable[[_F], _F]:
             called.__init__ = _refusing_others(called.__init__, more)
         else:
             called = _refusing_others(made, more)
-        if called.__doc__ is not None:  # as it is under `python -OO`
+        # Under `python -OO` there are no docstrings.
+        if called.__doc__ is not None:
             called.__doc__ = _OPTIONS.sub(
                 lambda line: indent(_described(more), line[1]), called.__doc__
             )
@@ -122,23 +118,33 @@ def takes(more: type) -> Callable[[_F], _F]:
 
 
 def _refusing_others(function: _F, more: type) -> _F:
-    """Return ``function`` with a signature that lists the options of ``more``; it
-    refuses arguments beyond these.
+    """Return ``function`` with a signature that lists the options of ``more``.
+
+    It refuses arguments beyond these.
     """
     own = inspect.signature(function)
-    named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    named = []
+    for one in own.parameters.values():
+        if one.kind is not one.VAR_KEYWORD:
+            named.append(one)
     for name, default in defaults(more).items():
         named.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
         )
     signature = own.replace(parameters=named)
-    by_place = [one.name for one in named if one.kind is one.POSITIONAL_OR_KEYWORD]
+    by_place = []
+    by_name = []
+    for one in named:
+        if one.kind is one.POSITIONAL_OR_KEYWORD:
+            by_place.append(one.name)
+        elif one.kind is one.KEYWORD_ONLY:
+            by_name.append(one.name)
     in_order = ", ".join(name for name in by_place if name != "self")
-    by_name = [one.name for one in named if one.kind is one.KEYWORD_ONLY]
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         if len(args) > len(by_place):
+            # A dataset passed column by column is a mistake of its own, named first.
             passed = dict(zip(by_place, args, strict=False))
             refuse_mistaken(passed["dataset"], passed["batch_size"])
             raise TypeError(
@@ -157,24 +163,25 @@ def _refusing_others(function: _F, more: type) -> _F:
 
 
 def _described(more: type) -> str:
-    """Return what the docstrings of ``more``, and of the types that it derives from,
-    say of its options.
-    """
+    """Return what the docstrings of ``more`` and its base types say of its options."""
     texts: dict[str, str] = {}
     for kind in (Rare, OfLoaders, more):
-        said = (
-            (inspect.getdoc(kind) or "")
-            .partition("Attributes:\n")[2]
-            .partition("\n\n")[0]
-        )
+        doc = inspect.getdoc(kind) or ""
+        said = doc.partition("Attributes:\n")[2].partition("\n\n")[0]
         for text in re.split(r"^(?=\w)", dedent(said), flags=re.MULTILINE):
-            texts[text.partition(":")[0]] = text.rstrip() + "\n"
+            name = text.partition(":")[0]
+            texts[name] = text.rstrip() + "\n"
     return "".join(texts[name] for name in more.__annotations__)
 
 
 def _hint(name: str, mine: Iterable[str]) -> str:
-    for near in get_close_matches(name, [*mine, *chain(*_ALIKE)], 1, 0.7):
-        alike = next((names for names in _ALIKE if near in names), {near})
+    known = [*mine, *chain(*_ALIKE)]
+    for near in get_close_matches(name, known, n=1, cutoff=0.7):
+        # The name of another interface leads to ours for the same thing.
+        alike = {near}
+        for names in _ALIKE:
+            if near in names:
+                alike = names
         for meant in alike.intersection(mine):
             return f"; use {meant}"
     return ""

@@ -1,8 +1,8 @@
-"""The bounded queue between the prefetch thread, which calls ``put``, and the consumer,
-which calls ``get``.
+"""The bounded queue between the prefetch thread and the consumer.
 
-Guarantees that after ``reset`` nothing of an earlier run (the batches from one position
-on) is handed out, and that both sides raise Terminated at once after ``terminate``.
+The thread calls ``put`` and the consumer ``get``.  Guarantees that after ``reset``
+nothing of an earlier run (the batches from one position on) is handed out, and that
+both sides raise Terminated at once after ``terminate``.
 """
 
 from __future__ import annotations
@@ -20,46 +20,50 @@ class Terminated(Exception):
 
 
 class _Communicator:
-    """A queue of at most ``n_prefetch`` deliveries (finished batches); ``taken`` is
-    called with each as it is taken.
+    """A queue of at most ``n_prefetch`` deliveries (finished batches).
+
+    ``taken`` is called with each delivery as it is taken.
     """
 
     def __init__(self, n_prefetch: int, taken: Callable[[Delivery], None]) -> None:
         self._most = n_prefetch
         self._taken = taken
-        # The garbage collector may call terminate() in the thread that holds it.
+        # Reentrant, since the garbage collector may call ``terminate`` in a thread that
+        # holds it.
         self._lock = threading.RLock()
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
-        # Guarded by _lock, like all below; only the loop makes it longer.
+        # Guarded by _lock, like all below.  Only the loop makes it longer, so the loop
+        # may take its length without the lock: there is at least as much room.
         self.queue: deque[Delivery] = deque()
         self._run = 0
         self._terminated = False
 
     def put(self, deliveries: Iterable[Delivery], run: int) -> None:
-        """Queue deliveries, waiting while the queue is full; drop them if they belong
-        to an earlier run.
+        """Queue deliveries, waiting while the queue is full.
+
+        Those of an earlier run are dropped.
         """
+
+        def may_go_on() -> bool:
+            return self._terminated or run != self._run or len(self.queue) < self._most
+
         with self._lock:
             for delivery in deliveries:
-                self._not_full.wait_for(
-                    lambda: (
-                        self._terminated
-                        or run != self._run
-                        or len(self.queue) < self._most
-                    )
-                )
+                self._not_full.wait_for(may_go_on)
                 if self._terminated:
                     raise Terminated
                 if run != self._run:
                     return
                 self.queue.append(delivery)
-                # A thread that Ctrl-C woke may still be listed.
+                # All are notified, since a thread that Ctrl-C has ended in its wait may
+                # still be listed, and would get the only notification.
                 self._not_empty.notify_all()
 
     def get(self, stalled: Callable[[float], None], glance_s: float = 1.0) -> Delivery:
-        """Wait for the next delivery; every ``glance_s`` seconds ``stalled`` gets the
-        time waited so far.
+        """Wait for the next delivery.
+
+        Every ``glance_s`` seconds ``stalled`` gets the time waited so far.
         """
         stopwatch = Stopwatch(glance_s)
         waited = 0.0
@@ -70,6 +74,8 @@ class _Communicator:
                         lambda: self.queue or self._terminated, glance_s
                     )
                     if self.queue:
+                        # Ctrl-C may lose the delivery from here on.  The pump notices
+                        # by the number of the next, and begins again.
                         delivery = self.queue.popleft()
                         self._not_full.notify()
                         self._taken(delivery)
@@ -77,15 +83,14 @@ class _Communicator:
                     if self._terminated:
                         raise Terminated
             except RuntimeError as error:
-                # The lock was free: Ctrl-C came just as ``wait_for`` had released it.
+                # Ctrl-C came just when ``wait_for`` had released the lock, so leaving
+                # the ``with`` failed.  The caller gets the Ctrl-C, not that failure.
                 raise error.__context__ or error from None
             waited += stopwatch.lap()
             stalled(waited)
 
     def reset(self, run: int) -> None:
-        """Drop the queued deliveries; from now on only deliveries of ``run`` are
-        accepted.
-        """
+        """Drop the queued deliveries, and from now on accept only those of ``run``."""
         with self._lock:
             self._run = run
             self.queue.clear()

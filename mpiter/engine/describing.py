@@ -17,12 +17,11 @@ Facts = list[str]
 
 
 def in_a_line(owner: object, what: str, facts: Callable[[], Facts]) -> str:
-    """Return ``what`` and its ``facts`` in one line; an object that is only half made
-    is described as Python does.
-    """
+    """Return ``what`` and its ``facts`` in one line."""
     try:
         return f"<{what}: {'; '.join(facts())}>"
     except Exception:
+        # The object is only half made: Python's own line has to do.
         return object.__repr__(owner)
 
 
@@ -34,20 +33,24 @@ def source(dataset: Any, batches: str, options: Options) -> str:
         name = f"{type(found.columns).__name__} of columns"
     else:
         name = type(found).__name__
-    # The class is the user's, and may have no length.
+    # The class is the user's: it may have no length, and ``len()`` may raise anything.
     with contextlib.suppress(Exception):
         name += f" of {len(found):,} samples"
     if options.n_workers == 0:
         work = "no workers"
+    elif workers == 1:
+        work = "1 worker"
     else:
-        work = "1 worker" if workers == 1 else f"{workers} workers"
+        work = f"{workers} workers"
     return f"{name}, {batches}, {work}"
 
 
 def place(epoch: int, batch: int, batches: int | None) -> str:
-    """Return how many batches of an epoch have been handed out; of how many, if that is
-    known.
+    """Return how many batches of an epoch have been handed out.
+
+    Of how many is said if that is known.
     """
-    return f"epoch {epoch}, batch {batch:,}" + (
-        "" if batches is None else f" of {batches:,}"
-    )
+    text = f"epoch {epoch}, batch {batch:,}"
+    if batches is not None:
+        text += f" of {batches:,}"
+    return text

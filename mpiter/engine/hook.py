@@ -1,5 +1,4 @@
-"""Hooks: objects whose methods the engine calls when something happens to the batches
-of one loop.
+"""Hooks: objects whose methods are called when something happens to a loop's batches.
 
 A trace, receipts, and the copying ahead of a staged dataset are hooks.  Guarantees that
 a hook which raises is not called again, with one warning, and that it stops neither the
@@ -19,28 +18,27 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """The base class of all hooks; each method does nothing unless it is overridden.  A
-    method must return quickly.
+    """The base class of all hooks; each method does nothing unless it is overridden.
 
-    Each loop has hooks of its own.  ``waited`` comes before the ``handed_out`` of its
-    batch, perhaps several times.  A dataset must not keep the hook that its
-    ``mpiter_hook()`` returns, since workers get a copy of the dataset.
+    A method must return quickly.  Each loop has hooks of its own.  ``waited`` comes
+    before the ``handed_out`` of its batch, perhaps several times.  A dataset must not
+    keep the hook that its ``mpiter_hook()`` returns, since workers get a copy of the
+    dataset.
     """
 
     # -- in the prefetch thread; without workers only the first two, in the consumer's -
 
     def planned(self, plan: Plan, plans: Plans, began: float, ended: float) -> None:
-        """A batch was planned, which took from ``began`` to ``ended``; ``plans`` plans
-        the batches after it.
+        """A batch was planned, which took from ``began`` to ``ended``.
+
+        ``plans`` plans the batches after it.
         """
 
     def answered(self, done: Done) -> None:
         """A worker has fetched a block (rows of one batch)."""
 
     def in_flight(self, batches: int, ready: int) -> None:
-        """Called after each feeding: ``batches`` batches are in flight, and ``ready``
-        of them are finished.
-        """
+        """``batches`` batches are in flight, and ``ready`` of them are finished."""
 
     def lost(self, worker: int) -> None:
         """A worker has died, and is replaced."""
@@ -54,17 +52,22 @@ class Hook:
         """``next()`` has waited for a batch between these times."""
 
     def handed_out(
-        self, delivery: Delivery, samples: int | None, began: float, ended: float
+        self,
+        delivery: Delivery,
+        samples: int | None,
+        began: float,
+        ended: float,
     ) -> None:
-        """The user is about to get a batch of ``samples`` samples; None for an error,
-        an empty batch or the end.
+        """The user is about to get a batch of ``samples`` samples.
 
-        The batch was opened between the times ``began`` and ``ended``.
+        It was opened between the times ``began`` and ``ended``.  ``samples`` is None
+        for an error, an empty batch or the end.
         """
 
     def close(self) -> None:
-        """The loop has ended, or its iterator was collected; may be called several
-        times, later, from any thread.
+        """The loop has ended, or its iterator was collected.
+
+        May be called several times, later, from any thread.
         """
 
 
@@ -82,18 +85,18 @@ class Hooks:
     def __bool__(self) -> bool:
         return bool(self._hooks)
 
-    def tell(self, event: Callable[..., None], *what: Any) -> None:
+    def tell(self, event: Callable[..., None], *what: object) -> None:
         """Call a method of every hook: ``tell(Hook.answered, done)``."""
         for hook in self._hooks:
             try:
                 getattr(hook, event.__name__)(*what)
             except Exception:
-                # The other thread may do the same.
+                # A new list, since the other thread may be going through the old one,
+                # and may drop a hook of its own at the same time.
                 self._hooks = [one for one in self._hooks if one is not hook]
                 name = f"{type(hook).__name__}.{event.__name__}()"
-                self.warn(
-                    f"{name} has failed and is told nothing "
-                    f"more:\n{traceback.format_exc()}"
-                )
+                why = traceback.format_exc()
+                self.warn(f"{name} has failed and is told nothing more:\n{why}")
+                # What it holds, a file say, it can still give back.
                 if event is not Hook.close:
                     Hooks([hook]).tell(Hook.close)

@@ -1,10 +1,9 @@
-"""The record of unfinished batches: which rows (samples of a batch) are with a worker,
-and which are still to be sent.
+"""The record of unfinished batches: which rows are with a worker, which must be sent.
 
-Used by the prefetch thread only.  Guarantees that every planned row is settled exactly
-once and sent again until it is; that batches leave in order (or, if asked, as they
-finish); and that a room, the memory of a batch, is given back only when no worker can
-write into it any more.
+A row is a sample of a batch.  Used by the prefetch thread only.  Guarantees that every
+planned row is settled exactly once and sent again until it is; that batches leave in
+order (or, if asked, as they finish); and that a room, the memory of a batch, is given
+back only when no worker can write into it any more.
 """
 
 from __future__ import annotations
@@ -21,63 +20,76 @@ from ..worker.block import Block, Done, Fault, Keys, Place, make_block
 from ..worker.board import Line
 from .delivery import Delivery, Room
 
-# A batch, and the range of its rows that are with no worker.
+# A batch, and the range of its rows that are to be sent.
 _Uncut = tuple[Delivery, int, int]
 
 
 class Ledger:
-    """The unfinished rows of one run; ``give_back`` is called with a batch that isn't
-    handed out.
+    """The unfinished rows of one run.
+
+    ``give_back`` is called with a batch that won't be handed out, once no worker can
+    write into its room.
     """
 
     def __init__(
-        self, rules: Rules, give_back: Callable[[Delivery], None] = lambda batch: None
+        self,
+        rules: Rules,
+        give_back: Callable[[Delivery], None] = lambda batch: None,
     ) -> None:
         self._rules = rules
         self._give_back = give_back
-        self.batches: OrderedDict[int, Delivery] = OrderedDict()  # on their way
-        self.uncut: deque[_Uncut] = deque()  # rows to be sent to workers
-        # Blocks that are with workers, by number.
+        # The batches of this run that aren't handed over, by number.
+        self.batches: OrderedDict[int, Delivery] = OrderedDict()
+        # Rows that are with no worker.
+        self.uncut: deque[_Uncut] = deque()
+        # Blocks that are with workers, by number: also those of earlier runs.
         self.out: dict[int, tuple[Block, Delivery]] = {}
 
     def enter(self, plan: Plan, room: Room) -> None:
         """Add a batch that is to be fetched into ``room``."""
-        batch = self.batches[plan.number] = Delivery(plan, room, plan.rows)
+        batch = Delivery(plan, room, missing=plan.rows)
+        self.batches[plan.number] = batch
         self.uncut.append((batch, 0, plan.rows))
 
     def cut(
-        self, number: int, parts: int, dataset: int, seed: int, sent: float
+        self,
+        number: int,
+        parts: int,
+        dataset: int,
+        seed: int,
+        sent: float,
     ) -> Block:
-        """Cut the next block from the first batch with unsent rows: one of ``parts``
-        equal ones, or one row if 0.
+        """Cut the next block from the first batch with unsent rows.
+
+        It is one of ``parts`` equal ones, or a single row if ``parts`` is 0.
         """
         batch, first, stop = self.uncut.popleft()
-        # Else it isn't known which row was being fetched, or sent.
-        whole = batch.deaths <= self._rules.shares_memory
-        if parts and whole:
+        # Workers have died over this batch, so its rows are sent singly: the next death
+        # then tells which row was to blame.  Where the board is shared it tells that
+        # after one death already, but not if the worker dies while it sends the row.
+        is_suspect = batch.deaths > self._rules.shares_memory
+        rows = 1
+        if parts and not is_suspect:
             rows = -(-batch.plan.rows // parts)
-        else:
-            rows = 1
         if first + rows < stop:
             self.uncut.appendleft((batch, first + rows, stop))
             stop = first + rows
         room = batch.room
         plan = batch.plan
-        place = (
-            plan.number,
-            first,
-            stop - first,
-            tuple(_part(plan.stretches, first, stop)),
-        )
+        stretches = tuple(_part(plan.stretches, first, stop))
+        singly = batch.deaths > 0
         block = make_block(
             (
                 number,
                 dataset,
                 seed,
-                *place,
+                plan.number,
+                first,
+                stop - first,
+                stretches,
                 room.brief,
                 room.address,
-                batch.deaths > 0,
+                singly,
                 sent,
             )
         )
@@ -86,20 +98,22 @@ class Ledger:
         return block
 
     def recall(self, numbers: Collection[int], is_lost: bool = False) -> int:
-        """Queue the rows of these blocks to be sent again, before any others; return
-        the number of rows.
+        """Queue the rows of these blocks to be sent again, before any others.
 
         Their worker is dead; or, with ``is_lost``, it could not be killed and may still
-        write into the batches' memory.
+        write into the batches' memory.  Return the number of rows.
         """
         rows = 0
+        # The queue is filled from the front, so the last block goes first.
         for number in sorted(numbers, reverse=True):
-            if (found := self.out.pop(number, None)) is None:
+            found = self.out.pop(number, None)
+            if found is None:
                 continue
             block, batch = found
             batch.out -= 1
             batch.deaths += 1
             batch.is_lost |= is_lost
+            # A batch of an earlier run isn't wanted any more.
             if batch.is_abandoned:
                 self._give_up(batch)
                 continue
@@ -108,8 +122,9 @@ class Ledger:
         return rows
 
     def in_hand(self, line: Line) -> tuple[Place, Any] | None:
-        """Return place and key of the row that a worker's line names; None if it isn't
-        in the block that is named.
+        """Return place and key of the row that a worker's line on the board names.
+
+        The line may be read half updated: return None if it names no row of its block.
         """
         found = self.out.get(line.block)
         if found is None:
@@ -123,24 +138,31 @@ class Ledger:
             if batch.plan.number != fault.batch or not first <= fault.row < stop:
                 uncut.append((batch, first, stop))
                 continue
-            around = (batch, first, fault.row), (batch, fault.row + 1, stop)
-            uncut.extend(part for part in around if part[1] < part[2])
+            # What is left of the block are the rows before this one, and those after.
+            if first < fault.row:
+                uncut.append((batch, first, fault.row))
+            if fault.row + 1 < stop:
+                uncut.append((batch, fault.row + 1, stop))
             batch.missing -= 1
             batch.faults.append(fault)
         self.uncut = uncut
 
     def settle(self, done: Done) -> tuple[Block, Delivery] | None:
-        """Note that a block was answered; return it with its batch, or None if the
-        answer is no longer wanted.
+        """Note that a block was answered; return it with its batch.
+
+        Return None if the answer is no longer wanted.
         """
         found = self.out.pop(done.number, None)
+        # The block was recalled, since its worker was given up, and its rows are with
+        # another one.  A thread can't be killed, and may still answer.
         if found is None:
-            # It was recalled: the answer is from a thread that was given up.
             return None
         block, batch = found
         batch.out -= 1
+        # The block is of an earlier run, whose rows nobody wants any more.  Its worker
+        # has written its last, so the room can be given back after its last block.
         if batch.is_abandoned:
-            self._give_up(batch)  # the answer came late
+            self._give_up(batch)
             return None
         batch.missing -= block.rows
         batch.faults.extend(done.faults)
@@ -148,19 +170,22 @@ class Ledger:
 
     def ask_no_more(self, batch: Delivery) -> None:
         """Send no further rows of a batch that has failed."""
-        for other, first, stop in self.uncut:
+        uncut: deque[_Uncut] = deque()
+        for part in self.uncut:
+            other, first, stop = part
             if other is batch:
                 batch.missing -= stop - first
-        self.uncut = deque(part for part in self.uncut if part[0] is not batch)
+            else:
+                uncut.append(part)
+        self.uncut = uncut
 
     def completed(self, most: int) -> list[Delivery]:
-        """Remove and return at most ``most`` finished batches that may be handed
-        over.
-        """
+        """Remove and return at most ``most`` batches that may be handed over."""
         found = list[Delivery]()
         for batch in self.batches.values():
             if len(found) >= most:
                 break
+            # While a worker has a block of the batch, it may write into its room.
             if not (batch.missing or batch.out):
                 found.append(batch)
             elif self._rules.in_order:
@@ -178,15 +203,19 @@ class Ledger:
         self.batches.clear()
 
     def _give_up(self, batch: Delivery) -> None:
+        # Until its last block is answered or recalled, a worker may write into it.
         if batch.out == 0:
             self._give_back(batch)
 
 
 def _part(
-    stretches: Iterable[Stretch], first: int, stop: int
+    stretches: Iterable[Stretch],
+    first: int,
+    stop: int,
 ) -> Iterator[tuple[int, int, int, Keys]]:
-    """Yield the parts of a batch's stretches between two rows, lazily, since there may
-    be very many stretches.
+    """Yield the parts of a batch's stretches between two rows.
+
+    It reads no further than it must, since there may be very many stretches.
     """
     for row, epoch, position, keys in stretches:
         if row >= stop:
@@ -199,9 +228,7 @@ def _part(
             row = row + begin
             position = position + begin
             keys = keys[begin:end]
-        yield (
-            row,
-            epoch,
-            position,
-            keys.tobytes() if isinstance(keys, np.ndarray) else keys,
-        )
+        sent: Keys = keys
+        if isinstance(keys, np.ndarray):
+            sent = keys.tobytes()
+        yield row, epoch, position, sent

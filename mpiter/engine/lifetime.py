@@ -16,38 +16,55 @@ import weakref
 
 # Registers its own exit function first, so that ours runs before it.
 from multiprocessing import util
-from typing import Any
+from typing import Any, Protocol
 
-_is_over = False  # the interpreter is exiting
-_running: weakref.WeakSet[Any] = weakref.WeakSet()
-# The process whose multiprocessing has been asked.
+
+class Endable(Protocol):
+    """A loop that can be ended."""
+
+    # The process that it was made in, which alone may end it.
+    pid: int
+
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+
+
+# The interpreter is exiting.
+_is_over = False
+_running: weakref.WeakSet[Endable] = weakref.WeakSet()
+# The process in which multiprocessing has been asked to call ``end_all``.
 _asked_in: int | None = None
-# Of its finalizers, all of which run before it terminates workers.
+# Puts ours before its finalizers that terminate workers.
 _FIRST = 100
 
 
-def end_with(pump: Any, loop: Any) -> weakref.finalize[..., Any]:
-    """Arrange that ``loop`` ends when ``pump`` is garbage-collected, or at the latest
-    when the interpreter exits.
+def end_with(pump: object, loop: Endable) -> weakref.finalize[..., Any]:
+    """Arrange that ``loop`` ends when ``pump`` is garbage-collected.
+
+    At the latest it ends when the interpreter exits.
     """
     global _asked_in
     finalizer = weakref.finalize(pump, _let_go, loop)
+    # At exit ``end_all`` ends the loop, and waits until it has.
     finalizer.atexit = False
     _running.add(loop)
+    # A forked child must ask again, since multiprocessing there has forgotten it.
     if _asked_in != os.getpid():
         _asked_in = os.getpid()
         util.Finalize(None, end_all, exitpriority=_FIRST)
     return finalizer
 
 
-def _let_go(loop: Any) -> None:
+def _let_go(loop: Endable) -> None:
+    # A forked child has its parent's pumps too, and drops them.
     if loop.pid == os.getpid():
         loop.stop()
 
 
 def go_quietly() -> None:
-    """Stop a daemon thread that still asks for batches while the interpreter exits, so
-    that it prints no error.
+    """Stop a daemon thread that asks for batches while the interpreter exits.
+
+    It would print an error otherwise.
     """
     if _is_over and threading.current_thread().daemon:
         threading.Event().wait()
@@ -58,7 +75,7 @@ def end_all() -> None:
     """End every loop that is still running, because the program is over."""
     global _is_over
     _is_over = True
-    # An error in the end of one doesn't spare the others.
+    # The stack calls all of them, even if one raises an error.
     with contextlib.ExitStack() as all_of_them:
         for loop in list(_running):
             if loop.pid == os.getpid():

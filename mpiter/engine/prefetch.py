@@ -1,10 +1,10 @@
-"""The prefetch loop: a thread that plans batches ahead of the consumer, has them
-fetched, and hands them over in order.
+"""The prefetch loop: a thread that plans batches, has them fetched, hands them over.
 
-It waits in one place: for answers, for the ends of workers, and for its bell, which
-other threads ring.  Guarantees that batches in flight are bounded in number and in
-bytes; that every error is delivered to the consumer; and that any thread can stop the
-loop, even the garbage collector's, since it ends its workers itself.
+It works ahead of the consumer and waits in one place: for answers, for the ends of
+workers, and for its bell, which other threads ring.  Guarantees that batches in flight
+are bounded in number and in bytes; that every error is delivered to the consumer; and
+that any thread can stop the loop, even the garbage collector's, since it ends its
+workers itself.
 """
 
 from __future__ import annotations
@@ -25,22 +25,28 @@ from ..pool.crew import named_errors
 from ..pool.endings import End
 from ..pool.starting import never_interrupted
 from ..rules import Rules
+from ..samples.envelope import Raw
 from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block, Done, Lost
 from ..worker.board import Line
 from .communicator import Terminated, _Communicator
-from .delivery import OBJECTS, Delivery, ending, finish, named, not_sendable
+from .delivery import OBJECTS, Delivery, Room, ending, finish, named, not_sendable
 from .hook import Hook, Hooks
 from .ledger import Ledger
+from .options import Cargo
 from .recovery import Recovery
+from .rooms import Rooms
 from .tally import Skipped, Tally
 from .team import Team
 
-_CLOSE_S = 4.5  # that closing may take
-# Blocks with one worker: one that it fetches, one in its pipe…
+# The time that closing may take.
+_CLOSE_S = 4.5
+# A worker has at most two blocks: one that it fetches, and one in its pipe, so that it
+# needn't wait for the loop.
 _MOST_OUT = 2
-# …but none waits behind a block that takes so long: another worker could take it.
+# No second block waits behind one that takes this long, since a worker that is idle
+# sooner could fetch it.
 _DEAR_BLOCK_S = 0.01
 
 
@@ -54,8 +60,9 @@ class Run(NamedTuple):
 
 
 class _PrefetchLoop:
-    """The loop of one iterator; ``hire`` makes its workers, from the bell and a
-    function that warns the user.
+    """The loop of one iterator.
+
+    ``hire`` makes its workers, from the bell and a function that warns the user.
     """
 
     _run: Run
@@ -69,31 +76,36 @@ class _PrefetchLoop:
     ) -> None:
         self.pid = os.getpid()
         self.born = home.generation
-        self.tally, self.notices = Tally(skipped), Notices()
+        self.tally = Tally(skipped)
+        self.notices = Notices()
         self._rules = rules
         self._hire = hire
         self._bell = Bell()
         self._hooks = hooks
         hooks.warn = self.notices.add
-        # That were asked for and not yet begun.
+        # Runs that were asked for and haven't begun.
         self._runs: deque[Run] = deque()
         self.communicator = _Communicator(rules.n_prefetch, self._has_taken)
         self._recovery = Recovery(skips=rules.skips_errors)
-        # A Team, while there is one.
-        self._team: Any = None
+        # The workers and their memory, from ``staff`` until ``_dispose``.
+        self._team: Team | None = None
         self.ledger = Ledger(rules)
         self._thread: threading.Thread | None = None
         self._horizon = Horizon()
-        self._ended = False  # the end has been delivered
-        self._events: deque[Done | Lost | End] = deque()  # still to be handled
+        # The delivery that ends the run is in the queue, or was taken.
+        self._ended = False
+        # What ``wait`` has returned and isn't handled yet.
+        self._events: deque[Done | Lost | End] = deque()
+        # Numbers of blocks, never used twice.
         self._numbers = itertools.count()
-        # Deliveries that the consumer has taken.
+        # The number of deliveries that the consumer has taken.
         self._taken = 0
-        # There is no slot for another batch.
+        # A batch could be planned if it had a slot.
         self._lacks_room = False
-        # There is more to do once the consumer takes a delivery…
+        # More can be done once the consumer takes a delivery.
         self._is_held_up = False
-        self._waits_for_room = False  # …which then rings the bell
+        # The consumer rings the bell when it takes a delivery.
+        self._waits_for_room = False
         self._stopping = False
 
     def launch(self, run: Run) -> None:
@@ -115,12 +127,15 @@ class _PrefetchLoop:
 
     def go(self, run: Run) -> None:
         """Drop all batches in flight and continue with ``run``."""
+        # First, so that the queue takes nothing of the earlier run any more.
         self.communicator.reset(run.number)
         self._runs.append(run)
         self.wake()
 
     def _has_taken(self, delivery: Delivery) -> None:
         self._epoch_taken = delivery.plan.after.epoch
+        # The count comes before the look at the flag: ``turn`` sets the flag and then
+        # looks at the count, so one of both sees the other.
         self._taken += 1
         if self._waits_for_room:
             self._waits_for_room = False
@@ -135,26 +150,25 @@ class _PrefetchLoop:
         self._stopping = True
         self.communicator.terminate()
         self.wake()
+        # There is no thread yet that would do it.
         if self._thread is None:
             self._dispose()
 
     def close(self) -> None:
         """End the loop, and wait until it has ended its workers."""
         self.stop()
+        # The garbage collector may call this in the loop's own thread.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_CLOSE_S + 0.3)
 
-    def carries(self, cargo: Any) -> bool:
-        """Return True if sending ``cargo`` to the workers now would change nothing for
-        them.
-        """
-        return (team := self._team) is not None and team.carries(cargo)
+    def carries(self, cargo: Cargo) -> bool:
+        """Return True if sending ``cargo`` to the workers would change nothing."""
+        team = self._team
+        return team is not None and team.carries(cargo)
 
     @property
     def lines(self) -> list[Line]:
-        """Each worker's line on the board: shared integers that say which row it is
-        fetching.
-        """
+        """Each worker's line on the board: integers that say which row it fetches."""
         lines: list[Line] = []
         if team := self._team:
             lines = team.crew.board()
@@ -162,15 +176,24 @@ class _PrefetchLoop:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        return team.crew.pids if (team := self._team) else ()
+        pids: tuple[int, ...] = ()
+        if team := self._team:
+            pids = team.crew.pids
+        return pids
 
     def stats(self) -> Stats:
         queued = [delivery.contents for delivery in self.communicator.queue.copy()]
-        team = self._team
         in_flight = len(self.ledger.batches) + len(queued)
-        waiting = sum(
-            not found.copied for found in queued if found is not None and found.columns
-        )
+        in_flight_bytes = 0
+        leased = 0
+        if team := self._team:
+            in_flight_bytes = in_flight * team.rooms.bytes
+            # Batches in the queue have their leases, but the user hasn't got them.
+            waiting = 0
+            for found in queued:
+                if found is not None and found.columns and not found.copied:
+                    waiting += 1
+            leased = max(0, team.rooms.slots.leased - waiting)
         return Stats(
             **self.tally.look(),
             workers=self._rules.workers,
@@ -178,8 +201,8 @@ class _PrefetchLoop:
             restarts=self._recovery.restarts,
             ready_batches=len(queued),
             in_flight_batches=in_flight,
-            in_flight_bytes=in_flight * team.rooms.bytes if team else 0,
-            leased_batches=max(0, team.rooms.slots.leased - waiting) if team else 0,
+            in_flight_bytes=in_flight_bytes,
+            leased_batches=leased,
         )
 
     # -- its thread --------------------------------------------------------------------
@@ -195,37 +218,48 @@ class _PrefetchLoop:
             self._dispose()
 
     def turn(self) -> None:
-        """Make one pass of the loop: send blocks, hand over finished batches, wait, and
-        handle what has happened.
+        """Send blocks, hand over finished batches, wait, and handle what has happened.
+
+        This is one pass of the loop.
         """
+        team = self._team
+        assert team is not None
         try:
             while self._runs:
                 self._begin(self._runs.popleft())
-            self._is_held_up = self._lacks_room = False
+            self._is_held_up = False
+            self._lacks_room = False
             taken = self._taken
             delivered = self._delivered
-            self._feed()
-            self._hand_over()
+            self._feed(team)
+            self._hand_over(team)
+            # Batches that were handed over as copies have freed their slots in this
+            # very thread, for which no bell rings.  Waiting now could last forever.
             if self._lacks_room and delivered != self._delivered:
-                # Copies were handed over, and their rooms are free.
                 return
-            # Set before the look below: from now on each take rings the bell.
+            # The consumer rings the bell only while this is set.  So it is set before
+            # the look at the count below: each take from now on either shows in the
+            # count or rings.
             self._waits_for_room = self._is_held_up
+            # The consumer took a batch between the count above and the flag: nothing
+            # rings for that one, so go round again instead of waiting for the bell.
             if self._is_held_up and taken != self._taken:
                 self._waits_for_room = False
-                # Meanwhile the consumer has taken some.
                 return
+            # If handling one event raised an error, those that came with it are left.
             if not self._events:
-                self._events.extend(self._team.crew.wait())
+                self._events.extend(team.crew.wait())
             self._waits_for_room = False
             while self._events:
                 event = self._events.popleft()
                 if type(event) is Done:
-                    self._settle(event)
+                    self._settle(team, event)
                 elif type(event) is End and not event.was_asked:
                     self._hooks.tell(Hook.lost, event.worker)
-                    self._recover(event)
+                    self._recover(team, event)
                 elif type(event) is Lost:
+                    # The error ends this run.  Without the recall the ledger would
+                    # wait for the block, and never give its room back.
                     self.ledger.recall([event.number])
                     raise not_sendable(
                         "a worker could not send its answer", event.error
@@ -233,23 +267,24 @@ class _PrefetchLoop:
         except Terminated:
             raise
         except BaseException as error:
+            # Code of the user's runs in this thread too, such as an order sampler, and
+            # may raise anything.  The consumer gets the error, and the loop goes on.
             self._fail(error)
 
-    def _feed(self) -> None:
+    def _feed(self, team: Team) -> None:
         """Send blocks (rows of one batch) to the workers that can take one."""
-        team = self._team
         ledger = self.ledger
-        crew, rooms, (parts, most_out, most_in_flight) = (
-            team.crew,
-            team.rooms,
-            self._measure(team),
-        )
+        crew = team.crew
+        rooms = team.rooms
+        parts, most_out, most_in_flight = self._measure(team)
         for _ in range(crew.vacancies(most_out)):
             if not ledger.uncut and not self._plan(rooms, most_in_flight):
                 break
+            # All workers were ended after an error.  New ones are started only now that
+            # there is work for them, and none of them is ready yet.
             if not crew.is_staffed:
                 crew.staff()
-                break  # no worker is ready
+                break
             block = ledger.cut(
                 next(self._numbers),
                 parts,
@@ -260,58 +295,70 @@ class _PrefetchLoop:
             try:
                 crew.map_async(block)
             except BaseException:
+                # No worker has the block, so no answer and no death would settle it.
                 ledger.recall([block.number])
                 raise
+        # After the end of a run nothing is fetched, and a new worker would be idle.
         if not self._ended:
             crew.replace_workers()
         ready = len(self.communicator.queue)
-        self._hooks.tell(Hook.in_flight, len(ledger.batches) + ready, ready)
+        in_flight = len(ledger.batches) + ready
+        self._hooks.tell(Hook.in_flight, in_flight, ready)
 
     def _measure(self, team: Team) -> tuple[int, int, int]:
-        """Return three numbers: the equal blocks to cut a batch into (0: send one row,
-        to see a sample), the blocks that a worker may have, and the batches that may be
-        in flight.
+        """Return into how many blocks to cut a batch, and how many a worker may have.
+
+        The third number is how many batches may be in flight.  0 blocks: send one row,
+        to see a sample.
         """
         rules = self._rules
         rooms = team.rooms
         horizon = self._horizon
         most = rules.most
         workers = rules.workers
+        # Where batches are large, memory bounds their number: the slots that the loop
+        # needs while the user keeps batches are left out of the count.
         if size := rooms.bytes:
-            most = min(
-                most,
-                max(1, rooms.slots.most_bytes // size - rules.reserve)
-                + rules.n_prefetch,
-            )
+            slots = rooms.slots.most_bytes // size
+            fetched = max(1, slots - rules.reserve)
+            most = min(most, fetched + rules.n_prefetch)
         if rooms.is_new:
-            horizon.peek()  # which sets horizon.rows
+            # The horizon knows the rows of a batch once that batch is planned.
+            horizon.peek()
             if rooms.waits_for_a_sample(horizon.rows):
                 return 0, 1, most
+        # A batch that takes long is split over the workers, and so is each one where
+        # no more batches than workers may be in flight: else some would be idle.
+        parts = 1
         batch_s = self.tally.sample_s * horizon.rows
         if batch_s > rules.dear_s or most <= workers:
             parts = workers
-        else:
-            parts = 1
-        return parts, _MOST_OUT if batch_s < parts * _DEAR_BLOCK_S else 1, most
+        most_out = 1
+        if batch_s < parts * _DEAR_BLOCK_S:
+            most_out = _MOST_OUT
+        return parts, most_out, most
 
-    def _plan(self, rooms: Any, most_in_flight: int) -> bool:
-        """Plan one more batch and add it to the ledger; return False if the order or
-        the memory has none to give.
+    def _plan(self, rooms: Rooms, most_in_flight: int) -> bool:
+        """Plan one more batch and add it to the ledger.
+
+        Return False if the order or the memory has none to give.
         """
         horizon = self._horizon
-        room = OBJECTS
         in_flight = len(self.ledger.batches) + len(self.communicator.queue)
         if in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
+            # Only a take can change this, so the next one must ring the bell, unless
+            # there is nothing left to plan.
             self._is_held_up = not horizon.is_reached
             return False
         began = time.monotonic()
-        if (plan := horizon.peek()) is None:
+        plan = horizon.peek()
+        if plan is None:
             return False
-        if (
-            not rooms.waits_for_a_sample(plan.rows)
-            and (room := rooms.take(plan.rows)) is None
-        ):
-            # Until a slot comes home, which rings the bell.
+        room: Room | None = OBJECTS
+        if not rooms.waits_for_a_sample(plan.rows):
+            room = rooms.take(plan.rows)
+        if room is None:
+            # The bell rings once the user drops a batch, and with it a slot.
             self._lacks_room = True
             return False
         self.ledger.enter(plan, room)
@@ -328,13 +375,12 @@ class _PrefetchLoop:
         self._ended = False
         self._delivered = 0
 
-    def _settle(self, done: Done) -> None:
-        """Handle a worker's answer: note its rows as done, and store what came with
-        it.
-        """
+    def _settle(self, team: Team, done: Done) -> None:
+        """Note the rows of a worker's answer as done, and store what came with it."""
         self.notices.add(*done.notices)
         if done.startup is not None:
-            self._send_home()
+            # Each worker starts in the same way, so the others would fail too.
+            self._send_home(team)
             raise WorkerStartError(
                 f"worker {done.worker} could not start: {done.startup}"
             )
@@ -344,43 +390,46 @@ class _PrefetchLoop:
             block, batch = found
             if done.payload is not None:
                 try:
-                    self._open(block, batch, *done.payload)
+                    self._open(team, block, batch, *done.payload)
                 except BaseException as problem:
-                    # Unpickling runs the user's code: if it raises SystemExit, this
-                    # batch fails, as for any error.
+                    # Unpickling runs the user's code.  Whatever it raises, even
+                    # SystemExit, only this batch fails.
                     what = (
                         "a sample was sent but cannot be unpickled here: "
                         f"{type(problem).__name__}"
                     )
                     batch.error = not_sendable(what, problem)
                 if not block.brief:
-                    self._place(batch)
-            ends = (
-                done.faults
-                and not self._rules.skips_errors
-                and any(fault.ends_row for fault in done.faults)
-            )
+                    self._place(team.rooms, batch)
+            # The other rows of a batch that ends in an error would be fetched in vain.
+            ends = False
+            if done.faults and not self._rules.skips_errors:
+                ends = any(fault.ends_row for fault in done.faults)
             if batch.error or ends:
                 self.ledger.ask_no_more(batch)
         self._hooks.tell(Hook.answered, done)
 
     def _open(
-        self, block: Block, batch: Delivery, columns: Any, rows: list[int], sealed: Any
+        self,
+        team: Team,
+        block: Block,
+        batch: Delivery,
+        columns: list[Raw] | None,
+        rows: list[int],
+        sealed: object,
     ) -> None:
-        """Store the samples that were sent with an answer, instead of through shared
-        memory.
-        """
-        rooms = self._team.rooms
+        """Store samples that were sent with an answer, not through shared memory."""
         if columns is not None:
-            rooms.fill(batch.room, block.row, block.rows, columns)
-        values: Sequence[Any]
-        if sealed is None:
-            values = ()
-        else:
-            values = self._team.opens(sealed)
+            team.rooms.fill(batch.room, block.row, block.rows, columns)
+        values: Sequence[Any] = ()
+        if sealed is not None:
+            values = team.opens(sealed)
         if not block.brief:
-            batch.odd.update(zip([block.row + at for at in rows], values, strict=True))
+            places = [block.row + at for at in rows]
+            batch.odd.update(zip(places, values, strict=True))
             return
+        # A sample that fits the columns, but for values that have none, has its row
+        # inverted (``~row``), and only those values are sent.
         for at, value in zip(rows, values, strict=True):
             if at >= 0:
                 batch.odd[block.row + at] = value
@@ -388,26 +437,29 @@ class _PrefetchLoop:
             else:
                 batch.asides[block.row + ~at] = value
 
-    def _place(self, batch: Delivery) -> None:
-        """Write samples that came as objects into the columns of their batch, once the
-        layout is known.
+    def _place(self, rooms: Rooms, batch: Delivery) -> None:
+        """Write samples that came as objects into the columns of their batch.
+
+        The first sample of all decides what columns there are.
         """
-        rooms = self._team.rooms
         found = [batch]
         if rooms.is_new and batch.odd:
-            rooms.learn(next(iter(batch.odd.values())), batch.plan.rows)
+            first = next(iter(batch.odd.values()))
+            rooms.learn(first, batch.plan.rows)
+            # The batches that are under way were planned when there were no rooms.
             found = list(self.ledger.batches.values())
             for one in found:
                 one.room = rooms.take(one.plan.rows) or OBJECTS
         for one in found:
             rooms.place(one)
 
-    def _hand_over(self) -> None:
-        """Put finished batches, and the end of the run, into the communicator, as far
-        as it has room.
+    def _hand_over(self, team: Team) -> None:
+        """Put finished batches, and the end of the run, into the communicator.
+
+        Batches only as far as it has room, so that the loop needn't wait in it.
         """
         ledger = self.ledger
-        rooms = self._team.rooms
+        rooms = team.rooms
         room = self._rules.n_prefetch - len(self.communicator.queue)
         deliveries = ledger.completed(room)
         for batch in deliveries:
@@ -422,50 +474,62 @@ class _PrefetchLoop:
                 return
         if self._horizon.is_reached and not (self._ended or ledger.batches):
             self._ended = True
-            deliveries.append(ending(self._run.cursor, self._horizon.take_dead_end()))
+            dead_end = self._horizon.take_dead_end()
+            deliveries.append(ending(self._run.cursor, dead_end))
         if deliveries:
             self._deliver(deliveries)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
-        """Number the deliveries, so that the consumer notices if Ctrl-C loses one, and
-        queue them.
+        """Number the deliveries and queue them.
+
+        By the numbers the consumer notices that Ctrl-C has lost one on its way.
         """
         for delivery in deliveries:
             delivery.number = self._delivered
             self._delivered += 1
         self.communicator.put(deliveries, self._run.number)
 
-    def _recover(self, end: End) -> None:
+    def _recover(self, team: Team, end: End) -> None:
         """Handle the death of a worker: its rows are sent again."""
         try:
             self._recovery.recover(end, self.ledger)
         except Exception:
-            self._send_home()
+            # The workers keep dying.  The run ends with this error, and if the consumer
+            # tries again, all of them begin anew.
+            self._send_home(team)
             raise
 
-    def _send_home(self) -> None:
+    def _send_home(self, team: Team) -> None:
         """End all workers; the next run starts new ones."""
+        # Other workers have ended at the same time.  These ends are never handled, so
+        # their blocks are recalled here.
         for end in self._events:
-            # Another worker ended at the same time.
             if type(end) is End:
                 self.ledger.recall(end.blocks, is_lost=not end.is_gone)
                 self._recovery.restarts += not end.was_asked
         self._events.clear()
-        is_lost = not self._team.crew.dismiss()
+        # A worker that can't be ended may still write, so its rooms are never used
+        # again; which one it was isn't known, so this holds for all of them.
+        is_lost = not team.crew.dismiss()
         self.ledger.recall(list(self.ledger.out), is_lost)
 
     def _fail(self, error: BaseException) -> None:
-        """Deliver an error that concerns more than one batch; the consumer may try
-        again.
+        """Deliver an error that concerns more than one batch.
+
+        It ends the run.  The consumer may try again, which begins another.
         """
         self.ledger.abandon()
         self._horizon.end()
         self._ended = True
-        self._deliver([ending(self._run.cursor, named(error))])
+        end = ending(self._run.cursor, named(error))
+        self._deliver([end])
 
     def _dispose(self) -> None:
+        # First, so that a consumer that is waiting raises an error at once instead of
+        # when the workers have ended.
         self.communicator.terminate()
         self._recovery.begin_anew()
+        # Other threads may ask for stats: they must not find memory that is closed.
         team = self._team
         self._team = None
         if team is not None:

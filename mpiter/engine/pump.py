@@ -1,10 +1,10 @@
-"""The pump of an iterator or a loader: hands out one batch after the other, from any
-position that it is sent to.
+"""The pump of an iterator or a loader: hands out one batch after the other.
 
-It owns the prefetch loop.  Guarantees that ``cursor`` tells what has been handed out,
-never what is prefetched; that Ctrl-C in ``next()`` loses and repeats nothing; and that
-``close()`` works from any thread, in any state, any number of times, and ends in
-bounded time, as do dropping the pump and leaving the interpreter.
+It begins at any position that it is sent to, and owns the prefetch loop.  Guarantees
+that ``cursor`` tells what has been handed out, never what is prefetched; that Ctrl-C in
+``next()`` loses and repeats nothing; and that ``close()`` works from any thread, in any
+state, any number of times, and ends in bounded time, as do dropping the pump and
+leaving the interpreter.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import (
     IteratorClosed,
     MpiterError,
+    Notices,
     UnevenSamples,
     could_not_start,
     name_samples,
@@ -36,21 +38,40 @@ from . import lifetime
 from .communicator import Terminated
 from .delivery import Delivery
 from .hook import Hook, Hooks
-from .options import Options
+from .options import Cargo, Options
 from .prefetch import Run, _PrefetchLoop
 from .recovery import doings
-from .tally import Skipped
+from .tally import Skipped, Tally
 from .team import Team
 
-# In place of a batch whose samples were all left out.
+# Stands for a batch whose samples were all left out.
 NOTHING = object()
-# Takes the limit, the seconds waited, and what the workers do.
+# Makes an error of the limit, the seconds waited, and what the workers do.
 Late = Callable[[float, float, str], Exception]
 
 
-class Pumping:
-    """A position, the plans for the batches after it, and a loop that fetches them;
-    derived classes make the loop.
+class Loop(lifetime.Endable, Protocol):
+    """What fetches the batches of a pump: the prefetch loop, or this process itself."""
+
+    # ``home.generation`` when it was made: a forked child has a later one.
+    born: int
+    tally: Tally
+    notices: Notices
+
+    @property
+    def pids(self) -> tuple[int, ...]: ...
+    def carries(self, cargo: Cargo) -> bool: ...
+    def stats(self) -> Stats: ...
+    def wake(self) -> None: ...
+
+
+LoopT = TypeVar("LoopT", bound=Loop)
+
+
+class Pumping(Generic[LoopT]):
+    """A position, the plans for the batches after it, and a loop that fetches them.
+
+    Derived classes make the loop.
 
     ``opens`` turns a batch's contents into the object that is handed out.  ``late``
     makes the warning or the error for a batch that takes longer than
@@ -59,19 +80,21 @@ class Pumping:
     outlives its pumps.
     """
 
-    loop: Any = None
+    loop: LoopT | None = None
     is_closed = False
     cursor: Cursor
     seed = 0
     _plans: Plans
     _hooks = Hooks()
-    _letting_go: Any = None
+    # Ends the loop when the pump is collected.
+    _letting_go: weakref.finalize[..., Any] | None = None
     # Where the user was before batches that were left out whole.
     _before: Cursor | None = None
-    _has_ended = False  # every batch has been handed out
-    # The run has: another one begins with the next batch.
+    # Every batch has been handed out.
+    _has_ended = False
+    # The run is over, and another one begins with the next batch.
     _has_stopped = False
-    # Deliveries of the run that have been handed out.
+    # The number of the run's deliveries that have been handed out.
     _taken = 0
 
     def __init__(
@@ -93,10 +116,14 @@ class Pumping:
         self._last_stats = Stats()
 
     def go(
-        self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None
+        self,
+        cursor: Cursor,
+        plans: Plans | None = None,
+        seed: int | None = None,
     ) -> None:
-        """Continue from ``cursor`` and drop the batches in flight; ``plans`` and
-        ``seed`` replace the present ones.
+        """Continue from ``cursor`` and drop the batches in flight.
+
+        ``plans`` and ``seed``, if given, replace the present ones.
         """
         self.cursor = cursor
         if plans is not None:
@@ -115,29 +142,34 @@ class Pumping:
         self.options = options
 
     def refresh(self) -> None:
-        """If the dataset has changed, end the workers, so that the next batch starts
-        new ones.
-        """
+        """End the workers if the dataset has changed.  The next batch starts others."""
         if self.loop is not None and not self.loop.carries(self.options.cargo):
             self.change(self.options)
 
     def next(self, passed: Callable[[], object] = lambda: None) -> Any:
-        """Return the next batch that has samples left; ``passed`` is called for each
-        that has none and is skipped.
+        """Return the next batch that has samples left.
+
+        ``passed`` is called for each batch that has none and is skipped.
         """
-        here = None
+        here: tuple[Cursor, Cursor | None] | None = None
         try:
             with self._one_at_a_time:
                 while True:
                     here = self.cursor, self._before
                     if (batch := self._next()) is not NOTHING:
                         return batch
+                    # The skipped batch is behind the cursor for good: an interrupt in
+                    # ``passed`` must not bring it back.
                     here = None
                     passed()
         except BaseException as error:
-            # Ctrl-C: what was about to come comes again.
+            # Ctrl-C may have come when the batch was already taken from the loop, or
+            # the cursor was behind it, and the caller won't get it.  So the cursor goes
+            # back and the run is dropped: the next call fetches that batch again.
+            # Ordinary errors take the place of a batch, which counts as handed out.
             if here is not None and not isinstance(error, Exception):
-                (self.cursor, self._before), self._has_stopped = here, True
+                self.cursor, self._before = here
+                self._has_stopped = True
             raise
 
     def _next(self) -> Any:
@@ -157,40 +189,42 @@ class Pumping:
         with self._one_at_a_time:
             self._ready()
 
-    def _ready(self) -> Any:
+    def _ready(self) -> LoopT:
         """Return the loop, with a run under way."""
         if self.is_closed:
             raise IteratorClosed("the iterator is closed; make a new one.")
-        # The parent's loop: this process has been forked.
-        if self.loop is None or self.loop.born != home.generation:
+        loop = self.loop
+        # In a forked child the loop is the parent's: its thread isn't here, and its
+        # workers serve the parent.
+        if loop is None or loop.born != home.generation:
             self.loop = None
             if self._plans.end_at(self.cursor):
                 self._has_ended = True
                 raise StopIteration
             self._hooks = Hooks(self.options.hooks())
-            self._launch()
+            loop = self._launch()
         if self._has_stopped:
-            self._begin(self.loop)
+            self._begin(loop)
         self._has_stopped = False
-        return self.loop
+        return loop
 
-    def _launch(self) -> None:
-        """Make ``self.loop``, which fetches batches, and start it."""
+    def _launch(self) -> LoopT:
+        """Make ``self.loop``, which fetches batches, start it, and return it."""
+        raise NotImplementedError
 
-    def _begin(self, loop: Any) -> None:
-        """Have the loop begin another run, at ``self.cursor``, the place after the last
-        batch handed out.
-        """
+    def _begin(self, loop: LoopT) -> None:
+        """Have the loop begin another run, after the last batch handed out."""
+        raise NotImplementedError
 
-    def _fetch(self, loop: Any) -> Delivery:
+    def _fetch(self, loop: LoopT) -> Delivery:
         """Return the loop's next delivery."""
         raise NotImplementedError
 
-    def _take(self, loop: Any) -> Delivery:
+    def _take(self, loop: LoopT) -> Delivery:
         """Wait for the loop's next delivery, and note for how long."""
         tally = loop.tally
         began = time.monotonic()
-        # At once: another thread may look.
+        # Both are set at once, since another thread may read them at any time.
         tally.waits = tally.waits[0], began
         try:
             return self._fetch(loop)
@@ -199,7 +233,8 @@ class Pumping:
             tally.waits = tally.waits[0] + ended - began, None
             self._hooks.tell(Hook.waited, began, ended)
 
-    def _hand_out(self, loop: Any, delivery: Delivery) -> Any:
+    def _hand_out(self, loop: LoopT, delivery: Delivery) -> Any:
+        """Return the delivery's batch, or raise its error, or the end of all."""
         contents = delivery.contents
         plan = delivery.plan
         if contents is None:
@@ -211,15 +246,18 @@ class Pumping:
         began = time.monotonic()
         try:
             batch = self._opens(contents)
-        except Exception as error:  # samples that can't be stacked
-            # The batch counts as handed out, else it would come again and again.
+        except Exception as error:
+            # The samples can't be stacked.  The batch counts as handed out, else the
+            # next call would give the same error, and so would all after it.
             self._advance(delivery)
             if plan.samples is None:
                 keys = [key for stretch in plan.stretches for key in stretch.indices]
                 keys = [
                     key for row, key in enumerate(keys) if row not in contents.failed
                 ]
-                rows = error.rows if isinstance(error, UnevenSamples) else ()
+                rows: tuple[int, ...] = ()
+                if isinstance(error, UnevenSamples):
+                    rows = error.rows
                 name_samples(error, keys, rows or differing(samples_of(contents)))
             raise
         if self._counts is not None:
@@ -245,13 +283,12 @@ class Pumping:
         if not delivery.is_end:
             after = delivery.plan.after
             before = self._before
-            # The user sees one step: an epoch that ended among the batches passed by
-            # must show.
+            # To the user, this batch and those that were skipped before it are one
+            # step.  An epoch that ended with a skipped one must show.
             if before is not None:
-                is_new = after.epoch > before.epoch
-                detail = before.epoch_detail
                 after = after._replace(
-                    is_new_epoch=is_new, previous_epoch_detail=detail
+                    is_new_epoch=after.epoch > before.epoch,
+                    previous_epoch_detail=before.epoch_detail,
                 )
             self.cursor = after
             if not delivery.is_empty:
@@ -268,12 +305,15 @@ class Pumping:
         return plans
 
     def _closed_meanwhile(self) -> IteratorClosed:
-        """Return the error for a ``next()`` during which another thread, or the
-        dataset, closed the iterator.
+        """Return the error for a ``next()`` during which the iterator was closed.
+
+        Another thread may have closed it, or the dataset itself.
         """
         lifetime.go_quietly()
+        # ``next()`` may have started a loop after the iterator was closed, which would
+        # not be ended otherwise.
         if self.is_closed:
-            self.close()  # it may have been started since
+            self.close()
         return IteratorClosed("the iterator was closed while next() waited.")
 
     def wake(self) -> None:
@@ -284,7 +324,9 @@ class Pumping:
     @property
     def worker_pids(self) -> tuple[int, ...]:
         """The process ids of the present workers."""
-        return () if self.loop is None else self.loop.pids
+        if self.loop is None:
+            return ()
+        return self.loop.pids
 
     @property
     def skipped(self) -> int:
@@ -301,14 +343,13 @@ class Pumping:
         return replace(found, skipped=skipped.count, skips=skipped.first)
 
     def close(self) -> None:
-        """End the loop and give its memory back; batches that were handed out stay
-        valid.
-        """
+        """End the loop and free its memory; batches that were handed out stay valid."""
         self.is_closed = True
         loop = self.loop
         self.loop = None
+        # A forked child leaves its parent's loop alone.
         if loop is not None and loop.pid == os.getpid():
-            # An interrupt may have come before there was one.
+            # Ctrl-C may have come before there was a finalizer.
             if self._letting_go is not None:
                 self._letting_go.detach()
             try:
@@ -317,20 +358,21 @@ class Pumping:
                 loop.close()
 
 
-class Pump(Pumping):
-    """Delivers batches that worker processes or threads fetch ahead, under the control
-    of a prefetch loop.
-    """
+class Pump(Pumping[_PrefetchLoop]):
+    """Delivers batches that workers fetch ahead, by a prefetch loop."""
 
     _runs = 0
-    # Taken from the loop, not yet handed out.
+    # A delivery that was taken from the loop and isn't handed out yet.
     _in_hand: Delivery | None = None
     _patience = Patience(None)
     # The type of a warning after which the batch may still come.
-    _lateness: Any = ()
+    _lateness: type[Exception] | tuple[()] = ()
 
     def go(
-        self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None
+        self,
+        cursor: Cursor,
+        plans: Plans | None = None,
+        seed: int | None = None,
     ) -> None:
         super().go(cursor, plans, seed)
         if self.loop is not None and self.loop.pid == os.getpid():
@@ -349,7 +391,8 @@ class Pump(Pumping):
     def _take(self, loop: _PrefetchLoop) -> Delivery:
         if self._in_hand is None:
             self._in_hand = super()._take(loop)
-        # A warning may be raised as an error: the batch then stays in hand.
+        # The program may raise warnings as errors.  The batch then stays in hand, and
+        # the next call returns it.
         loop.notices.give()
         delivery = self._in_hand
         self._in_hand = None
@@ -358,10 +401,12 @@ class Pump(Pumping):
 
     def _fetch(self, loop: _PrefetchLoop) -> Delivery:
         limit = self.options.dataset_timeout
-        self._patience, glance_s = Patience(limit), interval_for(limit)
+        self._patience = Patience(limit)
+        glance_s = interval_for(limit)
         try:
             delivery = loop.communicator.get(self._waits, glance_s)
-            # Ctrl-C came between the queue and the user, and a delivery was lost.
+            # A delivery is missing: Ctrl-C came when it was out of the queue and not in
+            # hand yet.  Begin again at the cursor, which is before it.
             while delivery.number != self._taken:
                 self._begin(loop)
                 delivery = loop.communicator.get(self._waits, glance_s)
@@ -369,47 +414,50 @@ class Pump(Pumping):
         except Terminated:
             raise self._closed_meanwhile() from None
         except BaseException as error:
-            # After a warning the run continues.
+            # A warning that is raised as an error doesn't stop the workers: the batch
+            # may still come, and the next call waits for it.
             self._has_stopped = not isinstance(error, self._lateness)
             raise
 
     def _waits(self, seconds: float) -> None:
-        """Warn, or raise an error, if no batch has come for longer than
-        ``dataset_timeout``.
-        """
+        """Warn, or raise an error, if a batch takes longer than ``dataset_timeout``."""
         loop = self.loop
         limit = self.options.dataset_timeout
-        # Closed meanwhile, or there is no limit.
+        # There is no loop if another thread has closed the iterator meanwhile.
         if loop is None or limit is None:
             return
-        if self._patience.ends(seconds, not any(line.ready for line in loop.lines)):
-            told = (
-                doings(loop.lines, loop.ledger) or "no worker is at a sample right now"
-            )
+        is_starting = not any(line.ready for line in loop.lines)
+        if self._patience.ends(seconds, is_starting):
+            told = doings(loop.lines, loop.ledger)
+            if not told:
+                told = "no worker is at a sample right now"
             problem = self._late(limit, seconds, told)
             self._lateness = type(problem)
             if not isinstance(problem, Warning):
                 raise problem
             warn(problem)
 
-    def _launch(self) -> None:
+    def _launch(self) -> _PrefetchLoop:
         rules = self.options.rules(self.seed, as_samples=self._opens is Batch)
-        loop = _PrefetchLoop(
-            rules, partial(Team, rules, self.options), self._all_skipped, self._hooks
-        )
+        hire = partial(Team, rules, self.options)
+        loop = _PrefetchLoop(rules, hire, self._all_skipped, self._hooks)
         run = self._run()
         self._letting_go = lifetime.end_with(self, loop)
-        # Ctrl-C comes before workers are started or after the pump owns them.
+        # Ctrl-C is held back until the pump owns the loop.  In between it would leave
+        # workers that nobody knows, or half a start.
         with interrupts_later():
             try:
                 loop.launch(run)
             except BaseException as error:
                 self._letting_go.detach()
                 loop.close()
+                # The system's limits, on processes or open files say, are named.
                 if isinstance(error, OSError) and not isinstance(error, MpiterError):
                     raise could_not_start(error) from error
                 raise
             self.loop = loop
             self._has_stopped = False
+        # Another thread closed the iterator before it had this loop to close.
         if self.is_closed:
             raise self._closed_meanwhile()
+        return loop

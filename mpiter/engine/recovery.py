@@ -1,5 +1,4 @@
-"""What follows from a worker's end: which sample was to blame, what is fetched again,
-and whether to continue.
+"""What follows from a worker's end: who was to blame, what is fetched again.
 
 Runs in the prefetch thread.  Guarantees that every row that was with the worker is sent
 again unless its answer came before the end; that a sample which two workers were
@@ -24,10 +23,12 @@ from .delivery import Delivery
 from .ledger import Ledger
 
 _log = logging.getLogger("mpiter")
-# Of workers with the same sample in hand: one may be chance.
+# A sample is to blame when so many workers have died over it: one may be chance.
 _MOST_DEATHS = 2
-_MOST_SETBACKS = 3  # without a finished batch…
-_WITHIN_S = 60.0  # …in so many seconds
+# The workers keep dying if there were more setbacks than this in so many seconds, and
+# no batch was finished.
+_MOST_SETBACKS = 3
+_WITHIN_S = 60.0
 _LOOK = (
     "Look at what it printed; without workers (n_processes=0, num_workers=0) the "
     "dataset is loaded here."
@@ -35,77 +36,85 @@ _LOOK = (
 
 
 class Recovery:
-    """Decides after each end of a worker, by the recent deaths of the iterator's
-    workers.
-    """
+    """Decides after each end of a worker, by the recent deaths of the iterator's."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, skips: bool = False
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        skips: bool = False,
     ) -> None:
         self._clock = clock
         self._skips = skips
-        # By the row that was being fetched.
+        # How many workers have died over each row.
         self.deaths: Counter[Place] = Counter()
-        # When, what, and the workers that died at once.
+        # When each was, what happened, and the workers that died at once.
         self.setbacks: deque[tuple[float, str, set[int]]] = deque()
-        # By the row in hand: the worker that died, and its stack.
+        # For each suspected row the worker that died over it, and that one's stack.
         self._stacks: dict[Place, tuple[str, str]] = {}
-        # Consecutive ones, by worker.
+        # How often each worker has died in its start, one time after the other.
         self._false_starts: Counter[int] = Counter()
-        self.restarts = 0  # of single workers
+        # The number of single workers that were replaced.
+        self.restarts = 0
 
     def recover(self, end: End, ledger: Ledger) -> None:
-        """Have the ledger send the worker's rows again; raise an error if continuing is
-        pointless.
+        """Have the ledger send the worker's rows again.
+
+        Raise an error if continuing is pointless.
         """
         line = end.line
-        held = ledger.out.get(end.line.block)
+        held = ledger.out.get(line.block)
+        # The worker had fetched the only row of its block, and died when it sent it.
         was_sent = (
             not line.active
             and line.block in end.blocks
             and held is not None
             and held[0].rows == 1
         )
-        # of several rows it may be any
+        # Where several rows were read at once (``active`` is 2) or sent together, any
+        # of them may be to blame, and none is suspected.
+        suspect = None
         if line.active == 1 or was_sent:
             suspect = ledger.in_hand(line)
-        else:
-            suspect = None
         rows = ledger.recall(end.blocks, is_lost=not end.is_gone)
         self.restarts += 1
+        text = str(end)
         if suspect:
             text = f"{end} while fetching sample {suspect[1]!r:.60}"
-        else:
-            text = str(end)
         fault = self._judged(end, suspect, text)
         without = ""
         if fault is not None:
             ledger.count_as_failed(fault)
-            rows = rows - 1
+            rows -= 1
             without = f", without sample {fault.index!r:.60}"
-        stack = end.stack if fault is None or self._skips else ""  # which the error has
+        # A fault that is raised has the stack itself.  One that is left out isn't seen,
+        # so the log gets the stack.
+        stack = ""
+        if fault is None or self._skips:
+            stack = end.stack
+        # The stack of a first death waits: if the sample ends its next worker too, the
+        # error has the same one, and if it doesn't, the log gets it then.
         if stack and fault is None and suspect is not None:
-            # If the sample ends its next worker too, the error has the same stack.
             self._stacks[suspect[0]] = f"{end.worker} (pid {line.pid})", stack
             stack = ""
-        if rows:
-            again = (
-                f" and fetching {'1 sample' if rows == 1 else f'{rows} samples'} again"
-            )
-        else:
-            again = ""
+        again = ""
+        if rows == 1:
+            again = " and fetching 1 sample again"
+        elif rows:
+            again = f" and fetching {rows} samples again"
         _log.warning(
             "%s; replacing it%s%s", text, again, without, exc_info=_trace(stack)
         )
 
     def finished(self, deliveries: Sequence[Delivery]) -> None:
-        """Note that these batches are finished, so that workers which died over their
-        samples did so by chance.
+        """Note that these batches are finished.
+
+        Workers that died over their samples did so by chance.
         """
         self.setbacks.clear()
         if self._stacks:
             batches = {delivery.plan.number for delivery in deliveries}
-            self._tell_stacks([place for place in self._stacks if place[0] in batches])
+            places = [place for place in self._stacks if place[0] in batches]
+            self._tell_stacks(places)
 
     def begin_anew(self) -> None:
         """Suspect no sample any more, since all batches in flight are dropped."""
@@ -120,48 +129,64 @@ class Recovery:
             )
 
     def _judged(
-        self, end: End, suspect: tuple[Place, Any] | None, text: str
+        self,
+        end: End,
+        suspect: tuple[Place, Any] | None,
+        text: str,
     ) -> Fault | None:
-        """Return the fault of a sample that has ended two workers, or None for any
-        other death.
+        """Return the fault of a sample that has ended two workers.
+
+        Return None for any other death, which is a setback.
         """
         if not end.was_starting or end.is_proven:
             del self._false_starts[end.worker]
         else:
+            # A worker that can't start is tried again only while others work: what ends
+            # the first of all in their start ends each of them.
             self._false_starts[end.worker] += 1
             if not end.others_work or self._false_starts.total() > _MOST_SETBACKS:
-                raise WorkerStartError(f"{text}, while starting. {_LOOK}") from _trace(
-                    end.stack
-                )
+                stack = _trace(end.stack)
+                raise WorkerStartError(f"{text}, while starting. {_LOOK}") from stack
         if suspect is not None:
-            (batch, row, epoch, position), index = suspect
-            self.deaths[suspect[0]] += 1
-            if self.deaths[suspect[0]] >= _MOST_DEATHS:
-                self._stacks.pop(suspect[0], None)
-                self.setbacks.clear()  # the cause is known now
+            place, index = suspect
+            self.deaths[place] += 1
+            if self.deaths[place] >= _MOST_DEATHS:
+                # The cause is known now: the workers don't keep dying without one.
+                self._stacks.pop(place, None)
+                self.setbacks.clear()
+                remedy = "on_error='skip' would leave it out"
+                if end.was_stuck:
+                    remedy += "; sample_timeout= says how long a sample may take"
                 error = _crashed(
                     end,
                     f"sample {index!r:.60} has ended its worker twice: {text}. "
-                    "on_error='skip' would leave it out"
-                    f"{'; sample_timeout= says how long a sample may take' if end.was_stuck else ''}.",
+                    f"{remedy}.",
                 )
+                batch, row, epoch, position = place
                 where = batch, row, index, epoch, position, f"worker {end.worker}"
                 return Fault(*where, f"WorkerCrashed: {error}", end.stack, dumps(error))
         self._set_back(end, text)
         return None
 
     def _set_back(self, end: End, text: str) -> None:
-        """Count a setback, unless another worker died with this one; raise an error if
-        there are too many.
+        """Count a setback, unless another worker died with this one.
+
+        Raise an error if there are too many.
         """
         now = self._clock()
         setbacks = self.setbacks
         while setbacks and now - setbacks[0][0] > _WITHIN_S:
             setbacks.popleft()
-        if setbacks and end.worker not in (at_once := setbacks[-1][2]):
-            at_once.add(end.worker)
-        else:
+        # Workers that die one after the other are one setback, for instance when the
+        # system ends all of them for want of memory.  When one of them dies again, that
+        # is the next.
+        at_once: set[int] | None = None
+        if setbacks:
+            _, _, at_once = setbacks[-1]
+        if at_once is None or end.worker in at_once:
             setbacks.append((now, text, {end.worker}))
+        else:
+            at_once.add(end.worker)
         if len(setbacks) > _MOST_SETBACKS:
             seen = "\n".join(f"  {text}" for _, text, _ in setbacks)
             setbacks.clear()
@@ -170,19 +195,14 @@ class Recovery:
 
 
 def doings(lines: Sequence[Line], ledger: Ledger) -> str:
-    """Say in words which samples the workers are fetching; may be called from any
-    thread.
-    """
+    """Say which samples the workers are fetching; any thread may call this."""
     told = []
     for worker, line in enumerate(lines):
+        name = f"worker {worker} (pid {line.pid})"
         if line.pid and not line.ready:
-            told.append(
-                f"worker {worker} (pid {line.pid}) is still loading the dataset"
-            )
+            told.append(f"{name} is still loading the dataset")
         elif line.active and (sample := ledger.in_hand(line)):
-            told.append(
-                f"worker {worker} (pid {line.pid}) is fetching sample {sample[1]!r:.60}"
-            )
+            told.append(f"{name} is fetching sample {sample[1]!r:.60}")
     return ", ".join(told)
 
 

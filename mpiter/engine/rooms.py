@@ -1,11 +1,10 @@
-"""Rooms: the memory of batches in flight, laid out by the first sample, and laid out
-anew when many samples don't fit.
+"""Rooms, the memory of batches in flight: laid out by the first sample.
 
-Guarantees that layouts only ever widen (a leaf that varies leaves the columns), so that
-they settle; that a slot is the consumer's alone once it is handed out; and that a
-consumer which keeps batches gets more slots, then copies, and never waits for its own
-batches.  A wrong layout costs speed, not correctness: a row that doesn't fit is sent as
-an object.
+They are laid out anew when many samples don't fit.  Guarantees that layouts only ever
+widen (a leaf that varies leaves the columns), so that they settle; that a slot is the
+consumer's alone once it is handed out; and that a consumer which keeps batches gets
+more slots, then copies, and never waits for its own batches.  A wrong layout costs
+speed, not correctness: a row that doesn't fit is sent as an object.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 
 from ..rules import Rules
 from ..samples.copying import copied
+from ..samples.envelope import Raw
 from ..samples.tree import (
     MANY,
     Aside,
@@ -30,7 +30,7 @@ from ..samples.tree import (
 from ..transport.slots import Slots
 from .delivery import OBJECTS, Delivery, Room
 
-# Lay out anew when one row in four did not fit.
+# Rooms are laid out anew when one row in so many did not fit.
 _COMMON = 4
 _ASIDE = Aside()
 
@@ -61,8 +61,10 @@ class Rooms:
         self._copy = copy
         self._in_slots = in_slots
         self._as_objects = as_objects
-        self.bytes = 0  # of one room
-        self._rows = 1  # of the largest batch so far
+        # The size of one room.
+        self.bytes = 0
+        # The rows of the largest batch so far.
+        self._rows = 1
         self._tree: Node | None = None
         self._layout: Layout | None = None
         self._brief = b""
@@ -70,61 +72,61 @@ class Rooms:
 
     @property
     def is_new(self) -> bool:
-        """True until the layout of the samples (shapes and dtypes of their columns) is
-        known.
-        """
+        """True until the shapes and dtypes of the samples' columns are known."""
         return self._tree is None
 
     def waits_for_a_sample(self, rows: int) -> bool:
-        """Return True if a first sample must come before a batch of ``rows`` rows can
-        have a room.
-        """
+        """Return True if a batch of ``rows`` rows needs a first sample for its room."""
         return self._tree is None and (not self._as_objects or rows > MANY)
 
     def learn(self, sample: Any, rows: int) -> None:
-        """Lay out rooms for samples like ``sample``, the first of a batch of ``rows``
-        rows.
-        """
+        """Lay out rooms for samples like ``sample``; its batch has ``rows`` rows."""
         tree = describe(sample)
         if self._as_objects:
             check_memory(tree, rows)
         self._tree = tree
+        # Where batches are lists, taking records apart and putting them together again
+        # costs more than pickling each as a whole.
         if self._rules.as_samples and is_record(tree):
-            # Pickled as a whole: taking records apart and putting them together costs
-            # more.
             self._tree = _ASIDE
 
     def take(self, rows: int) -> Room | None:
-        """Return a room for ``rows`` rows, or None if it must wait for a slot to be
-        freed, which rings the bell.
+        """Return a room for ``rows`` rows.
+
+        Return None if the room must wait for a slot to be freed, which rings the bell.
         """
         if self._as_objects or self._tree is None:
             return OBJECTS
         if rows > self._rows or self._layout is None:
             self._rows = max(rows, self._rows)
             self._lay_out(self._tree)
-        if (slot := self.slots.acquire()) is not None:
-            return Room(
-                self._layout, self._brief, slot, slot.start if self._in_slots else None
-            )
-        # The consumer has them all.
-        return None if self.slots.count > self.slots.leased else OBJECTS
+        slot = self.slots.acquire()
+        if slot is not None:
+            address = None
+            if self._in_slots:
+                address = slot.start
+            return Room(self._layout, self._brief, slot, address)
+        # If the consumer keeps all slots, waiting for one could last forever: it may be
+        # waiting for this batch.
+        if self.slots.count > self.slots.leased:
+            return None
+        return OBJECTS
 
     def _lay_out(self, tree: Node) -> None:
-        self._tree, self._layout = tree, Layout(tree, self._rows)
-        self._brief = self._dumps(self._layout)
-        self.bytes = self._layout.size
-        self.slots.resize(self._layout.size)
+        layout = Layout(tree, self._rows)
+        self._tree = tree
+        self._layout = layout
+        self._brief = self._dumps(layout)
+        self.bytes = layout.size
+        self.slots.resize(layout.size)
 
-    def fill(self, room: Room, row: int, rows: int, columns: list[Any]) -> None:
-        """Write ``rows`` rows that were sent as ``columns`` into the columns of
-        ``room``, from row ``row`` on.
-        """
+    def fill(self, room: Room, row: int, rows: int, columns: list[Raw]) -> None:
+        """Write ``columns`` of ``rows`` rows into ``room``, from row ``row`` on."""
         assert room.layout is not None
         assert room.slot is not None
-        for column, raw in zip(
-            room.layout.columns(self.slots.view(room.slot)), columns, strict=True
-        ):
+        memory = self.slots.view(room.slot)
+        ours = room.layout.columns(memory)
+        for column, raw in zip(ours, columns, strict=True):
             mine = column[row : row + rows]
             mine.reshape(-1).view("u1")[:] = memoryview(raw.memory)
 
@@ -133,30 +135,34 @@ class Rooms:
         room = batch.room
         if room.layout is None or room.slot is None:
             return
-        columns = room.layout.columns(self.slots.view(room.slot))
+        memory = self.slots.view(room.slot)
+        columns = room.layout.columns(memory)
+        tree = room.layout.tree
         for row, sample in list(batch.odd.items()):
             values: list[Any] = []
-            if scatter(room.layout.tree, [sample], iter(columns), row, values):
+            if scatter(tree, [sample], iter(columns), row, values):
                 del batch.odd[row]
-                # The dataset may overwrite it.
+                # A dataset in a thread may use the memory of these values again.
                 batch.asides[row] = tuple([copied(some[0]) for some in values])
 
     def contents(self, batch: Delivery, failed: frozenset[int]) -> Contents:
-        """Return the batch's contents without the rows that failed: leased, or copied,
-        if a lease must not be given.
+        """Return the batch's contents without the rows that failed.
+
+        Its columns are leased, or copied if a lease must not be given.
         """
         layout = batch.room.layout
         slot = batch.room.slot
         rows = batch.plan.rows
         odd = batch.odd
         if layout is None or slot is None:
-            return Contents(
-                _ASIDE, rows, objects=[*map(odd.get, range(rows))], failed=failed
-            )
+            objects = [*map(odd.get, range(rows))]
+            return Contents(_ASIDE, rows, objects=objects, failed=failed)
         copies = batch.is_lost or self._copy or self._runs_short()
-        columns = layout.columns(
-            self.slots.view(slot) if copies else self.slots.lease(slot), rows
-        )
+        if copies:
+            memory = self.slots.view(slot)
+        else:
+            memory = self.slots.lease(slot)
+        columns = layout.columns(memory, rows)
         contents = Contents(
             layout.tree, rows, columns, odd=odd, failed=failed, copied=copies
         )
@@ -166,8 +172,9 @@ class Rooms:
         if copies:
             contents.columns = [column.copy() for column in columns]
             self.give_back(batch)
+        # Many samples did not fit: widen the layout, so that those like them will.
+        # If it is an older layout, a wider one is in use already.
         if odd and len(odd) * _COMMON >= rows and layout is self._layout:
-            # Widened, so that these samples fit too.
             tree = layout.tree
             for sample in odd.values():
                 tree = merge(tree, describe(sample)) or tree
@@ -176,8 +183,9 @@ class Rooms:
         return contents
 
     def give_back(self, batch: Delivery) -> None:
-        """Take back the room of a batch that isn't handed out; if a worker may still
-        write there, it is lost.
+        """Take back the room of a batch that isn't handed out.
+
+        If a worker may still write there, its slot is never used again.
         """
         slot = batch.room.slot
         batch.room = OBJECTS
@@ -187,9 +195,7 @@ class Rooms:
             self.slots.give_back(slot)
 
     def _runs_short(self) -> bool:
-        """Return True if the consumer keeps so many batches that too few slots would be
-        left for the loop.
-        """
+        """Return True if, after a lease, too few slots would be left for the loop."""
         slots = self.slots
         reserve = self._rules.reserve
         if slots.can_lease(reserve):

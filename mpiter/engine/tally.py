@@ -14,8 +14,9 @@ from typing import Any
 from ..stats import Stats
 from ..worker.block import Fault
 
-_LISTED = 100  # samples that were skipped
-# Between two looks that count as two.
+# So many skipped samples are listed with their errors.
+_LISTED = 100
+# Two looks count as two if so much time is between them.
 _LOOK_S = 1.0
 
 
@@ -24,7 +25,9 @@ class Skipped:
 
     def __init__(self) -> None:
         self.count = 0
-        self.first: tuple[tuple[Any, str], ...] = ()  # index and error
+        # The index and the error of each of the first.
+        self.first: tuple[tuple[Any, str], ...] = ()
+        # A loader's epochs may overlap, each with a thread of its own.
         self._lock = threading.Lock()
 
     def add(self, faults: list[Fault]) -> None:
@@ -46,13 +49,16 @@ class Tally:
     sample_s: float = 0.0
     sample_cpu_s: float = 0.0
     start_s: float = 0.0
-    # Seconds that next() has waited; since when it waits now.
+    # The seconds that next() has waited; and since when it waits now.
     waits: tuple[float, float | None] = (0.0, None)
-    began: float | None = None  # when the first batch came
-    # What is told begins: when, what had been waited, for how many.
+    # When the first batch came.
+    began: float | None = None
+    # Where the period that a look tells of begins: the time, the seconds waited until
+    # then, and the batches.
     since: tuple[float, float, int] = (0.0, 0.0, 0)
-    looked: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins here next
-    # Samples skipped since the last good one.
+    # The same for the period after the next look.
+    looked: tuple[float, float, int] = (0.0, 0.0, 0)
+    # The samples that were skipped since the last good one.
     barren: int = 0
 
     @property
@@ -68,33 +74,33 @@ class Tally:
         if self.began is None:
             self.began = time.monotonic()
             self.start_s = self.wait_s
-            self.since = self.looked = self.began, self.wait_s, 0
+            self.since = self.looked = (self.began, self.wait_s, 0)
         self.batches += 1
         self.samples += samples
 
     def fetched(self, samples: int, seconds: float, cpu_s: float) -> None:
-        """Note that fetching ``samples`` samples took ``seconds``, and update the
-        moving average of one.
-        """
+        """Update the moving averages: ``samples`` samples took ``seconds``."""
         if not samples:
             return
+        each_s = seconds / samples
+        each_cpu_s = cpu_s / samples
+        # The first measurement is the average so far.
         if not self.sample_s:
-            self.sample_s, self.sample_cpu_s = seconds / samples, cpu_s / samples
-        self.sample_s += 0.25 * (seconds / samples - self.sample_s)
-        self.sample_cpu_s += 0.25 * (cpu_s / samples - self.sample_cpu_s)
+            self.sample_s = each_s
+            self.sample_cpu_s = each_cpu_s
+        self.sample_s += 0.25 * (each_s - self.sample_s)
+        self.sample_cpu_s += 0.25 * (each_cpu_s - self.sample_cpu_s)
 
     def look(self) -> dict[str, Any]:
-        """Return the counters that ``Stats`` has under the same names, and its times
-        since the last look.
+        """Return the counters by their names in ``Stats``, with its recent times.
 
         A look within a second of the last one, or before another batch, continues its
         period: progress bars look often.
         """
-        found = {
-            name: getattr(self, name)
-            for name in Stats.__dataclass_fields__
-            if hasattr(self, name)
-        }
+        found: dict[str, Any] = {}
+        for name in Stats.__dataclass_fields__:
+            if hasattr(self, name):
+                found[name] = getattr(self, name)
         if self.began is None:
             return found
         now = time.monotonic()

@@ -21,40 +21,43 @@ from ..samples.envelope import Sealing
 from ..transport.memory import Arena
 from ..transport.slots import Slots
 from ..worker.sheets import Packing, Writer
-from .options import Options
+from .options import Cargo, Options
 from .rooms import Rooms
 
-# Of the memory: what batches may take unless told otherwise.
+# Batches may take one part in so many of the machine's memory.
 _SHARE = 8
 
 
 class Team:
-    """The workers (``crew``) and the memory of batches (``rooms``), joined as
-    ``serializer`` says.
+    """The workers (``crew``) and the memory of batches (``rooms``).
+
+    ``serializer`` says how samples get from one to the other.
     """
 
     def __init__(
-        self, rules: Rules, options: Options, bell: Bell, warn: Callable[[str], None]
+        self,
+        rules: Rules,
+        options: Options,
+        bell: Bell,
+        warn: Callable[[str], None],
     ) -> None:
         backend = options.backend
         serializer = options.serializer
-        # If an error comes before the end of the block.
+        # An error before the end of the block undoes what was done so far.
         with contextlib.ExitStack() as undoing:
             launch = backend.launch(options.cargo)
             undoing.callback(launch.cargo.close)
-            self.carries = launch.cargo.holds
-            arena = Arena(
-                min(machine.memory_total() // 2, machine.address_space() // 4)
-            )
+            self.carries: Callable[[Cargo], bool] = launch.cargo.holds
+            address_space = machine.address_space() // 4
+            arena = Arena(min(machine.memory_total() // 2, address_space))
             undoing.callback(arena.close)
             is_own = not isinstance(serializer, str)
+            # Of a class, each iterator gets an object of its own.
             if isinstance(serializer, type):
-                serializer = serializer()  # a new one for each iterator
-            self.opens: Callable[[Any], Sequence[Any]]
+                serializer = serializer()
+            self.opens: Callable[[Any], Sequence[Any]] = methodcaller("open")
             if is_own:
                 self.opens = serializer.unpack
-            else:
-                self.opens = methodcaller("open")
             in_slots = serializer == "slots" and backend.shares_memory
             as_objects = is_own or (backend.in_process and rules.as_samples)
             slots = Slots(arena, machine.memory_total() // _SHARE, bell)
@@ -62,24 +65,16 @@ class Team:
             self.rooms = Rooms(
                 rules, slots, launch.dumps, warn, options.copy, in_slots, as_objects
             )
-            seals: Any
+            seals: Callable[[], Packing | Held | Sealing] = Sealing
             if is_own:
                 seals = partial(Packing, serializer)
-            else:
-                seals = Held if backend.in_process else Sealing
-            self.crew = Crew(
-                rules,
-                backend,
-                launch,
-                arena,
-                Writer(arena if in_slots else None, seals),
-                bell,
-            )
+            elif backend.in_process:
+                seals = Held
+            writer = Writer(arena if in_slots else None, seals)
+            self.crew = Crew(rules, backend, launch, arena, writer, bell)
             self._closing = undoing.pop_all()
 
     def close(self, timeout: float) -> None:
-        """End the workers within ``timeout`` seconds, then give the shared memory
-        back.
-        """
+        """End the workers within ``timeout`` seconds, then free the shared memory."""
         with self._closing:
             self.crew.dismiss(timeout)

@@ -1,15 +1,14 @@
-"""The base class of all iterators: Chainer's interface, over a pump (which delivers
-batches from a position on).
+"""The base class of all iterators: Chainer's interface, over a pump.
 
-Attributes and ``state_dict()`` describe what has been handed out, never what is
-prefetched.  Attributes may be assigned to: an order sampler takes effect with the next
-epoch, while another dataset, batch size or ``repeat`` needs new workers, which begin
-with the next batch.
+The pump delivers batches from a position on.  Attributes and ``state_dict()`` describe
+what has been handed out, never what is prefetched.  Attributes may be assigned to: an
+order sampler takes effect with the next epoch, while another dataset, batch size or
+``repeat`` needs new workers, which begin with the next batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
@@ -26,6 +25,7 @@ from ..order.order import (
     Listed,
     Order,
     Sampled,
+    Sampler,
     SamplerOfTheMoment,
     Sequential,
     Shuffled,
@@ -49,8 +49,9 @@ class Sampling:
     wrap: bool = False
     epochs: int | None = 1
     drop_last: bool = False
+    # None: unless there is an order sampler.
     shuffle: bool | None = None
-    order_sampler: Any = None
+    order_sampler: Sampler | None = None
 
     def __post_init__(self) -> None:
         whole("epochs", self.epochs, least=1, optional=True)
@@ -68,10 +69,9 @@ class Sampling:
         try:
             length = len(options.dataset)
         except TypeError as error:
-            # An array without a dimension, too.
-            if offered(options.dataset, "__len__") is not None and not hasattr(
-                options.dataset, "shape"
-            ):
+            has_length = offered(options.dataset, "__len__") is not None
+            # An array without a dimension has the method, and yet no length.
+            if has_length and not hasattr(options.dataset, "shape"):
                 raise OptionError(
                     f"len(dataset) of {type(options.dataset).__name__} fails: {error}."
                 ) from error
@@ -93,37 +93,41 @@ class Sampling:
             )
         if self.drop_last:
             options.check_drop_last()
+        # How many samples an order sampler will return isn't known.
+        if self.order_sampler is not None:
+            return
+        batch_size = options.batch_size
         drops = bool(self.drop_last)
-        if self.order_sampler is None and not batches_of(
-            length, options.batch_size, drops, options.share()
-        ):
+        if not batches_of(length, batch_size, drops, options.share()):
             why = "the dataset is empty"
             if length:
                 why = (
                     f"drop_last leaves out all {length} samples, since "
-                    f"batch_size={options.batch_size}"
+                    f"batch_size={batch_size}"
                 )
             warn(f"there is no batch in an epoch: {why}.")
 
     @property
     def shuffles(self) -> bool:
-        return self.order_sampler is None and (
-            self.shuffle is None or bool(self.shuffle)
-        )
+        if self.order_sampler is not None:
+            return False
+        return self.shuffle is None or bool(self.shuffle)
 
 
 class DatasetIterator(Generic[Data_co]):
-    """An iterator over batches: a position in the epochs, and a pump that delivers the
-    batches from there on.
+    """An iterator over batches: a position in the epochs, and a pump.
+
+    The pump delivers the batches from that position on.
     """
 
     class TimeoutWarning(RuntimeWarning):
         """No batch has come for longer than ``dataset_timeout`` seconds."""
 
-    _revives = False  # may be used again after close()
+    # It may be used again after close().
+    _revives = False
     # A list or a tuple of arrays is a dataset of these, not of their rows.
     _lists_hold_samples = False
-    # Over the epochs, with the present one.
+    # The number of passes over the epochs, with the present one.
     _passes = 1
 
     def __init__(self, options: Options, sampling: Sampling) -> None:
@@ -142,9 +146,7 @@ class DatasetIterator(Generic[Data_co]):
             self._pump.seed = options.seed
 
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
-        """Return the function that turns a batch's contents into the object that is
-        handed out.
-        """
+        """Return the function that makes a batch of its contents."""
         return Batch
 
     def __iter__(self) -> Self:
@@ -158,25 +160,21 @@ class DatasetIterator(Generic[Data_co]):
         options = self._pump.options
         here = self._cursor
         pace = self._pace
-        facts = [
-            describing.source(
-                options.dataset, f"batches of {options.batch_size}", options
-            )
-        ]
+        batches = f"batches of {options.batch_size}"
+        facts = [describing.source(options.dataset, batches, options)]
         share = options.share()
         length = len(here.order)
-        if pace.wrap:  # no batch ends with the epoch
+        # Where batches run on into the next epoch, none ends with this one, and only
+        # samples can be counted.
+        if pace.wrap:
             facts.append(f"epoch {here.epoch}, sample {here.position:,} of {length:,}")
         else:
             batch = -(-here.position // share.step(pace.batch_size))
-            facts.append(
-                describing.place(
-                    here.epoch,
-                    batch,
-                    batches_of(length, pace.batch_size, pace.drop_last, share),
-                )
-            )
-        return facts + ["closed"] * (self._pump.is_closed and not self._revives)
+            of = batches_of(length, pace.batch_size, pace.drop_last, share)
+            facts.append(describing.place(here.epoch, batch, of))
+        if self._pump.is_closed and not self._revives:
+            facts.append("closed")
+        return facts
 
     @overload
     def __next__(self: DatasetIterator[Parts]) -> Batch[Any]: ...
@@ -190,14 +188,13 @@ class DatasetIterator(Generic[Data_co]):
         try:
             return self._pump.next()
         except StopIteration:
+            # As in Chainer, a call that finds the end is a step without samples.
             here = self._cursor
             self._pump.cursor = here._replace(previous_epoch_detail=here.epoch_detail)
             raise
 
     def next(self: Iterator[B]) -> B:
-        """Return the next batch, as ``next(it)`` does; Chainer's programs call this
-        method.
-        """
+        """Return the next batch, as ``next(it)`` does; Chainer's programs call this."""
         return self.__next__()
 
     @property
@@ -206,40 +203,39 @@ class DatasetIterator(Generic[Data_co]):
 
     @property
     def _pace(self) -> Pace:
-        """What cuts batches, in Python's own types, whatever ``np.int64(32)`` or
-        ``repeat=1`` the user passed.
+        """What cuts batches, in Python's own types.
+
+        The user may have passed ``np.int64(32)``, or ``repeat=1``.
         """
         sampling = self._sampling
-        if sampling.epochs is None:
-            epochs = None
-        else:
+        wrap = bool(sampling.wrap)
+        drop_last = bool(sampling.drop_last)
+        epochs = None
+        if sampling.epochs is not None:
             epochs = int(sampling.epochs) * self._passes
-        return Pace(
-            self.batch_size, bool(sampling.wrap), epochs, bool(sampling.drop_last)
-        )
+        return Pace(self.batch_size, wrap, epochs, drop_last)
 
     def _go(self, cursor: Cursor, seed: int | None = None) -> None:
-        """Continue from ``cursor``, a position between two batches, and drop the
-        batches in flight.
-        """
+        """Continue from ``cursor``, and drop the batches in flight."""
         self._pump.go(cursor, self._pace, seed)
 
     def _go_by(self, order: Order) -> None:
-        """Continue in another order, from the same position or, if that order is
-        shorter, from its last sample.
+        """Continue in another order from the same position.
+
+        If that order is shorter, continue from its last sample.
         """
         here = self._cursor
-        self._go(
-            here._replace(
-                order=order, position=min(here.position, max(len(order) - 1, 0))
-            )
-        )
+        last = max(len(order) - 1, 0)
+        self._go(here._replace(order=order, position=min(here.position, last)))
 
     def _order_of(self, epoch: int, indices: Any = None) -> Order:
-        """Return the order of an epoch; pass its ``indices`` if they don't follow from
-        the seed.
+        """Return the order of an epoch.
+
+        Its ``indices`` are needed where they don't follow from the seed.
         """
         if self._sampler.sampler is not None:
+            # If this is the present order, those that the sampler was asked for ahead
+            # come after it, as they would have.
             now = self._cursor.order
             if isinstance(now, Sampled):
                 return now.instead(indices)
@@ -262,6 +258,7 @@ class DatasetIterator(Generic[Data_co]):
         self._refuse_if_closed("be reset")
         now = self._cursor.order
         order: Order
+        # The sampler was asked ahead, and isn't asked again for what it has given.
         if isinstance(now, Sampled):
             order = now.over_again(len(self.dataset))
         else:
@@ -285,18 +282,16 @@ class DatasetIterator(Generic[Data_co]):
 
     @property
     def epoch_detail(self) -> float:
-        """The number of epochs as a float, including the finished part of the current
-        one.
-        """
+        """The number of epochs as a float, with the part of this one that is over."""
         return self._cursor.epoch_detail
 
     @property
     def previous_epoch_detail(self) -> float | None:
-        """The value of ``epoch_detail`` before the last batch; None before the first
-        batch.
-        """
+        """``epoch_detail`` before the last batch; None before the first."""
         detail = self._cursor.previous_epoch_detail
-        return None if detail < 0 else detail
+        if detail < 0:
+            return None
+        return detail
 
     @property
     def seed(self) -> int:
@@ -305,9 +300,7 @@ class DatasetIterator(Generic[Data_co]):
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """The process ids of the present workers, which change when workers are
-        replaced.
-        """
+        """The process ids of the present workers; one that is replaced has another."""
         return self._pump.worker_pids
 
     def stats(self) -> Stats:
@@ -317,8 +310,11 @@ class DatasetIterator(Generic[Data_co]):
     def _change(self, sampling: Sampling | None = None, **options: Any) -> None:
         """Use other options from the next batch on; they are checked anew."""
         changed = replace(self._pump.options, **options)
-        (sampling or self._sampling).check(changed)
-        self._sampling = sampling or self._sampling
+        if sampling is None:
+            sampling = self._sampling
+        # If the check refuses the change, everything stays as it was.
+        sampling.check(changed)
+        self._sampling = sampling
         self._pump.change(changed)
         self._go(self._cursor)
 
@@ -331,14 +327,13 @@ class DatasetIterator(Generic[Data_co]):
     def dataset(self, dataset: Any) -> None:
         length = len(self.dataset)
         self._change(dataset=dataset)
+        # A sampler's order stays: it says which samples come, whatever the length.
         if len(self.dataset) != length and self._sampler.sampler is None:
             self._go_by(self._order_of(self.epoch))
 
     @property
     def batch_size(self) -> int:
-        """The number of samples in a batch; a new value takes effect with the next
-        batch.
-        """
+        """The number of samples in a batch; another holds from the next batch on."""
         return self._pump.options.batch_size
 
     @batch_size.setter
@@ -352,9 +347,7 @@ class DatasetIterator(Generic[Data_co]):
 
     @property
     def passes(self) -> int:
-        """The number of passes before the present one: of ``for`` loops that have gone
-        through all ``epochs``.
-        """
+        """The number of ``for`` loops through all ``epochs`` before the present one."""
         return self._passes - 1
 
     @property
@@ -364,38 +357,39 @@ class DatasetIterator(Generic[Data_co]):
 
     @repeat.setter
     def repeat(self, repeat: bool) -> None:
-        self._change(replace(self._sampling, wrap=repeat, epochs=None if repeat else 1))
+        epochs = None if repeat else 1
+        self._change(replace(self._sampling, wrap=repeat, epochs=epochs))
 
     @property
-    def order_sampler(self) -> Any:
-        """Called for each epoch's order.  A new one takes effect with the next epoch;
-        None (in sequence) at once.
+    def order_sampler(self) -> Sampler | None:
+        """Called for each epoch's order.
+
+        A new one takes effect with the next epoch; None (in sequence) at once.
         """
-        return self._sampler.sampler
+        sampler: Sampler | None = self._sampler.sampler
+        return sampler
 
     @order_sampler.setter
-    def order_sampler(self, sampler: Any) -> None:
-        sampling = replace(
-            self._sampling,
-            shuffle=False if sampler is None else None,
-            order_sampler=sampler,
-        )
+    def order_sampler(self, sampler: Sampler | None) -> None:
+        # Without a sampler the order is sequential.  With one it is the sampler's.
+        shuffle = False if sampler is None else None
+        sampling = replace(self._sampling, shuffle=shuffle, order_sampler=sampler)
         sampling.check(self._pump.options)
         self._sampler.sampler = sampler
         order = self._cursor.order
         if sampler is None:
-            self._sampling, order = sampling, Sequential(len(self.dataset))
+            order = Sequential(len(self.dataset))
+            self._sampling = sampling
         elif not isinstance(order, Sampled):
-            order = Sampled(
-                np.arange(len(order)) if order.array() is None else order.array(),
-                self._sampler,
-            )
+            # This epoch's order stays: it becomes the first of the sampler's chain.
+            indices = order.array()
+            if indices is None:
+                indices = np.arange(len(order))
+            order = Sampled(indices, self._sampler)
         self._go_by(order)
 
     def close(self) -> None:
-        """End the workers and free all resources; batches that were handed out stay
-        valid.
-        """
+        """End the workers; batches that were handed out stay valid."""
         self._pump.close()
 
     def finalize(self) -> None:
@@ -413,22 +407,19 @@ class DatasetIterator(Generic[Data_co]):
             raise IteratorClosed(f"a closed iterator cannot {what}; make a new one.")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last batch handed out, as values that JSON can
-        hold.
-        """
+        """Return the position after the last batch handed out, as values for JSON."""
         return save(self._cursor, self.seed, self._agreed())
 
-    def load_state_dict(self, state: Any) -> None:
-        """Continue from where ``state`` was saved, with whatever number of workers it
-        was saved.
-        """
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from where ``state`` was saved, by whatever number of workers."""
         self._refuse_if_closed("load a state")
         self._pump.options.warn_of_disorder()
         self._go(*load(state, self._agreed(), self._cursor.order))
 
     def _agreed(self) -> dict[str, Any]:
-        """Return what a state must agree with; the batch size isn't in it, since a
-        position counts samples.
+        """Return what a state must agree with.
+
+        The batch size isn't in it, since a position counts samples.
         """
         pace = self._pace
         return {
@@ -438,13 +429,16 @@ class DatasetIterator(Generic[Data_co]):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle or copy the iterator: the copy is at the same position and has its own
-        workers.
+        """Pickle or copy the iterator.
+
+        The copy is at the same position and has its own workers.
         """
         here: Any = self._cursor
-        here = here._replace(
-            order=here.order.array() if isinstance(here.order, Listed) else None
-        )
+        indices = None
+        if isinstance(here.order, Listed):
+            indices = here.order.array()
+        # Other orders follow from the seed, and are made anew.
+        here = here._replace(order=indices)
         pump = replace(self._pump.options, seed=self.seed), here
         return {**self.__dict__, "_sampler": self._sampler.sampler, "_pump": pump}
 

@@ -1,5 +1,6 @@
-"""The three iterators with Chainer's names, which differ only in what runs the fetches;
-and ``batches()``.
+"""``batches()``, and the three iterators with Chainer's names.
+
+They differ only in what runs the fetches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from ..engine.arguments import Rare, takes
 from ..engine.options import Options
 from ..errors import OptionError
 from ..order.cursor import Cursor, batches_of
+from ..order.order import Sampler
 from ..order.ranks import Sharding
+from ..pool.backends import Backend
 from ..rules import ITERATORS, OnError
 from ..samples.batch import Settle, Stacker, collate, columns_of, settle_as
 from ..samples.tree import Contents
@@ -20,13 +23,20 @@ from ..typevars import Data, Data_co, Ragged, Ragged_co, Stacks
 from .iterator import DatasetIterator, Sampling
 
 
-def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Sampling:
+def _chainers(
+    repeat: bool,
+    shuffle: bool | None,
+    order_sampler: Sampler | None,
+) -> Sampling:
     return Sampling(
-        repeat, None if repeat else 1, shuffle=shuffle, order_sampler=order_sampler
+        wrap=repeat,
+        epochs=None if repeat else 1,
+        shuffle=shuffle,
+        order_sampler=order_sampler,
     )
 
 
-def _need_workers(name: str, number: Any) -> None:
+def _need_workers(name: str, number: int | None) -> None:
     if number == 0:
         raise OptionError(
             f"{name}=0 leaves no worker; use SerialIterator, which needs none."
@@ -35,9 +45,9 @@ def _need_workers(name: str, number: Any) -> None:
 
 @takes(Rare)
 class MultiprocessIterator(DatasetIterator[Data_co]):
-    """Batches fetched ahead by worker processes: Chainer's arguments in Chainer's
-    order, and those of ``batches()``.
+    """Batches fetched ahead by worker processes.
 
+    The arguments are Chainer's, in Chainer's order, and those of ``batches()``.
     ``repeat=True`` continues with the next epoch, without end; False stops after one,
     with a short last batch. ``shared_mem`` is ignored, since slots are sized by what
     the samples need.  ``batches()`` explains all others but the rare ones.
@@ -45,7 +55,10 @@ class MultiprocessIterator(DatasetIterator[Data_co]):
     Args:
         options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
 
-    >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=2) as it:
+    >>> it = MultiprocessIterator(
+    ...     [10, 20, 30], 2, repeat=False, shuffle=False, n_processes=2
+    ... )
+    >>> with it:
     ...     print(list(it))
     [[10, 20], [30]]
     """
@@ -59,12 +72,12 @@ class MultiprocessIterator(DatasetIterator[Data_co]):
         n_processes: int | None = None,
         n_prefetch: int = 1,
         shared_mem: int | None = None,
-        order_sampler: Any = None,
+        order_sampler: Sampler | None = None,
         dataset_timeout: float | None = 30.0,
         maxtasksperchild: int | None = None,
         *,
-        worker_init: Any = None,
-        backend: Any = "process",
+        worker_init: Callable[[Any], Any] | None = None,
+        backend: str | Backend = "process",
         seed: int | None = None,
         on_error: OnError = "raise",
         shard: Sharding = None,
@@ -76,20 +89,21 @@ class MultiprocessIterator(DatasetIterator[Data_co]):
         self.shuffle = shuffle
         self.dataset_timeout = dataset_timeout
         self.maxtasksperchild = maxtasksperchild
-        ahead: dict[str, Any] = {
-            "n_workers": n_processes,
-            "n_prefetch": n_prefetch,
-            "dataset_timeout": dataset_timeout,
-        }
-        work: dict[str, Any] = {
-            "max_samples": maxtasksperchild,
-            "worker_init": worker_init,
-            "backend": backend,
-        }
-        order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
-        order["lists_hold_samples"] = self._lists_hold_samples
         made = Options(
-            dataset, batch_size, door=ITERATORS, **order, **ahead, **work, **options
+            dataset,
+            batch_size,
+            n_workers=n_processes,
+            n_prefetch=n_prefetch,
+            dataset_timeout=dataset_timeout,
+            max_samples=maxtasksperchild,
+            worker_init=worker_init,
+            backend=backend,
+            seed=seed,
+            on_error=on_error,
+            shard=shard,
+            lists_hold_samples=self._lists_hold_samples,
+            door=ITERATORS,
+            **options,
         )
         self.n_processes = made.workers
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
@@ -106,10 +120,12 @@ class MultithreadIterator(DatasetIterator[Data_co]):
     Args:
         options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
 
-    >>> it = MultithreadIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_threads=2)
-    >>> [list(batch) for batch in it]
+    >>> it = MultithreadIterator(
+    ...     [10, 20, 30], 2, repeat=False, shuffle=False, n_threads=2
+    ... )
+    >>> with it:
+    ...     print(list(it))
     [[10, 20], [30]]
-    >>> it.close()
     """
 
     _revives = True
@@ -121,11 +137,11 @@ class MultithreadIterator(DatasetIterator[Data_co]):
         repeat: bool = True,
         shuffle: bool | None = None,
         n_threads: int = 1,
-        order_sampler: Any = None,
+        order_sampler: Sampler | None = None,
         *,
         n_prefetch: int = 1,
         dataset_timeout: float | None = 30.0,
-        worker_init: Any = None,
+        worker_init: Callable[[Any], Any] | None = None,
         seed: int | None = None,
         on_error: OnError = "raise",
         shard: Sharding = None,
@@ -134,19 +150,21 @@ class MultithreadIterator(DatasetIterator[Data_co]):
         _need_workers("n_threads", n_threads)
         self.n_threads = n_threads
         self.shuffle = shuffle
-        ahead: dict[str, Any] = {
-            "n_workers": n_threads,
-            "n_prefetch": n_prefetch,
-            "dataset_timeout": dataset_timeout,
-        }
-        work: dict[str, Any] = {
-            "worker_init": worker_init,
-            "backend": "thread",
-            "workers_name": "n_threads",
-        }
-        order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
-        order["lists_hold_samples"] = self._lists_hold_samples
-        made = Options(dataset, batch_size, **order, **ahead, **work, **options)
+        made = Options(
+            dataset,
+            batch_size,
+            n_workers=n_threads,
+            n_prefetch=n_prefetch,
+            dataset_timeout=dataset_timeout,
+            worker_init=worker_init,
+            backend="thread",
+            seed=seed,
+            on_error=on_error,
+            shard=shard,
+            lists_hold_samples=self._lists_hold_samples,
+            workers_name="n_threads",
+            **options,
+        )
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
 
@@ -159,7 +177,8 @@ class SerialIterator(DatasetIterator[Data_co]):
     Args:
         options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
 
-    >>> [list(batch) for batch in SerialIterator([10, 20, 30], 2, repeat=False, shuffle=False)]
+    >>> it = SerialIterator([10, 20, 30], 2, repeat=False, shuffle=False)
+    >>> print(list(it))
     [[10, 20], [30]]
     """
 
@@ -171,23 +190,24 @@ class SerialIterator(DatasetIterator[Data_co]):
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
-        order_sampler: Any = None,
+        order_sampler: Sampler | None = None,
         *,
-        worker_init: Any = None,
+        worker_init: Callable[[Any], Any] | None = None,
         seed: int | None = None,
         on_error: OnError = "raise",
         shard: Sharding = None,
         **options: Unpack[Rare],
     ) -> None:
         self.shuffle = shuffle
-        order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
-        order["lists_hold_samples"] = self._lists_hold_samples
         made = Options(
             dataset,
             batch_size,
             n_workers=0,
             worker_init=worker_init,
-            **order,
+            seed=seed,
+            on_error=on_error,
+            shard=shard,
+            lists_hold_samples=self._lists_hold_samples,
             **options,
         )
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
@@ -196,11 +216,11 @@ class SerialIterator(DatasetIterator[Data_co]):
 class Batches(Stacks[Data_co, Ragged_co], DatasetIterator[Data_co]):
     """An iterator of stacked batches; ``batches()`` makes it."""
 
-    # At the end of a pass, when the next ``for`` begins.
+    # The next ``for`` finds the end of the pass that was loaded, not the next pass.
     _stays = False
 
     if not TYPE_CHECKING:
-        # For fewer types, too: Python knows no defaults.
+        # Takes fewer types than there are, too: before 3.13 Python knows no defaults.
         __class_getitem__ = classmethod(GenericAlias)
 
     @property
@@ -212,9 +232,7 @@ class Batches(Stacks[Data_co, Ragged_co], DatasetIterator[Data_co]):
         return Columns(settle_as(options.ragged))
 
     def __iter__(self) -> Self:
-        """Continue this pass over the epochs, or begin the next pass if this one is at
-        its end.
-        """
+        """Continue this pass over the epochs; at its end, begin the next."""
         self._began = self.epoch, self.current_position
         stays = self._stays
         self._stays = False
@@ -229,35 +247,34 @@ class Batches(Stacks[Data_co, Ragged_co], DatasetIterator[Data_co]):
         return self._sampling.epochs is not None
 
     def stay_at_end(self) -> None:
-        """Have the next ``for`` find no batches, if the state that was loaded is of the
-        end of a pass.
+        """Have the next ``for`` find no batches, if the state is of the end of a pass.
 
         This is for a program that goes on with what follows the pass's loop.
         """
         self._stays = True
 
     def _go(self, cursor: Cursor, seed: int | None = None) -> None:
-        # The pass that ends with the place, if it has got there.
-        if self._sampling.epochs:
-            self._passes = max(
-                1, -(-(cursor.epoch + (cursor.position > 0)) // self._sampling.epochs)
-            )
+        # A cursor between two passes is at the end of the earlier one, until the next
+        # ``for`` begins another.
+        if epochs_of_a_pass := self._sampling.epochs:
+            epochs = cursor.epoch + (cursor.position > 0)
+            self._passes = max(1, -(-epochs // epochs_of_a_pass))
         self._began = cursor.epoch, cursor.position
         super()._go(cursor, seed)
 
     def __len__(self) -> int:
-        """The number of batches in a pass; after a resume, of those that are left of
-        it.
-        """
-        sampling, (epoch, position) = self._sampling, self._began
+        """The number of batches in a pass; after a resume, of those that are left."""
+        sampling = self._sampling
+        epoch, position = self._began
         if sampling.epochs is None:
             raise TypeError("endless batches have no length; pass epochs=.")
         share = self._pump.options.share()
-        in_epoch = batches_of(
-            len(self._cursor.order), self.batch_size, bool(sampling.drop_last), share
-        )
+        length = len(self._cursor.order)
+        drop_last = bool(sampling.drop_last)
+        in_epoch = batches_of(length, self.batch_size, drop_last, share)
+        # This pass is over, and the next ``for`` begins another.
         if self._pace.end_at(self._cursor):
-            return in_epoch * sampling.epochs  # the next one
+            return in_epoch * sampling.epochs
         left = in_epoch * (self._passes * sampling.epochs - epoch)
         return left - -(-position // share.step(self.batch_size))
 
@@ -266,7 +283,8 @@ class Columns:
     """Turns a batch's contents into columns."""
 
     def __init__(self, settle: Settle) -> None:
-        self._settle, self._stacks = settle, Stacker()
+        self._settle = settle
+        self._stacks = Stacker()
 
     def __call__(self, contents: Contents) -> Any:
         return columns_of(contents, self._settle, self._stacks)
@@ -294,12 +312,12 @@ def batches(
     epochs: int | None = 1,
     drop_last: bool = False,
     n_prefetch: int = 2,
-    order_sampler: Any = None,
+    order_sampler: Sampler | None = None,
     dataset_timeout: float | None = 30.0,
     maxtasksperchild: int | None = None,
-    worker_init: Any = None,
-    backend: Any = "process",
-    # Its own default
+    worker_init: Callable[[Any], Any] | None = None,
+    backend: str | Backend = "process",
+    # Checkers don't see that the default is the type variable's own.
     ragged: Ragged = "raise",  # type: ignore[assignment]
     on_error: OnError = "raise",
     shard: Sharding = None,
@@ -348,18 +366,25 @@ def batches(
     (2, 2) [0 1]
     (2, 2) [2 3]
     """
-    ahead: dict[str, Any] = {
-        "n_workers": n_processes,
-        "n_prefetch": n_prefetch,
-        "dataset_timeout": dataset_timeout,
-    }
-    work: dict[str, Any] = {
-        "max_samples": maxtasksperchild,
-        "worker_init": worker_init,
-        "backend": backend,
-    }
-    order: dict[str, Any] = {"seed": seed, "on_error": on_error, "shard": shard}
     made = Options(
-        dataset, batch_size, ragged=ragged, **order, **ahead, **work, **options
+        dataset,
+        batch_size,
+        n_workers=n_processes,
+        n_prefetch=n_prefetch,
+        dataset_timeout=dataset_timeout,
+        max_samples=maxtasksperchild,
+        worker_init=worker_init,
+        backend=backend,
+        ragged=ragged,
+        seed=seed,
+        on_error=on_error,
+        shard=shard,
+        **options,
     )
-    return Batches(made, Sampling(False, epochs, drop_last, shuffle, order_sampler))
+    sampling = Sampling(
+        epochs=epochs,
+        drop_last=drop_last,
+        shuffle=shuffle,
+        order_sampler=order_sampler,
+    )
+    return Batches(made, sampling)

@@ -1,10 +1,10 @@
-"""Chainer's iterator state machine: from one *cursor*, a position between two batches,
-to the next.
+"""Chainer's iterator state machine: from one *cursor* to the next.
 
-A *plan* describes one coming batch as *stretches*, contiguous ranges of positions, each
-within one epoch.  The epoch arithmetic is exactly Chainer's: with ``wrap=True`` (its
-``repeat=True``) a batch runs on into the next epoch, several times if it is larger than
-the dataset.  The order sampler is asked once per epoch boundary, as by Chainer.
+A cursor is a position between two batches.  A *plan* describes one coming batch as
+*stretches*, contiguous ranges of positions, each within one epoch.  The epoch
+arithmetic is exactly Chainer's: with ``wrap=True`` (its ``repeat=True``) a batch runs
+on into the next epoch, several times if it is larger than the dataset.  The order
+sampler is asked once per epoch boundary, as by Chainer.
 
 Ranks go through one order together, without communicating.  A *step* is the batches of
 all ranks together: one range of the order, cut into a batch for each.  A position
@@ -46,31 +46,37 @@ class Share:
         return batch_size * self.size
 
     def rows(self, batch_size: int, left: int) -> tuple[int, int]:
-        """Return where this rank's part of the next step begins and ends; the epoch's
-        first samples fill it up.
+        """Return where this rank's part of the next step begins and ends.
+
+        ``left`` samples are left of the epoch.  Its first ones fill the step up.
         """
+        rank = self.rank
         if left >= self.step(batch_size):
-            return self.rank * batch_size, (self.rank + 1) * batch_size
+            return rank * batch_size, (rank + 1) * batch_size
         if self.exact:
+            # Some ranks get one sample more than the others.
             each, more = divmod(left, self.size)
-            first = self.rank * each + min(self.rank, more)
-            return first, first + each + (self.rank < more)
+            first = rank * each + min(rank, more)
+            return first, first + each + (rank < more)
         each = -(-left // self.size)
-        return self.rank * each, (self.rank + 1) * each
+        return rank * each, (rank + 1) * each
 
     def has_more(self, batch_size: int, left: int, drop_last: bool) -> bool:
-        """True if this rank gets another batch when ``left`` samples are left of the
-        epoch.
-        """
+        """True if this rank gets another batch of the ``left`` samples of an epoch."""
         first, stop = self.rows(batch_size, left)
-        return first < stop and not (drop_last and left < self.step(batch_size))
+        if drop_last and left < self.step(batch_size):
+            return False
+        return first < stop
 
 
 WHOLE = Share()
 
 
 def batches_of(
-    length: int, batch_size: int, drop_last: bool, share: Share = WHOLE
+    length: int,
+    batch_size: int,
+    drop_last: bool,
+    share: Share = WHOLE,
 ) -> int:
     """Return the number of batches that a rank gets of ``length`` samples."""
     full, left = divmod(length, share.step(batch_size))
@@ -94,16 +100,17 @@ class Cursor(NamedTuple):
         return self.epoch + self.position / max(1, len(self.order))
 
 
-# Takes half the time of Cursor()
+# Takes half the time of ``Cursor(…)``.
 make_cursor: Callable[[tuple[Any, ...]], Cursor] = partial(tuple.__new__, Cursor)
 
 
 class Stretch(NamedTuple):
-    """A contiguous range of an epoch's order: the ``indices`` at ``position``,
-    ``position + 1``, … of ``epoch``.
+    """A contiguous range of an epoch's order.
+
+    It has the ``indices`` at ``position``, ``position + 1``, … of ``epoch``.
     """
 
-    # Of the batch, where it begins.
+    # The row of the batch where it begins.
     row: int
     epoch: int
     position: int
@@ -119,10 +126,9 @@ class Plan(NamedTuple):
     stretches: Iterable[Stretch]
     before: Cursor
     after: Cursor
-    # Their number, if a row is not a single sample.
+    # The number of its samples, if a row is not a single one.
     samples: int | None = None
-    # The number of its last samples that come a second time, to fill up a step of all
-    # ranks.
+    # How many of its last samples come a second time, to fill up a step of all ranks.
     fills: int = 0
 
 
@@ -135,18 +141,17 @@ Whole = tuple[Sequence[Any] | Indices, int, int, Cursor]
 class Plans:
     """Plans the batches that come after a cursor; derived classes say how."""
 
-    # In all; None: no limit, or the one epoch of a loader.
+    # The number of epochs in all; None: no limit, or the one epoch of a loader.
     epochs: int | None = None
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
-        """Return the plan of the batch after ``cursor``, with this ``number``; None at
-        the end.
-        """
+        """Return the plan of the batch after ``cursor``; None at the end."""
         raise NotImplementedError
 
     def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
-        """Return the next plans, numbered from ``number`` on: several if that is
-        cheaper; none at the end.
+        """Return the next plans, numbered from ``number`` on.
+
+        They are several if that is cheaper, and none at the end.
         """
         plan = self.step(cursor, number)
         if plan is None:
@@ -154,14 +159,16 @@ class Plans:
         return [plan]
 
     def knows(self, cursor: Cursor) -> bool:
-        """True if ``step(cursor)`` needn't wait: it is known which keys come at
-        ``cursor``, or that none come.
+        """True if ``step(cursor)`` needn't wait.
+
+        It is known which keys come at ``cursor``, or that none come.
         """
         return True
 
     def whole(self, cursor: Cursor) -> Whole | None:
-        """Return the next batch if it is a whole one within the epoch; None if it must
-        be planned first.
+        """Return the next batch if it is a whole one within the epoch.
+
+        Return None if it must be planned first.
         """
         return None
 
@@ -174,17 +181,16 @@ class Plans:
         raise NotImplementedError
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """Return the samples from number ``start`` to ``stop`` after ``cursor``, as far
-        as they are known by now.
+        """Return the samples from number ``start`` to ``stop`` after ``cursor``.
+
+        As many as are known by now.
         """
         return NO_INDICES
 
 
 @dataclass(frozen=True, slots=True)
 class Pace(Plans):
-    """Cuts batches of ``batch_size`` from the orders of the epochs, or one rank's share
-    of them.
-    """
+    """Cuts batches from the orders of the epochs, or one rank's share of them."""
 
     batch_size: int
     wrap: bool = True
@@ -193,67 +199,72 @@ class Pace(Plans):
     share: Share = WHOLE
 
     def end_at(self, cursor: Cursor) -> bool:
-        return self.epochs is not None and (
-            cursor.epoch >= self.epochs or len(cursor.order) == 0
-        )
+        if self.epochs is None:
+            return False
+        return cursor.epoch >= self.epochs or len(cursor.order) == 0
 
     def shared(self, share: Share) -> Pace:
         return replace(self, share=share)
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """Return the samples found by planning on with a copy of the order, whose cache
-        would change otherwise.
+        """Return the samples found by planning on.
+
+        This is done with a copy of the order, whose cache would change otherwise.
         """
-        # Later epochs are unknown: the sampler mustn't be asked here.
-        is_asked_for = isinstance(cursor.order, Sampled)
+        now = cursor.order
         order: Order
-        if is_asked_for:
-            order = Listed(cursor.order.array())
+        if isinstance(now, Sampled):
+            # The sampler mustn't be asked here, so later epochs are unknown.
+            order = Listed(now.array())
         else:
-            order = copy.copy(cursor.order)
+            order = copy.copy(now)
         place = cursor._replace(order=order)
         seen = 0
         found = [NO_INDICES]
-        while seen < stop and len(order) and (plan := self.step(place)) is not None:
+        while seen < stop and len(order):
+            plan = self.step(place)
+            if plan is None:
+                break
             place = plan.after
             for stretch in plan.stretches:
-                if is_asked_for and stretch.epoch > cursor.epoch:
+                if isinstance(now, Sampled) and stretch.epoch > cursor.epoch:
                     return np.concatenate(found)
-                found.append(
-                    np.asarray(stretch.indices)[
-                        max(0, start - seen) : max(0, stop - seen)
-                    ]
-                )
-                seen += len(stretch.indices)
+                indices = np.asarray(stretch.indices)
+                first = max(0, start - seen)
+                last = max(0, stop - seen)
+                found.append(indices[first:last])
+                seen += len(indices)
         return np.concatenate(found)
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         position, epoch, _, order, _ = cursor
         if self.epochs is not None and epoch >= self.epochs:
             return None
-        stop = position + (each := self.batch_size) * self.share.size
-        # A full batch, not an epoch's last.
-        if stop + (1 if self.wrap else stop - position) <= (length := len(order)):
-            first = position + self.share.rank * each
-            stretch = Stretch(0, epoch, first, order.take(first, first + each))
-            return Plan(
-                number,
-                each,
-                (stretch,),
-                cursor,
-                Cursor(stop, epoch, False, order, epoch + position / length),
-            )
+        each = self.batch_size
+        step = each * self.share.size
+        stop = position + step
+        length = len(order)
+        # A step with which the epoch ends needs more care, and so does one that a short
+        # step may follow, which may be left out.
         if self.wrap:
-            return self._wrapped(cursor, number)
-        return self._bounded(cursor, number)
+            if stop >= length:
+                return self._wrapped(cursor, number)
+        elif stop + step > length:
+            return self._bounded(cursor, number)
+        first = position + self.share.rank * each
+        keys = order.take(first, first + each)
+        stretch = Stretch(0, epoch, first, keys)
+        detail = epoch + position / length
+        after = Cursor(stop, epoch, False, order, detail)
+        return Plan(number, each, (stretch,), cursor, after)
 
     def whole(self, cursor: Cursor) -> Whole | None:
         position, epoch, _, order, _ = cursor
         size = self.batch_size
         stop = position + size
         length = len(order)
-        # The last batch of an epoch, and one that a short one may follow, end the
-        # epoch: these are planned.
+        # Batches with which the epoch may end are planned: the last one, and one that a
+        # short batch may follow.
         if self.wrap:
             is_last = stop >= length
         else:
@@ -264,7 +275,8 @@ class Pace(Plans):
             or (self.epochs is not None and epoch >= self.epochs)
         ):
             return None
-        after = make_cursor((stop, epoch, False, order, epoch + position / length))
+        detail = epoch + position / length
+        after = make_cursor((stop, epoch, False, order, detail))
         return order.keys(position, stop), size, position, after
 
     def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
@@ -272,8 +284,10 @@ class Pace(Plans):
         position, epoch, _, order, _ = cursor
         length = len(order)
         each = self.batch_size
-        step = self.batch_size * self.share.size
-        most = (length - (1 if self.wrap else step) - position) // step
+        step = each * self.share.size
+        # As in ``step``, what is left after the last of them tells how the epoch ends.
+        rest = 1 if self.wrap else step
+        most = (length - rest - position) // step
         if (
             self.share is not WHOLE
             or most < 2
@@ -284,79 +298,73 @@ class Pace(Plans):
         keys = order.take(position, position + most * each)
         plans = list[Plan]()
         for begin in range(0, most * each, each):
-            after = make_cursor(
-                (position + each, epoch, False, order, epoch + position / length)
-            )
+            stop = position + each
+            detail = epoch + position / length
+            after = make_cursor((stop, epoch, False, order, detail))
             stretch = Stretch(0, epoch, position, keys[begin : begin + each])
             plans.append(Plan(number, each, (stretch,), cursor, after))
             cursor = after
-            number = number + 1
-            position = position + each
+            number += 1
+            position = stop
         return plans
 
     def _wrapped(self, cursor: Cursor, number: int) -> Plan:
-        stop = cursor.position + self.share.step(self.batch_size)
+        """Return the plan of a batch that reaches or crosses the epoch's end."""
+        each = self.batch_size
+        step = self.share.step(each)
+        here = cursor.position
         length = len(cursor.order)
-        first, end = self.share.rows(self.batch_size, stop - cursor.position)
+        first, end = self.share.rows(each, step)
         if length == 0:
             raise OptionError(
                 "Epoch size must be positive for an iterator that repeats: the "
                 "dataset is empty."
             )
-        epochs, position = divmod(stop, length)
-        order = cursor.order.following(cursor.position).later(epochs - 1)
-        after = Cursor(
-            position, cursor.epoch + epochs, True, order, cursor.epoch_detail
-        )
-        ours = _Stretches(
-            cursor, cursor.position + first, cursor.position + end, runs_on=True
-        )
-        return Plan(number, self.batch_size, ours, cursor, after)
+        epochs, position = divmod(here + step, length)
+        order = cursor.order.following(here).later(epochs - 1)
+        detail = cursor.epoch_detail
+        after = Cursor(position, cursor.epoch + epochs, True, order, detail)
+        ours = _Stretches(cursor, here + first, here + end, runs_on=True)
+        return Plan(number, each, ours, cursor, after)
 
     def _bounded(self, cursor: Cursor, number: int) -> Plan | None:
-        length = len(cursor.order)
+        """Return the plan of a batch with which the epoch may end; None at the end."""
         each = self.batch_size
         share = self.share
-        left = length - cursor.position
-        if not share.has_more(each, left, self.drop_last):
-            if share.has_more(each, length, self.drop_last):
+        drop_last = self.drop_last
+        here = cursor.position
+        length = len(cursor.order)
+        left = length - here
+        # This rank gets nothing more of this epoch, though others may.  If it gets
+        # something of a whole epoch, the next one goes on.
+        if not share.has_more(each, left, drop_last):
+            if share.has_more(each, length, drop_last):
                 return self.step(_next_epoch(cursor), number)
             return None
         first, end = share.rows(each, left)
-        stop = cursor.position + min(left, share.step(each))
-        over = not share.has_more(each, length - stop, self.drop_last)
-        if over:
-            after = _next_epoch(cursor)
-        else:
+        stop = here + min(left, share.step(each))
+        if share.has_more(each, length - stop, drop_last):
             after = cursor._replace(position=stop, is_new_epoch=False)
+        else:
+            after = _next_epoch(cursor)
         after = after._replace(previous_epoch_detail=cursor.epoch_detail)
-        ours = _Stretches(
-            cursor, cursor.position + first, cursor.position + end, runs_on=False
-        )
-        return Plan(
-            number,
-            end - first,
-            ours,
-            cursor,
-            after,
-            fills=max(0, end - max(first, left)),
-        )
+        ours = _Stretches(cursor, here + first, here + end, runs_on=False)
+        fills = max(0, end - max(first, left))
+        return Plan(number, end - first, ours, cursor, after, fills=fills)
 
 
 def _next_epoch(cursor: Cursor) -> Cursor:
+    epoch = cursor.epoch + 1
     order = cursor.order.following(cursor.position)
-    return cursor._replace(
-        position=0, epoch=cursor.epoch + 1, is_new_epoch=True, order=order
-    )
+    return cursor._replace(position=0, epoch=epoch, is_new_epoch=True, order=order)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretches:
-    """The stretches from one position to another, found one at a time: there may be
-    millions.
+    """The stretches from one position to another.
 
-    Beyond the epoch's end come the next epochs, or, to fill up its last step, its own
-    first samples once more.
+    They are found one at a time, since there may be millions.  Beyond the epoch's end
+    come the next epochs, or, to fill up its last step, its own first samples once more.
     """
 
     cursor: Cursor
@@ -365,23 +373,29 @@ class _Stretches:
     runs_on: bool
 
     def __iter__(self) -> Iterator[Stretch]:
-        _, epoch, _, order, _ = cursor = self.cursor
+        cursor = self.cursor
+        _, epoch, _, order, _ = cursor
+        # The part of one of the last ranks may begin in a later epoch; or, if it only
+        # fills up the step, among the first samples of this one.
         passed, at = divmod(self.start, len(order))
         if passed and self.runs_on:
-            epoch = epoch + passed
+            epoch += passed
             order = order.following(cursor.position).later(passed - 1)
         rows = self.stop - self.start
         row = 0
         while row < rows:
-            yield (
-                stretch := Stretch(
-                    row, epoch, at, order.take(at, min(len(order), at + rows - row))
-                )
-            )
-            row = row + len(stretch.indices)
+            end = min(len(order), at + rows - row)
+            keys = order.take(at, end)
+            yield Stretch(row, epoch, at, keys)
+            row += len(keys)
             at = 0
             if self.runs_on and row < rows:
-                order = order.following(cursor.position if epoch == cursor.epoch else 0)
+                # A sampler gets the cursor's position, or the beginning of an epoch
+                # that the batch passes through as a whole.
+                place = 0
+                if epoch == cursor.epoch:
+                    place = cursor.position
+                order = order.following(place)
                 epoch += 1
 
 
@@ -395,9 +409,9 @@ class Horizon:
     """
 
     _plans: Plans
-    # None: nothing is left to plan.
+    # Where the next plan begins; None: nothing is left to plan.
     _planned_to: Cursor | None
-    # Of batches, never used twice.
+    # The numbers of batches are never used twice.
     _next_number = 0
 
     def __init__(self) -> None:
@@ -410,10 +424,11 @@ class Horizon:
 
     def end(self) -> None:
         self._planned_to = None
-        # Planned, but not yet taken by the loop.
+        # Plans that the loop hasn't taken yet.
         self._ahead: deque[Plan] = deque()
-        self._dead_end: Exception | None = None  # why planning could not go on
-        # Rows of the largest batch planned so far.
+        # Why planning could not go on.
+        self._dead_end: Exception | None = None
+        # The rows of the largest batch planned so far.
         self.rows = 1
 
     @property
@@ -422,14 +437,12 @@ class Horizon:
         return self._planned_to is None and not self._ahead
 
     def peek(self) -> Plan | None:
-        """Return the next plan, the same until ``take()``; None if there is none, or
-        none is known yet.
+        """Return the next plan, the same until ``take()``.
+
+        Return None if there is none, or none is known yet.
         """
-        if (
-            not self._ahead
-            and (to := self._planned_to) is not None
-            and self._plans.knows(to)
-        ):
+        to = self._planned_to
+        if not self._ahead and to is not None and self._plans.knows(to):
             self._step(to)
         if self._ahead:
             return self._ahead[0]
@@ -439,37 +452,39 @@ class Horizon:
         self._ahead.popleft()
 
     def take_dead_end(self) -> Exception | None:
-        """Return the error that ended planning, if any, and forget it, since its
-        traceback may hold the iterator.
+        """Return the error that ended planning, if any, and forget it.
+
+        Its traceback may hold the iterator, which could then never be collected.
         """
         why = self._dead_end
         self._dead_end = None
         return why
 
     def is_beyond(self, epoch: int) -> bool:
-        """True if planning must wait because the next batch is too far ahead of a
-        consumer in ``epoch``.
-        """
+        """True if planning must wait for a consumer that is in ``epoch``."""
         to = self._planned_to
         if self._ahead:
             to = self._ahead[0].before
-        return to is not None and isinstance(to.order, Sampled) and to.epoch > epoch + 1
+        # Only samplers have a state that may get too far ahead.
+        if to is None or not isinstance(to.order, Sampled):
+            return False
+        return to.epoch > epoch + 1
 
     def _step(self, cursor: Cursor) -> None:
         plans: list[Plan] = []
         try:
             plans = self._plans.ahead(cursor, self._next_number)
-        except Exception as error:  # raised by the order sampler
-            # Raised by next(), it would end the caller's loop.
-            ends = isinstance(error, StopIteration)
-            if ends:
+        except Exception as error:
+            # The order sampler has failed.  The batches that were planned before come
+            # first, then this error.
+            self._dead_end = error
+            # The caller's loop would take it for its end.
+            if isinstance(error, StopIteration):
                 self._dead_end = RuntimeError("the order_sampler raised StopIteration")
-            else:
-                self._dead_end = error
         self._ahead.extend(plans)
         self._next_number += len(plans)
+        self._planned_to = None
         if plans:
             self._planned_to = plans[-1].after
-        else:
-            self._planned_to = None
-        self.rows = max([self.rows, *(plan.rows for plan in plans)])
+        for plan in plans:
+            self.rows = max(self.rows, plan.rows)

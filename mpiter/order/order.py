@@ -1,5 +1,4 @@
-"""The order in which the samples of an epoch are visited: pure functions of (seed,
-epoch, position).
+"""The order in which an epoch's samples come: functions of (seed, epoch, position).
 
 ``take(a, b)`` of the library's own orders depends only on a few numbers.  The shuffle
 visits each index exactly once, and needs no memory that grows with the length: 10**12
@@ -15,15 +14,20 @@ uniform.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from math import isqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..errors import OptionError
 
 Indices = NDArray[np.int64]
+Words = NDArray[np.uint64]
+Digits = NDArray[np.uint32]
+# An order sampler: takes an order and a position in it, and returns the next order.
+Sampler = Callable[[Any, int], Any]
 
 # The uniformity tests pass from 6 on; the rest is margin and costs 2 ns a sample each.
 _ROUNDS = 8
@@ -42,7 +46,7 @@ _S27 = np.uint64(27)
 _S31 = np.uint64(31)
 
 
-def mix(x: Any) -> Any:
+def mix(x: Words) -> Words:
     """Scramble uint64 words (the finalizer of splitmix64)."""
     x = (x ^ (x >> _S30)) * _MIX_1
     x = (x ^ (x >> _S27)) * _MIX_2
@@ -50,27 +54,28 @@ def mix(x: Any) -> Any:
 
 
 def shuffled(
-    positions: Indices, length: int, round_keys: NDArray[np.uint64]
+    positions: Indices,
+    length: int,
+    round_keys: Words,
 ) -> Indices:
-    """Return the index at each of ``positions`` in the shuffle of an epoch of
-    ``length`` samples.
-    """
+    """Return the index at each of ``positions`` in a shuffle of ``length`` samples."""
     if length <= _SHORT:
         return _sorted_by_lots(length, round_keys)[positions]
     height = isqrt(length - 1) + 1
     width = -(-length // height)
     found = _scramble(positions, height, width, round_keys)
+    # The rectangle is larger than the epoch.  A position that is mapped outside of the
+    # epoch is mapped again, which stays one-to-one.
     while (outside := found >= length).any():
         found[outside] = _scramble(found[outside], height, width, round_keys)
     return found
 
 
-def _sorted_by_lots(length: int, round_keys: NDArray[np.uint64]) -> Indices:
+def _sorted_by_lots(length: int, round_keys: Words) -> Indices:
     """Return the indices of a short epoch in the order of their keyed hashes."""
     indices = np.arange(length, dtype=np.uint64)
-    lots: NDArray[np.uint64] = mix(
-        mix(indices * _GOLDEN + round_keys[0]) + round_keys[1]
-    )
+    lots = mix(indices * _GOLDEN + round_keys[0])
+    lots = mix(lots + round_keys[1])
     # Each lot has its index in the lowest bits.  NumPy sorts such words in a third of
     # the time of an argsort, and the 52 bits above decide as 64 would: two of 4,096 are
     # the same once in a billion epochs.
@@ -82,25 +87,31 @@ def _sorted_by_lots(length: int, round_keys: NDArray[np.uint64]) -> Indices:
 
 
 def _scramble(
-    at: Indices, height: int, width: int, round_keys: NDArray[np.uint64]
+    at: Indices,
+    height: int,
+    width: int,
+    round_keys: Words,
 ) -> Indices:
-    """Apply all rounds to the positions ``at``, in digits of 32 bits, which NumPy
-    multiplies twice as fast as 64.
+    """Apply all rounds to the positions ``at``.
+
+    The digits have 32 bits, which NumPy multiplies twice as fast as 64.
     """
     quotient = at // width
     keys = round_keys.astype(np.uint32)
     left = quotient.astype(np.uint32)
     right = (at - quotient * width).astype(np.uint32)
+    rows = np.uint32(height)
+    columns = np.uint32(width)
     for even, odd in zip(keys[::2], keys[1::2], strict=True):
-        left = _added(left, _words(right, even), np.uint32(height))
-        right = _added(right, _words(left, odd), np.uint32(width))
+        left = _added(left, _words(right, even), rows)
+        right = _added(right, _words(left, odd), columns)
     found = left.astype(np.int64)
     found *= width
     found += right
     return found
 
 
-def _words(digits: NDArray[np.uint32], key: np.uint32) -> NDArray[np.uint32]:
+def _words(digits: Digits, key: np.uint32) -> Digits:
     """Return a keyed hash of each digit (the finalizer of MurmurHash3)."""
     x = digits * np.uint32(0x9E3779B1)
     x += key
@@ -113,15 +124,18 @@ def _words(digits: NDArray[np.uint32], key: np.uint32) -> NDArray[np.uint32]:
 
 
 def _added(
-    digits: NDArray[np.uint32], words: NDArray[np.uint32], limit: np.uint32
-) -> NDArray[np.uint32]:
-    """Return ``(digits + words) % limit``, with ``//``, which NumPy computes in a third
-    of the time of ``%``.
+    digits: Digits,
+    words: Digits,
+    limit: np.uint32,
+) -> Digits:
+    """Return ``(digits + words) % limit``.
+
+    It is computed by ``//``, which takes NumPy a third of the time of ``%``.
     """
     words -= words // limit * limit
     words += digits
     # A negative difference wraps to a large number.
-    least: NDArray[np.uint32] = np.minimum(words, words - limit)
+    least: Digits = np.minimum(words, words - limit)
     return least
 
 
@@ -132,14 +146,13 @@ class Order:
         raise NotImplementedError
 
     def take(self, start: int, stop: int) -> Indices:
-        """Return the indices at positions ``start`` to ``stop``; fewer at the epoch's
-        end.
-        """
+        """Return the indices at positions ``start`` to ``stop``, or the epoch's end."""
         raise NotImplementedError
 
     def keys(self, start: int, stop: int) -> range | Indices:
-        """Return what ``take`` does, as a range where the indices follow one another: a
-        slice reads faster.
+        """Return what ``take`` does, as a range where the indices follow one another.
+
+        A slice reads faster.
         """
         return self.take(start, stop)
 
@@ -152,8 +165,9 @@ class Order:
         raise NotImplementedError
 
     def following(self, position: int) -> Order:
-        """Return the next epoch's order; an order sampler gets ``position``, the
-        cursor's when it is called.
+        """Return the next epoch's order.
+
+        An order sampler gets ``position``, the cursor's when it is called.
         """
         return self.later(1)
 
@@ -177,23 +191,27 @@ class Sequential(Order):
         return self
 
     def array(self) -> None:
-        # Which stands for 0, 1, 2, … in Chainer.
+        # In Chainer too, None stands for 0, 1, 2, …
         return None
 
 
 class Shuffled(Order):
-    """The library's own shuffle: a new permutation in each epoch, never held in memory
-    as a whole.
+    """The library's own shuffle, never held in memory as a whole.
+
+    Each epoch has a new permutation.
     """
 
     def __init__(self, length: int, seed: int, epoch: int = 0) -> None:
         self._length = length
         self.seed = seed
         self._epoch = epoch
-        words = np.random.SeedSequence(
-            [word & (1 << 128) - 1 for word in (seed, epoch, 0x0D3)]
-        )
-        self._keys: NDArray[np.uint64] = words.generate_state(_ROUNDS, np.uint64)  # type: ignore[assignment]
+        # The last word keeps this use of a seed apart from others.  A seed may be
+        # negative, which a SeedSequence refuses.
+        words = (seed, epoch, 0x0D3)
+        entropy = [word & (1 << 128) - 1 for word in words]
+        sequence = np.random.SeedSequence(entropy)
+        keys = sequence.generate_state(_ROUNDS, np.uint64)
+        self._keys: Words = keys  # type: ignore[assignment]
         # The indices that have been evaluated, and the first one's position.
         self._first = 0
         self._found = NO_INDICES
@@ -202,8 +220,9 @@ class Shuffled(Order):
         return self._length
 
     def take(self, start: int, stop: int) -> Indices:
-        """Return the indices at these positions; where batches follow one another,
-        later ones are found in advance.
+        """Return the indices at these positions.
+
+        Where batches follow one another, later ones are found in advance.
         """
         stop = min(stop, self._length)
         end = self._first + len(self._found)
@@ -212,16 +231,18 @@ class Shuffled(Order):
                 self._first = 0
                 until = self._length
             else:
-                # Exactly these if a rank has jumped over the parts of many others.
-                is_near = start - end < _BLOCK // 4
-                self._first, until = (
-                    start,
-                    max(stop, min(start + _BLOCK, self._length)) if is_near else stop,
-                )
-            self._found = shuffled(
-                np.arange(self._first, until, dtype=np.int64), self._length, self._keys
-            )
-        return self._found[start - self._first : max(start, stop) - self._first]
+                self._first = start
+                until = stop
+                # A rank that jumps over the parts of many others finds nothing in
+                # advance: most of it would be theirs.
+                if start - end < _BLOCK // 4:
+                    ahead = min(start + _BLOCK, self._length)
+                    until = max(stop, ahead)
+            positions = np.arange(self._first, until, dtype=np.int64)
+            self._found = shuffled(positions, self._length, self._keys)
+        begin = start - self._first
+        end = max(start, stop) - self._first
+        return self._found[begin:end]
 
     def later(self, epochs: int) -> Shuffled:
         if epochs:
@@ -233,26 +254,27 @@ class Shuffled(Order):
 
 
 class Listed(Order):
-    """An order held in memory as an array: a private copy, since samplers may shuffle
-    theirs in place.
+    """An order held in memory as an array.
+
+    The array is a private copy, since samplers may shuffle theirs in place.
     """
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: ArrayLike) -> None:
         found = np.array(array)
-        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        kind = found.dtype.kind
+        # An empty list becomes an array of floats, and will do.
+        if found.ndim != 1 or (found.size and kind not in "iu"):
             raise OptionError(
                 f"order_sampler returned {found.dtype} values of shape {found.shape}; "
                 "return a 1-D array of integer indices."
             )
-        if (
-            found.size
-            and found.dtype.kind == "u"
-            and int(found.max()) > np.iinfo(np.int64).max
-        ):
-            raise OptionError(
-                f"order_sampler returned index {found.max()}, which is beyond any "
-                "dataset."
-            )
+        if found.size and kind == "u":
+            largest = found.max()
+            if int(largest) > np.iinfo(np.int64).max:
+                raise OptionError(
+                    f"order_sampler returned index {largest}, which is beyond any "
+                    "dataset."
+                )
         self._array: Indices = found.astype(np.int64)
 
     def __len__(self) -> int:
@@ -269,11 +291,12 @@ class Listed(Order):
 
 
 class Given(Listed):
-    """One epoch's order, read from a state or snapshot; the epochs after it have the
-    library's own shuffle.
+    """One epoch's order, read from a state or snapshot.
+
+    The epochs after it have the library's own shuffle.
     """
 
-    def __init__(self, array: Any, following: Shuffled) -> None:
+    def __init__(self, array: ArrayLike, following: Shuffled) -> None:
         super().__init__(array)
         self._following = following
 
@@ -286,15 +309,15 @@ class Given(Listed):
 class SamplerOfTheMoment:
     """Holds the present order sampler, which the user may replace between epochs."""
 
-    def __init__(self, sampler: Any) -> None:
-        self.sampler = sampler
-        self.asked = threading.RLock()  # held while the sampler is called
+    def __init__(self, sampler: Sampler | None) -> None:
+        self.sampler: Any = sampler
+        # Held while the sampler is called: the loop's thread and the user's may both
+        # need the next order, and must get the same one.
+        self.asked = threading.RLock()
 
 
 class _Later:
-    """The order of the epoch after a ``Sampled`` one, once the sampler has been called
-    for it.
-    """
+    """The order after a ``Sampled`` one, once the sampler has been called for it."""
 
     # The sampler, and the order and position that it was called with.
     question: tuple[Any, Any, int] = (None, None, 0)
@@ -302,18 +325,21 @@ class _Later:
 
 
 class Sampled(Listed):
-    """An order that a Chainer ``order_sampler`` returned, linked to the one that it
-    returned after that.
+    """An order that a Chainer ``order_sampler`` returned, linked to the next one.
 
     The sampler is called ahead of the user.  Its orders are kept, so that going back or
     starting over gives the same.
     """
 
     def __init__(
-        self, array: Any, sampling: SamplerOfTheMoment, later: _Later | None = None
+        self,
+        array: ArrayLike,
+        sampling: SamplerOfTheMoment,
+        later: _Later | None = None,
     ) -> None:
         super().__init__(array)
-        self._sampling, self._later = sampling, later or _Later()
+        self._sampling = sampling
+        self._later = later or _Later()
 
     def following(self, position: int) -> Sampled:
         found = self._ask(self._array, position)
@@ -325,15 +351,16 @@ class Sampled(Listed):
             )
         return found
 
-    def _ask(self, order: Any, position: int) -> Sampled:
+    def _ask(self, order: Indices, position: int) -> Sampled:
         later = self._later
         sampling = self._sampling
         with sampling.asked:
-            if later.answer is None or later.question[0] is not sampling.sampler:
-                later.question = sampling.sampler, order, position
-                later.answer = Sampled(
-                    sampling.sampler(order.copy(), position), sampling
-                )
+            sampler = sampling.sampler
+            # The user may have replaced the sampler since it was asked.
+            if later.answer is None or later.question[0] is not sampler:
+                later.question = sampler, order, position
+                array = sampler(order.copy(), position)
+                later.answer = Sampled(array, sampling)
             return later.answer
 
     def later(self, epochs: int) -> Sampled:
@@ -342,40 +369,39 @@ class Sampled(Listed):
             order = order.following(0)
         return order
 
-    def instead(self, array: Any) -> Sampled:
-        """Return ``array`` as an epoch's order; if it is this one, the orders drawn
-        ahead come after it.
+    def instead(self, array: ArrayLike) -> Sampled:
+        """Return ``array`` as an epoch's order.
+
+        If it is this one, the orders drawn ahead come after it.
         """
-        return Sampled(
-            array,
-            self._sampling,
-            self._later if np.array_equal(array, self._array) else None,
-        )
+        later = None
+        if np.array_equal(array, self._array):
+            later = self._later
+        return Sampled(array, self._sampling, later)
 
     def over_again(self, length: int) -> Sampled:
-        """Return the first order after a reset, for which Chainer calls the sampler
-        with a range.
+        """Return the first order after a reset.
+
+        Chainer calls the sampler with a range for it.
         """
         order = np.arange(length)
         sampling = self._sampling
         with sampling.asked:
-            (sampler, asked_with, position), answer = (
-                self._later.question,
-                self._later.answer,
-            )
+            sampler, asked_with, position = self._later.question
+            answer = self._later.answer
             if answer is None or sampler is not sampling.sampler:
                 return self._ask(order, 0)
             if len(answer) == length:
                 again = Sampled(sampler(asked_with.copy(), position), sampling)
-                # The sampler draws random numbers…
+                # To the same question the sampler has another answer, so it draws
+                # random numbers.  The order drawn ahead comes first, as it would have
+                # in Chainer, and the new one is appended: none is skipped.
                 if not np.array_equal(again._array, answer._array):
                     last = answer
                     while last._later.answer is not None:
                         last = last._later.answer
                     last._later.question = (sampler, again._array, 0)
                     last._later.answer = again
-                    # …so the order drawn ahead comes first, and the new one is
-                    # appended.
                     return answer
-            # It depends on its arguments alone, which differ now.
+            # The sampler's answer depends on its arguments alone, which differ now.
             return Sampled(sampler(order, 0), sampling)

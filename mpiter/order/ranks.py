@@ -1,5 +1,4 @@
-"""This process's rank and the number of ranks: passed by the user, or found from the
-launcher or process group.
+"""This process's rank and the number of ranks: passed by the user, or found out.
 
 They are looked up when a loop begins and not before: at construction a process group
 may not exist yet, and each rank would take itself for the only one.  Nothing is
@@ -13,14 +12,14 @@ import os
 import sys
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, Literal
+from typing import Literal
 
 from ..errors import OptionError
 from .cursor import Share
 
 _log = logging.getLogger("mpiter")
 
-# Process groups by which ranks are found, and can talk
+# Process groups by which ranks are found, and can talk.
 BY_TORCH = "torch.distributed"
 BY_JAX = "jax.distributed"
 BY_MPI = "MPI.COMM_WORLD"
@@ -35,21 +34,21 @@ _BY_VARIABLES = (
     # itself, which has SLURM_NTASKS.
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
-# Ranks on this machine.
+# Environment variables of the number of ranks on this machine.
 _HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-# Names of Slurm jobs that are an interactive shell, in which Slurm's variables name no
-# rank
+# Names of Slurm jobs that are an interactive shell: Slurm's variables there name no
+# rank.
 _INTERACTIVE = ("bash", "zsh", "sh", "interactive")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One rank's part of the dataset, when several processes train together;
-    ``Shard()`` finds out rank and size.
+    """One rank's part of the dataset, when several processes train together.
 
-    It looks, in this order, at an initialised ``torch.distributed``,
-    ``jax.distributed`` or MPI; at ``RANK`` and ``WORLD_SIZE``; at Open MPI's, MPICH's
-    and Slurm's variables.  If none is set, this process is the only one.
+    ``Shard()`` finds out rank and size.  It looks, in this order, at an initialised
+    ``torch.distributed``, ``jax.distributed`` or MPI; at ``RANK`` and ``WORLD_SIZE``;
+    at Open MPI's, MPICH's and Slurm's variables.  If none is set, this process is the
+    only one.
 
     All ranks go through one order together, in steps of a batch for each.  If the last
     step of an epoch is short, each rank still gets as many samples as the others: it is
@@ -59,7 +58,9 @@ class Shard:
 
     >>> from mpiter import batches
     >>> for rank in 0, 1:
-    ...     print(rank, *batches(range(10), 2, n_processes=0, shuffle=False, shard=Shard(rank, 2)))
+    ...     shard = Shard(rank, 2)
+    ...     part = batches(range(10), 2, n_processes=0, shuffle=False, shard=shard)
+    ...     print(rank, *part)
     0 [0 1] [4 5] [8]
     1 [2 3] [6 7] [9]
     """
@@ -71,6 +72,7 @@ class Shard:
     def __post_init__(self) -> None:
         rank = self.rank
         size = self.size
+        # NumPy's numbers will do, and a rank alone, or a size, won't.
         are_numbers = (
             isinstance(rank, Integral)
             and isinstance(size, Integral)
@@ -83,9 +85,7 @@ class Shard:
             )
 
     def share(self) -> Share:
-        """Return this rank's share of the order, looked up now unless rank and size
-        were passed.
-        """
+        """Return this rank's share of the order, looked up now unless it was passed."""
         if self.rank is not None and self.size is not None:
             return Share(int(self.rank), int(self.size), self.exact)
         rank, size, source = found()
@@ -93,10 +93,11 @@ class Shard:
         return Share(rank, size, self.exact)
 
 
-Sharding = Shard | tuple[int, int] | Literal["auto"] | None  # what ``shard=`` may be
+# What ``shard=`` may be.
+Sharding = Shard | tuple[int, int] | Literal["auto"] | None
 
 
-def shard_for(shard: Any) -> Shard | None:
+def shard_for(shard: object) -> Shard | None:
     """Return the ``Shard`` for the value of a ``shard=`` argument; None for None."""
     if shard is None or isinstance(shard, Shard):
         return shard
@@ -112,46 +113,44 @@ def shard_for(shard: Any) -> Shard | None:
 
 def ranks_here() -> int:
     """Return the number of ranks on this machine if the launcher has set it, else 1."""
-    told = (os.environ.get(name, "") for name in _HERE)
-    return max(1, int(next(filter(str.isdecimal, told), 1)))
+    for name in _HERE:
+        told = os.environ.get(name, "")
+        if told.isdecimal():
+            return max(1, int(told))
+    return 1
 
 
 def found() -> tuple[int, int, str]:
     """Return this process's rank, the number of ranks, and where both were found."""
-    torch, jax, mpi = (sys.modules.get(name) for name in ("torch", "jax", "mpi4py.MPI"))
-    group = getattr(torch, "distributed", None)
+    group = getattr(sys.modules.get("torch"), "distributed", None)
     if group is not None and group.is_available() and group.is_initialized():
         return group.get_rank(), group.get_world_size(), BY_TORCH
-    if (
-        jax is not None
-        and getattr(
-            getattr(jax, "distributed", None), "is_initialized", lambda: False
-        )()
-    ):
-        return jax.process_index(), jax.process_count(), BY_JAX
+    jax = sys.modules.get("jax")
+    if jax is not None:
+        distributed = getattr(jax, "distributed", None)
+        # Older versions have no such function.
+        is_initialized = getattr(distributed, "is_initialized", lambda: False)
+        if is_initialized():
+            return jax.process_index(), jax.process_count(), BY_JAX
     futures = sys.modules.get("mpi4py.futures._core")
+    # Under ``mpiexec -m mpi4py.futures`` only this rank runs the program.
     if getattr(futures, "SharedPool", None) is not None:
         return 0, 1, "mpi4py.futures, to which the other ranks belong"
-    if (
-        mpi is not None
-        and mpi.Is_initialized()
-        and not mpi.Is_finalized()
-        and mpi.COMM_WORLD.Get_size() > 1
-    ):
-        return mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size(), BY_MPI
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        world = mpi.COMM_WORLD
+        # A single rank is any program that has imported mpi4py.
+        if world.Get_size() > 1:
+            return world.Get_rank(), world.Get_size(), BY_MPI
     for names in _BY_VARIABLES:
-        rank, size = values = [os.environ.get(name, "") for name in names]
-        if names[0].startswith("SLURM") and (
-            not size or os.environ.get("SLURM_JOB_NAME") in _INTERACTIVE
-        ):
-            # This process is not a task that srun has started.
+        values = [os.environ.get(name, "") for name in names]
+        rank, size = values
+        is_interactive = os.environ.get("SLURM_JOB_NAME") in _INTERACTIVE
+        # This process is not a task that srun has started.
+        if names[0].startswith("SLURM") and (not size or is_interactive):
             continue
-        if all(value.isdecimal() and len(value) < 10 for value in values) and int(
-            rank
-        ) < int(size):
+        are_numbers = all(value.isdecimal() and len(value) < 10 for value in values)
+        if are_numbers and int(rank) < int(size):
             return int(rank), int(size), f"{names[0]} and {names[1]}"
-    return (
-        0,
-        1,
-        "default: no process group, no MPI and no variables of a launcher were found",
-    )
+    nothing = "no process group, no MPI and no variables of a launcher were found"
+    return 0, 1, f"default: {nothing}"

@@ -1,5 +1,4 @@
-"""States: an iterator's position as JSON-able values (``state_dict()``), and how they
-are checked and loaded.
+"""States: an iterator's position as values for JSON, and how they are checked.
 
 Guarantees that a state is checked key by key before anything changes, and that nothing
 in it is unpickled, imported or evaluated: a state is numbers, strings and lists of
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,10 +18,15 @@ from ..errors import StateError
 from .cursor import Cursor
 from .order import Given, Listed, Order, Sampled, Sequential, Shuffled
 
-# Changes whenever the same seed gives another order, since states can't be resumed in
-# it.
+_T = TypeVar("_T")
+# A state, or a part of one: values that JSON can hold, by name.
+State = Mapping[str, Any]
+
+# Changes whenever the same seed gives another order, in which older states can't be
+# resumed.
 VERSION = 2
-SEEDS = -(1 << 127), (1 << 128) - 1  # the least and the greatest
+# The least and the greatest seed.
+SEEDS = (-(1 << 127), (1 << 128) - 1)
 _ORDERS = {
     Sequential: "sequential",
     Shuffled: "shuffled",
@@ -33,53 +37,60 @@ _ORDERS = {
 LARGEST = 2**53
 
 
-def save(cursor: Cursor, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
-    """Return a state; ``agreed`` are the options that an iterator which loads it must
-    agree with.
+def save(cursor: Cursor, seed: int, agreed: State) -> dict[str, Any]:
+    """Return a state.
+
+    ``agreed`` are the options that an iterator which loads it must agree with.
     """
     order = cursor.order
-    place = {
-        name: getattr(cursor, name)
-        for name in ("epoch", "position", "is_new_epoch", "previous_epoch_detail")
-    }
+    state = begun(_with_order(agreed, order), seed)
+    for name in ("epoch", "position", "is_new_epoch", "previous_epoch_detail"):
+        state[name] = getattr(cursor, name)
     if isinstance(order, Listed):
-        listed = {"indices": order.array().tolist()}
-    else:
-        listed = {}
-    return {**begun(_with_order(agreed, order), seed), **place, **listed}
+        state["indices"] = order.array().tolist()
+    return state
 
 
-def load(state: Any, agreed: dict[str, Any], now: Order) -> tuple[Cursor, int]:
-    """Return the cursor and the seed in ``state``, or raise a StateError; ``now`` is
-    the present order.
+def load(
+    state: State,
+    agreed: State,
+    now: Order,
+) -> tuple[Cursor, int]:
+    """Return the cursor and the seed in ``state``, or raise a StateError.
+
+    ``now`` is the present order.
     """
     seed = check(state, _with_order(agreed, now), "iterator")
     epoch = number_of(state, "epoch")
     order = _order(state, seed, epoch, now, agreed["dataset_length"])
-    position = number_of(state, "position", 0, max(len(order) - 1, 0))
-    detail: float = typed(state, "previous_epoch_detail", float)
+    last = max(len(order) - 1, 0)
+    position = number_of(state, "position", 0, last)
+    detail = typed(state, "previous_epoch_detail", float)
     if not isfinite(detail) or not -1 <= detail <= LARGEST:
         raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")
-    return Cursor(
-        position, epoch, typed(state, "is_new_epoch", bool), order, detail
-    ), seed
+    is_new_epoch = typed(state, "is_new_epoch", bool)
+    return Cursor(position, epoch, is_new_epoch, order, detail), seed
 
 
-def _with_order(agreed: dict[str, Any], order: Order) -> dict[str, Any]:
+def _with_order(agreed: State, order: Order) -> State:
     return {"kind": "iterator", "order": _ORDERS[type(order)], **agreed}
 
 
 def _order(
-    state: Mapping[str, Any], seed: int, epoch: int, now: Order, length: int
+    state: State,
+    seed: int,
+    epoch: int,
+    now: Order,
+    length: int,
 ) -> Order:
+    """Return the order of the epoch that the state is of."""
     if isinstance(now, Sequential):
         return now
     if not isinstance(now, Sampled) and "indices" not in state:
         return Shuffled(length, seed, epoch)
     indices = typed(state, "indices", list)
-    if len(indices) != len(now) or not all(
-        type(i) is int and -LARGEST <= i <= LARGEST for i in indices
-    ):
+    are_numbers = all(type(i) is int and -LARGEST <= i <= LARGEST for i in indices)
+    if len(indices) != len(now) or not are_numbers:
         raise StateError(
             f"the state's order is none of {len(now)} whole numbers, as this "
             "iterator's is."
@@ -90,16 +101,18 @@ def _order(
     return Given(array, Shuffled(length, seed, epoch + 1))
 
 
-def begun(agreed: dict[str, Any], seed: int) -> dict[str, Any]:
-    """Return the beginning of a state; the seed is text, since JSON readers may not
-    keep so large a number exactly.
+def begun(agreed: State, seed: int) -> dict[str, Any]:
+    """Return the beginning of a state.
+
+    The seed is text, since JSON readers may not keep so large a number exactly.
     """
     return {"mpiter": VERSION, **agreed, "seed": str(seed)}
 
 
-def check(state: Any, agreed: dict[str, Any], whose: str) -> int:
-    """Return the seed in ``state``; raise a StateError unless it is of this version and
-    has all that is ``agreed``.
+def check(state: object, agreed: State, whose: str) -> int:
+    """Return the seed in ``state``.
+
+    Raise a StateError unless it is of this version and has all that is ``agreed``.
     """
     if not isinstance(state, Mapping) or "mpiter" not in state:
         raise StateError(
@@ -108,15 +121,18 @@ def check(state: Any, agreed: dict[str, Any], whose: str) -> int:
         )
     for name, mine in {"mpiter": VERSION, **agreed}.items():
         saved = state.get(name)
+        # To Python True is 1, and 1.0 is too.
         if type(saved) is not type(mine) or saved != mine:
             raise StateError(
                 f"the state was saved with {name}={saved!r:.40}, this {whose} has "
                 f"{name}={mine!r}."
             )
     text = typed(state, "seed", str)
-    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 40):
+    is_number = text.isascii() and text.removeprefix("-").isdigit()
+    if not is_number or len(text) > 40:
         raise StateError(f"the state's 'seed' is {text!r:.40}, not a whole number.")
-    if not SEEDS[0] <= (seed := int(text)) <= SEEDS[1]:
+    seed = int(text)
+    if not SEEDS[0] <= seed <= SEEDS[1]:
         raise StateError(
             f"the state's 'seed' has {seed.bit_length()} bits; at most 128 are "
             "possible."
@@ -125,12 +141,16 @@ def check(state: Any, agreed: dict[str, Any], whose: str) -> int:
 
 
 def number_of(
-    state: Mapping[str, Any], name: str, low: int = 0, high: int = LARGEST
+    state: State,
+    name: str,
+    low: int = 0,
+    high: int = LARGEST,
 ) -> int:
-    """Return the whole number ``state[name]``; raise a StateError unless it is from
-    ``low`` to ``high``.
+    """Return the whole number ``state[name]``.
+
+    Raise a StateError unless it is from ``low`` to ``high``.
     """
-    number: int = typed(state, name, int)
+    number = typed(state, name, int)
     if not low <= number <= high:
         raise StateError(
             f"the state's {name!r} is {number}, not within {low} … {high}."
@@ -138,15 +158,16 @@ def number_of(
     return number
 
 
-def typed(state: Mapping[str, Any], name: str, wanted: type) -> Any:
-    """Return ``state[name]``; raise a StateError if it is missing or not of exactly the
-    type ``wanted``.
+def typed(state: State, name: str, wanted: type[_T]) -> _T:
+    """Return ``state[name]``.
+
+    Raise a StateError if it is missing or not of exactly the type ``wanted``.
     """
     if not isinstance(state, Mapping) or name not in state:
         raise StateError(f"the state is incomplete: {name!r} is missing.")
-    if type(state[name]) is not wanted:
+    value: _T = state[name]
+    if type(value) is not wanted:
         raise StateError(
-            f"the state's {name!r} is {state[name]!r:.40}, not of type "
-            f"{wanted.__name__}."
+            f"the state's {name!r} is {value!r:.40}, not of type {wanted.__name__}."
         )
-    return state[name]
+    return value
