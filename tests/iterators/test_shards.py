@@ -1,6 +1,4 @@
-"""Several trainers, one epoch: each rank an iterator of its own, here all in one
-process.
-"""
+"""Several ranks share one epoch: each has an iterator, here all in one process."""
 
 from __future__ import annotations
 

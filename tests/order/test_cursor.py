@@ -1,4 +1,4 @@
-"""The iterators' state machine against Chainer's own."""
+"""The iterators' state machine is compared with Chainer's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sizes = st.integers(1, 30)
 
 
 class Recorder:
-    """An order sampler that rotates, and remembers what it was given."""
+    """An order sampler that rotates the order, and keeps what it was given."""
 
     def __init__(self, length):
         self.length = length
