@@ -1,7 +1,8 @@
-"""Programs of several ranks, started by ``mpiexec`` or torch's launcher: their ranks have sessions of their own.
+"""Starts programs of several ranks by ``mpiexec`` or by torch's launcher.
 
-All that they start runs in a folder of the test's, by which it is found.  What MPI leaves in /dev/shm when its ranks
-are killed is cleared away.
+Their ranks have sessions of their own.  All processes that they start run in a folder
+of the test, and are found by that.  What MPI leaves in /dev/shm when its ranks are
+killed is removed.
 """
 
 from __future__ import annotations
@@ -21,25 +22,39 @@ import pytest
 
 import mpiter
 
-LIMIT_S = 110  # against hanging: eight processes that import torch on two cores take their time
+# A program that hangs is killed.  The limit is high because eight processes that import
+# torch on two cores are slow.
+LIMIT_S = 110
 _SHM = Path("/dev/shm")
-_PLACES = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+_BESIDE_PYTHON = str(Path(sys.executable).parent)
+_PLACES = os.pathsep.join([_BESIDE_PYTHON, os.environ.get("PATH", os.defpath)])
 MPIEXEC = shutil.which("mpiexec", path=_PLACES) or ""
 
-_one_by_one = pytest.mark.xdist_group("ranks")  # each takes all cores
+# Each of these programs takes all cores.
+_one_by_one = pytest.mark.xdist_group("ranks")
 with_mpiexec = [
     _one_by_one,
     pytest.mark.mpi,
-    pytest.mark.skipif(not MPIEXEC, reason="mpiexec is not installed: `pip install mpich`, or `python3 tests --all`"),
+    pytest.mark.skipif(
+        not MPIEXEC,
+        reason="mpiexec is not installed: `pip install mpich`, "
+        "or `python3 tests --all`",
+    ),
 ]
 with_mpi4py = [
     *with_mpiexec,
-    pytest.mark.skipif(not find_spec("mpi4py"), reason="mpi4py is not installed: run `python3 tests --all`"),
+    pytest.mark.skipif(
+        not find_spec("mpi4py"),
+        reason="mpi4py is not installed: run `python3 tests --all`",
+    ),
 ]
 with_torch = [
     _one_by_one,
     pytest.mark.torch,
-    pytest.mark.skipif(not find_spec("torch"), reason="torch is not installed: run `python3 tests --all`"),
+    pytest.mark.skipif(
+        not find_spec("torch"),
+        reason="torch is not installed: run `python3 tests --all`",
+    ),
 ]
 
 
@@ -48,25 +63,36 @@ def by_mpiexec(ranks: int) -> list[str]:
 
 
 def by_futures(ranks: int) -> list[str]:
-    """One trainer, the other ranks load."""
+    """Return the command by which one rank trains and the others load."""
     return [*by_mpiexec(ranks), "-m", "mpi4py.futures"]
 
 
 def by_torch(ranks: int) -> list[str]:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return [sys.executable, *launcher]
+    launcher = ["-m", "torch.distributed.run", "--standalone"]
+    return [sys.executable, *launcher, "--nproc-per-node", str(ranks)]
 
 
 class Launched:
-    """A program of several ranks on its way."""
+    """A program of several ranks that is running."""
 
-    def __init__(self, folder: Path, by: list[str], text: str, *arguments: object, **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        by: list[str],
+        text: str,
+        *arguments: object,
+        **environment: str,
+    ) -> None:
         self.folder = folder
         self._segments = segments()
         path = folder / "program.py"
         path.write_text(textwrap.dedent(text))
         root = str(Path(mpiter.__file__).parents[1])
-        known = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "COV_"))}
+        # A program under the variables of another launcher would join its ranks.
+        known = dict(os.environ)
+        for name in os.environ:
+            if name.startswith(("PMI", "COV_")):
+                del known[name]
         self.process = subprocess.Popen(
             [*by, str(path), *map(str, arguments)],
             cwd=folder,
@@ -78,7 +104,7 @@ class Launched:
         )
 
     def ends(self) -> tuple[int, str, str]:
-        """Return how the program ended and what it printed; nothing of it may be left running."""
+        """Return exit code and output, once no process of the program is left."""
         try:
             out, err = self.process.communicate(timeout=LIMIT_S)
         finally:
@@ -92,14 +118,17 @@ class Launched:
         return self.process.returncode, out, err
 
 
-def launch(folder: Path, by: list[str], text: str, *arguments: object, **environment: str) -> tuple[int, str, str]:
+def launch(
+    folder: Path, by: list[str], text: str, *arguments: object, **environment: str
+) -> tuple[int, str, str]:
     """Run a program to its end."""
     return Launched(folder, by, text, *arguments, **environment).ends()
 
 
 def told(folder: Path, name: str, ranks: int) -> list[Any]:
-    """What each rank has written into its file, by ``tell`` of the prelude."""
-    return [json.loads((folder / f"{name} {rank}.json").read_text()) for rank in range(ranks)]
+    """Return what each rank has written into its file by ``tell`` of the prelude."""
+    files = [folder / f"{name} {rank}.json" for rank in range(ranks)]
+    return [json.loads(file.read_text()) for file in files]
 
 
 TELL = """
@@ -121,7 +150,8 @@ def running_in(folder: Path) -> list[psutil.Process]:
         try:
             if process.cwd() == str(folder):
                 found.append(process)
-        except psutil.Error:  # it has ended, or is another user's
+        except psutil.Error:
+            # The process has ended, or belongs to another user.
             pass
     return found
 
@@ -132,7 +162,10 @@ def segments() -> set[str]:
 
 
 def clear_away(before: set[str]) -> set[str]:
-    """Remove the segments that killed ranks have left since ``before``; what is mapped stays mapped."""
+    """Remove the segments that killed ranks have left since ``before``.
+
+    Processes that have mapped them keep them.
+    """
     left = segments() - before
     for name in left:
         (_SHM / name).unlink(missing_ok=True)
