@@ -40,14 +40,11 @@ def of_ranks(make, size, batch_size=4, exact=False, **options):
 
 
 def rows(batch):
-    return [
-        list(pair)
-        for pair in (
-            batch
-            if isinstance(batch[0], list)
-            else zip(*(np.asarray(one).tolist() for one in batch), strict=True)
-        )
-    ]
+    pairs = batch
+    if not isinstance(batch[0], list):
+        columns = [np.asarray(one).tolist() for one in batch]
+        pairs = zip(*columns, strict=True)
+    return [list(pair) for pair in pairs]
 
 
 @pytest.mark.parametrize("way", WAYS)

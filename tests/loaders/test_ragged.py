@@ -1,4 +1,4 @@
-"""Batches of samples that differ in shape: an error, a list, or padded."""
+"""A batch of samples that differ in shape is an error, a list, or padded."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ def test_ragged_rows_arrive_as_a_list_of_writable_arrays(workers):
 
 
 ROWS = [np.arange(length) for length in (2, 3, 2, 2)]
-# Samples, and what is said of them.
+# Samples, and the error that describes them.
 UNEVEN = {
     "arrays": (
         ROWS,
-        r"uneven: ndarray \(2,\) of int64 in its row 0, ndarray \(3,\) of int64 in row 1.*ragged='list'",
+        r"uneven: ndarray \(2,\) of int64 in its row 0, "
+        r"ndarray \(3,\) of int64 in row 1.*ragged='list'",
     ),
     "in a tuple": ([(row, 0) for row in ROWS], r"at \[0\]: ndarray \(2,\)"),
     "in a dict": (
@@ -54,7 +55,7 @@ UNEVEN = {
         "of float32 in its row 0, .* of float64 in row 1",
     ),
 }
-# In the dataset's order, or in this one.
+# Each way reads in the dataset's order, or in the given one.
 WAYS = {
     "batches": lambda data, workers, order=None, **options: mpiter.batches(
         data,
