@@ -1,6 +1,4 @@
-"""Real trainers of Chainer's, fed by our iterators: what they report, save, resume and
-end with.
-"""
+"""Chainer's trainers, fed by our iterators, report, save, resume and end as usual."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ def model_of(trainer):
 
 
 def log_of(folder):
-    """What was reported, without what the clock says."""
+    """Return what was reported, without the elapsed times."""
     entries = json.loads((folder / "log").read_text())
     return [
         {key: value for key, value in entry.items() if key != "elapsed_time"}
@@ -127,7 +125,7 @@ def test_a_training_of_chainers_goes_on_with_ours(tmp_path):
     first.extend(extensions.snapshot(filename="saved"), trigger=(9, "iteration"))
     first.run()
     trainers = [
-        # The end of that epoch.
+        # Twelve iterations reach the end of that epoch.
         make_trainer(tmp_path / str(at), make(pairs(50), 8), (12, "iteration"))
         for at, make in enumerate([cls, OURS["processes"]])
     ]
@@ -216,7 +214,7 @@ def stream(make, dataset, **options):
 @pytest.mark.parametrize("name", DATASETS)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:chainer")
 def test_chainers_datasets_give_what_they_give_to_chainers_iterator(pictures, name):
-    # Which refuses the np.int64 of Chainer's own iterators.
+    # Zipped datasets refuse the np.int64 that Chainer's own iterators pass.
     if "Zipped" in name:
         expected = stream(SerialIterator, DATASETS[name](pictures))
     else:
@@ -331,7 +329,8 @@ def test_the_converter_refuses_what_concat_examples_refuses():
         MultiprocessIterator([(1, "a"), (2, "b")], 2, n_processes=1) as iterator,
         pytest.raises(TypeError),
     ):
-        converter(iterator.next())  # strings are no arrays
+        # A string is no array.
+        converter(iterator.next())
     with pytest.raises(ValueError, match="empty"):
         converter([])
     with (

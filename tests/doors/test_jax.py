@@ -1,5 +1,6 @@
-"""JAX's tests in a process of their own: once it is loaded it complains of every fork,
-and ours fork a lot.
+"""JAX's tests run in a process of their own.
+
+Once JAX is loaded it warns of every fork, and our tests fork a lot.
 """
 
 from __future__ import annotations
