@@ -1,6 +1,4 @@
-"""Folders and lists of pictures: their samples, the form of these, and the loaders that
-take them.
-"""
+"""Folders and lists of pictures are datasets for every loader."""
 
 from __future__ import annotations
 
@@ -148,7 +146,7 @@ def test_a_read_of_ones_own_is_what_samples_are_made_of(root):
 
 
 class Kept(ImageList):
-    """Of a database: all bytes are those of one file, as something else."""
+    """A list whose bytes come from elsewhere, in an object of another kind."""
 
     def __init__(self, file, kind):
         super().__init__(["row 1"])

@@ -1,4 +1,4 @@
-"""Resident first: what such an order is, how random it is, and that it comes again."""
+"""``ResidentFirst`` takes local samples first, in an order that can be resumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mpiter.staging.resident import entropy
 
 @pytest.fixture
 def staged(tmp_path):
-    """Of 40 samples, the first 10 are local."""
+    """A staged dataset of 40 samples, of which the first 10 are local."""
     found = Staging(tmp_path / "tier", "1MB", threads=0).of(Store(tmp_path))
     for index in range(10):
         found[index]
