@@ -340,7 +340,8 @@ class Failing:
     """Sample 10 fails, and from some sample on each draws from Python's generator."""
 
     def __init__(self, draws_from: int = 24) -> None:
-        self.draws_from, self.asked = draws_from, list[int]()
+        self.draws_from = draws_from
+        self.asked: list[int] = []
 
     def __len__(self) -> int:
         return 24

@@ -528,7 +528,9 @@ class Raiser(Squares):
         self.kind = type(error)
 
     def __getitem__(self, index: int) -> Any:
-        raise self.kind(1, 2) if self.kind is TwoArguments else self.kind()
+        if self.kind is TwoArguments:
+            raise self.kind(1, 2)
+        raise self.kind()
 
 
 def test_skipped_errors_shorten_the_batch_and_are_counted(

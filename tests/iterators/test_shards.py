@@ -32,11 +32,9 @@ def of_ranks(size, **options):
 
 
 def keys_of(batch):
-    return (
-        batch[0].tolist()
-        if isinstance(batch, tuple)
-        else [sample[0] for sample in batch]
-    )
+    if isinstance(batch, tuple):
+        return batch[0].tolist()
+    return [sample[0] for sample in batch]
 
 
 def test_the_samples_of_a_step_are_those_of_one_rank_with_a_large_batch():
