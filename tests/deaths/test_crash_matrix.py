@@ -136,22 +136,14 @@ class Stage:
     def quiet(self) -> list[Any]:
         """Return what a run without the trap gives."""
         self.trap.remove()
-        return [
-            plain_batch(batch)
-            for batch in mpiter.SerialIterator(
-                self.it.dataset, BATCH, repeat=False, seed=SEED
-            )
-        ]
+        it = mpiter.SerialIterator(self.it.dataset, BATCH, repeat=False, seed=SEED)
+        return [plain_batch(batch) for batch in it]
 
 
 def order() -> list[list[int]]:
     """Return the indices of each batch."""
-    return [
-        list(batch)
-        for batch in mpiter.SerialIterator(
-            range(LENGTH), BATCH, repeat=False, seed=SEED
-        )
-    ]
+    it = mpiter.SerialIterator(range(LENGTH), BATCH, repeat=False, seed=SEED)
+    return [list(batch) for batch in it]
 
 
 def batch_of(index: int) -> int:
@@ -257,10 +249,9 @@ class StartError:
     def check(self, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
         with pytest.raises(WorkerStartError) as caught, little_patience_with(stage):
             next(stage.it)
-        assert TELLTALES[stage.manner] in full_text(caught.value)
-        assert (
-            PLACES[stage.phase] in full_text(caught.value) or stage.manner not in ERRORS
-        )
+        text = full_text(caught.value)
+        assert TELLTALES[stage.manner] in text
+        assert PLACES[stage.phase] in text or stage.manner not in ERRORS
         assert len(stage.trap.victims) <= WORKERS, (
             "no worker is started in place of one that cannot start"
         )
@@ -307,7 +298,8 @@ CLOSES = Closes()
 
 WAYS: dict[str, dict[str, Any]] = {
     **{method: {"backend": mpiter.Process(method)} for method in METHODS},
-    "packed": {"serializer": "packed"},  # without shared memory
+    # Packed batches travel through pipes, without shared memory.
+    "packed": {"serializer": "packed"},
     # Threads pack and send nothing: they hand over what the dataset has returned.
     "threads": {"backend": "thread"},
 }
@@ -565,7 +557,7 @@ def test_a_place_in_which_no_worker_can_start_any_more_is_not_tried_for_ever(
 ) -> None:
     """The other worker goes on meanwhile, so batches are finished all the time.
 
-    Otherwise the loop would give up because none is.
+    If none were, the loop would give up anyway.
     """
 
     def worker_init(info: Any) -> None:

@@ -61,7 +61,8 @@ def _send(processes: list[psutil.Process], number: int) -> None:
 def test_stopped_for_longer_than_every_timeout(tmp_path: Path) -> None:
     script = Script(tmp_path, SCRIPT)
     script.reads("under way")
-    # The first process to be stopped is the program, then one of its workers.
+    # All processes are stopped twice: first the program before its workers, then the
+    # other way round.
     for first in (session, lambda leader: session(leader)[::-1]):
         processes = first(script.process.pid)
         _send(processes, signal.SIGSTOP)

@@ -74,7 +74,8 @@ def test_a_hook_that_fails_is_told_nothing_more_and_stops_nothing_else(
 ) -> None:
     hook = Told(event)
     stream = mpiter.batches(Watched(hook), 4, n_processes=n_processes, epochs=2)
-    if event == "close":  # the last call of all
+    # No event can follow ``close``.
+    if event == "close":
         assert sum(len(batch) for batch in stream) == 48
         stream.close()
     else:

@@ -102,6 +102,8 @@ def test_an_unkillable_worker_keeps_its_rooms_when_another_death_ends_the_run() 
         world._take()
         assert type(world.got[-1].error) is WorkerCrashed
         assert world.stuck
+        # The worker that can't be killed writes after the run has ended.  Its rooms
+        # must not have been given to other batches.
         while world.stuck:
             world._write_late()
         assert world.loop.stats().restarts == 8

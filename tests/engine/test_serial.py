@@ -120,9 +120,8 @@ def test_a_dataset_that_fills_its_memory_again_is_found_out(
         "in a tuple": lambda batch: batch[0],
         "in a dict": lambda batch: batch["x"][0],
     }.get(way, lambda batch: batch)
-    assert [int(row[0]) for batch in batches for row in columns(batch)] == list(
-        range(80)
-    )
+    found = [int(row[0]) for batch in batches for row in columns(batch)]
+    assert found == list(range(80))
 
 
 class Drawing(Squares):

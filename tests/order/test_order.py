@@ -142,9 +142,8 @@ def test_the_order_is_a_format_and_stays_as_it_is(length, seed, epoch):
     Then mend the code, or refuse such states by another VERSION.
     """
     expected = GOLDEN[length, seed, epoch]
-    assert (
-        Shuffled(length, seed, epoch).take(0, 10).tolist()[: len(expected)] == expected
-    )
+    found = Shuffled(length, seed, epoch).take(0, 10).tolist()
+    assert found[: len(expected)] == expected
 
 
 @pytest.mark.parametrize(

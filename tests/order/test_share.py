@@ -13,9 +13,10 @@ from mpiter.order.order import Sequential, Shuffled
 
 EPOCHS = 2
 
+# These are a length, a batch size, a number of ranks, and a position.
 SIZES = st.tuples(st.integers(1, 30), st.integers(1, 5), st.integers(1, 6)).flatmap(
     lambda sizes: st.tuples(*map(st.just, sizes), st.integers(0, sizes[0] - 1))
-)  # length, batch_size, ranks, position
+)
 
 
 def planned(
@@ -98,9 +99,8 @@ def test_filled_up_all_ranks_get_as_many_batches_of_one_size_and_stand_at_one_pl
 @settings(max_examples=40)
 @given(SIZES)
 def test_exact_parts_are_each_sample_once(sizes):
-    assert all_rows(by_rank(sizes, wrap=False, epochs=EPOCHS, exact=True)) == wanted(
-        sizes[0], sizes[3]
-    )
+    found = by_rank(sizes, wrap=False, epochs=EPOCHS, exact=True)
+    assert all_rows(found) == wanted(sizes[0], sizes[3])
 
 
 @settings(max_examples=40)

@@ -469,9 +469,8 @@ def test_threads_answer_pass_an_error_on_and_are_left_one_by_one(
         had = tuple(pool.pool._workers[0].out.values())
         pool.pool.kill(0)
         pool.wait()
-        assert [(died.number, died.code, died.blocks) for died in pool.died] == [
-            (0, None, had)
-        ]
+        (died,) = pool.died
+        assert (died.number, died.code, died.blocks) == (0, None, had)
         gate.touch()
         pool.pool.start(0)
         pool.works()

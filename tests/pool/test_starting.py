@@ -136,13 +136,9 @@ def test_a_program_may_have_closed_its_standard_descriptors(
     """
     assert run(tmp_path, SURROUNDED, method, 0, 2).ended_well()
     nothing = "/dev/null"
-    assert (tmp_path / "found").read_text().split("] ")[-1].split() == [
-        nothing,
-        nothing,
-    ]
-    assert (
-        (tmp_path / "found").read_text().startswith("[[0, 1], [2, 3], [4, 5], [6, 7]]")
-    )
+    found = (tmp_path / "found").read_text()
+    assert found.split("] ")[-1].split() == [nothing, nothing]
+    assert found.startswith("[[0, 1], [2, 3], [4, 5], [6, 7]]")
 
 
 @pytest.mark.parametrize("has_another", [True, False])
@@ -520,8 +516,10 @@ def test_a_fork_closes_no_descriptor_that_has_become_anothers(
     closing.start()
     assert taken.wait(60)
     ours: set[int] = set()
+    # The system gives the numbers that have just been closed to new pipes.
     while not ours.issuperset(closed):
         ours |= set(os.pipe())
+    # If the Pool closed its descriptors again in the child, it would close the pipes.
     child = os.fork()
     if child == 0:
         try:

@@ -50,14 +50,11 @@ def test_ctrl_c_is_not_lost_while_a_slot_comes_home(asked):
         held = [slots.lease(slots.acquire())]
         if asked == "one waits":
             assert slots.acquire() is None
-        # ``map`` runs no bytecode between the interrupt and the return of the slot.
+        # ``map`` runs no bytecode between its two calls.  So Ctrl-C is still pending
+        # while the slot comes back, and would be raised in a callback with bytecode.
+        call = operator.methodcaller("__call__")
         with pytest.raises(KeyboardInterrupt):
-            list(
-                map(
-                    operator.methodcaller("__call__"),
-                    [_thread.interrupt_main, held.clear],
-                )
-            )
+            list(map(call, [_thread.interrupt_main, held.clear]))
         assert len(returned) == (asked == "one waits")
         assert slots.acquire() is not None
 
@@ -79,7 +76,11 @@ def test_a_slot_on_its_way_home_is_taken_in_once():
         home = slots._home = Slow()
         seen = slots.lease(slots.acquire())
         del seen
+        # The lease has ended, so the slot is leased again, though the callback hasn't
+        # reported the end yet.
         seen = slots.lease(slots.acquire())
+        # Now it does, too late.  If the slot were freed by that, two batches would have
+        # the same memory.
         super(Slow, home).append(home.on_the_way.pop())
         assert slots.acquire() is None
         del seen
