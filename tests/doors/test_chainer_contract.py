@@ -68,9 +68,8 @@ def test_a_list_or_tuple_of_arrays_is_a_dataset_of_them(make, kind):
     rows = kind([np.arange(3), np.arange(3) + 5])
     it = make(rows, 2, repeat=False, shuffle=False)
     assert it.dataset is rows
-    assert [[sample.tolist() for sample in batch] for batch in it] == [
-        [[0, 1, 2], [5, 6, 7]]
-    ]
+    found = [[sample.tolist() for sample in batch] for batch in it]
+    assert found == [[[0, 1, 2], [5, 6, 7]]]
     it.dataset = kind([np.arange(4), np.arange(4)])
     it.reset()
     assert [sample.tolist() for sample in it.next()] == [[0, 1, 2, 3]] * 2

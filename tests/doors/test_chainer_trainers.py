@@ -161,9 +161,8 @@ def test_an_error_of_the_dataset_ends_the_training_in_good_order(tmp_path, way, 
 @pytest.fixture
 def pictures(tmp_path):
     for i in range(8):
-        Image.fromarray(np.full((5 + i % 2, 6, 3), 10 * i, np.uint8)).save(
-            tmp_path / f"{i}.png"
-        )
+        image = Image.fromarray(np.full((5 + i % 2, 6, 3), 10 * i, np.uint8))
+        image.save(tmp_path / f"{i}.png")
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         for i in range(8):
             archive.write(tmp_path / f"{i}.png", f"{i}.png")
@@ -263,9 +262,8 @@ def test_the_converter_makes_what_concat_examples_makes(way, build, device):
     with OURS[way](samples, 5, shuffle=False) as iterator:
         batch = iterator.next()
         device = device and chainer.get_device(device)
-        assert described(converter(batch, device)) == described(
-            concat_examples(samples, device)
-        )
+        wanted = described(concat_examples(samples, device))
+        assert described(converter(batch, device)) == wanted
         assert described(converter(batch[:3], device)) == described(
             concat_examples(samples[:3], device)
         )
@@ -302,9 +300,8 @@ def test_the_converter_shows_what_was_changed():
         for name, change in CHANGES.items():
             batch = iterator.next()
             change(batch)
-            assert described(converter(batch)) == described(
-                concat_examples(list(batch))
-            ), name
+            wanted = described(concat_examples(list(batch)))
+            assert described(converter(batch)) == wanted, name
 
 
 def test_the_converter_pads():
@@ -319,9 +316,8 @@ def test_the_converter_pads():
             )
     same = [(np.ones(2), 1)] * 4
     with MultiprocessIterator(same, 4, n_processes=1) as iterator:
-        assert described(converter(iterator.next(), None, 5)) == described(
-            concat_examples(same, None, 5)
-        )
+        wanted = described(concat_examples(same, None, 5))
+        assert described(converter(iterator.next(), None, 5)) == wanted
 
 
 def test_the_converter_refuses_what_concat_examples_refuses():

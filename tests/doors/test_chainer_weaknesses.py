@@ -57,7 +57,8 @@ def test_01_an_error_of_the_dataset_is_raised_in_next_and_the_next_one_goes_on()
         assert len(it.next()) == 4
         with pytest.raises(ValueError, match="no picture") as caught:
             it.next()
-        assert "__getitem__" in str(caught.value.__cause__)  # the worker's traceback
+        # The cause has the worker's traceback.
+        assert "__getitem__" in str(caught.value.__cause__)
         assert [label for _, label in it.next()] == [8, 9, 10, 11]
         it.reset()
         assert len(it.next()) == 4

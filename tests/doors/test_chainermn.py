@@ -57,7 +57,8 @@ PRELUDE = """
     chainermn.global_except_hook.add_hook()  # an error of one rank ends both
     comm = chainermn.create_communicator("naive")
     assert comm.size == 2, "mpiexec is of another MPI than mpi4py uses"
-    np.random.seed(comm.rank)  # whatever the ranks share, it is not this
+    # The ranks have different generators, so they can't agree by chance.
+    np.random.seed(comm.rank)
 
     # One rank is always farther ahead than the other.
     ahead = {"n_prefetch": 1 + 5 * comm.rank}
@@ -188,16 +189,11 @@ def test_both_ranks_get_the_masters_batches_go_on_from_a_snapshot_and_come_to_th
 ):
     found = alike(tmp_path, SHARED, "processes")
     with mpiter.SerialIterator(range(23), 5, seed=3) as it:
-        places = [
-            [
-                list(it.next()),
-                it.epoch,
-                it.epoch_detail,
-                it.is_new_epoch,
-                it.current_position,
-            ]
-            for _ in range(14)
-        ]
+        places = []
+        for _ in range(14):
+            batch = list(it.next())
+            place = it.epoch, it.epoch_detail, it.is_new_epoch, it.current_position
+            places.append([batch, *place])
     assert found["steps"] == places
     assert found["order"] == epochs(found["steps"], 23)[0]
     assert found["no order"] is None
@@ -206,9 +202,8 @@ def test_both_ranks_get_the_masters_batches_go_on_from_a_snapshot_and_come_to_th
     ]
     assert found["resumed"] == found["back"] == found["following"]
     assert [len(batch) for batch in found["bounded"]] == [5, 5, 3]
-    assert sorted(index for batch in found["bounded"] for index in batch) == list(
-        range(13)
-    )
+    bounded = [index for batch in found["bounded"] for index in batch]
+    assert sorted(bounded) == list(range(13))
     assert found["again"] == ["over"] * 3
 
 

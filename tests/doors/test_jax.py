@@ -15,7 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.torch  # they share an environment
+# JAX is tested in the environment that has torch.
+@pytest.mark.torch
 @pytest.mark.skipif(
     not importlib.util.find_spec("jax"),
     reason="jax is not installed: run `python3 tests --all`",

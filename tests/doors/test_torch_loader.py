@@ -1201,9 +1201,9 @@ def test_it_is_a_torch_loader_with_torchs_attributes() -> None:
             "timeout",
             "collate_fn",
         ):
-            assert getattr(ours, name) is getattr(theirs, name) or getattr(
-                ours, name
-            ) == getattr(theirs, name)
+            mine = getattr(ours, name)
+            other = getattr(theirs, name)
+            assert mine is other or mine == other
         assert len(ours) == len(theirs)
         assert isinstance(ours.batch_sampler, data.BatchSampler)
 
@@ -1262,7 +1262,7 @@ def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
         "trace": str(tmp_path / "run.json"),
         "on_error": mpiter.Skip(most=2),
     }
-    # Torch's loader has no attribute for these, or one of another meaning.
+    # Torch's loader doesn't keep these arguments as they are in attributes.
     unlike = {"shuffle", "batch_sampler", "multiprocessing_context"}
     assert {*inspect.signature(Ours).parameters} - unlike <= {*vars(Ours([1, 2, 3]))}
     with (
@@ -1412,12 +1412,12 @@ def test_an_endless_sampler_that_a_subclass_has_put_in_place_goes_on_from_a_stat
 
 
 def test_samples_one_by_one_come_from_a_replaced_sampler() -> None:
-    theirs, ours = (
-        endless_unchecked(class_)(
-            range(LENGTH), None, shuffle=True, generator=generator()
-        )
-        for class_ in (Theirs, Ours)
-    )
+    def endless(class_: Any) -> Any:
+        make = endless_unchecked(class_)
+        return make(range(LENGTH), None, shuffle=True, generator=generator())
+
+    theirs = endless(Theirs)
+    ours = endless(Ours)
     assert [epoch(ours) for _ in range(3)] == [epoch(theirs) for _ in range(3)]
 
 

@@ -212,9 +212,8 @@ def test_a_text_file_has_a_pair_or_a_path_a_line(root):
 
 def test_a_path_may_be_a_url_whatever_the_root():
     for root in (".", "/pets"):
-        assert (
-            ImageList(["s3://bucket/1.jpg"], root=root).source(0) == "s3://bucket/1.jpg"
-        )
+        one = ImageList(["s3://bucket/1.jpg"], root=root)
+        assert one.source(0) == "s3://bucket/1.jpg"
 
 
 def test_text_files_of_other_systems_are_read(root):

@@ -61,14 +61,15 @@ def epochs(dataset, **options):
 
 def has_drawn_anew(found):
     """Return of each picture whether it has other pixels in the second epoch."""
-    first, second = (
-        {
-            label: one
-            for pixels, labels in half
-            for one, label in zip(pixels, labels, strict=True)
-        }
-        for half in (found[:3], found[3:])
-    )
+
+    def by_label(batches):
+        pictures = {}
+        for pixels, labels in batches:
+            pictures.update(zip(labels, pixels, strict=True))
+        return pictures
+
+    first = by_label(found[:3])
+    second = by_label(found[3:])
     return [(first[label] != second[label]).any() for label in first]
 
 

@@ -39,7 +39,8 @@ def folder(tmp_path_factory):
             path.write_text("no picture")
         else:
             Image.fromarray(rng.integers(0, 256, (20, 30, 3), np.uint8)).save(path)
-    (root / "empty").mkdir()  # a class without pictures
+    # This class has no pictures.
+    (root / "empty").mkdir()
     return root
 
 

@@ -71,9 +71,8 @@ def test_a_copy_is_in_the_same_pass() -> None:
     stream = passes()
     one(stream)
     next(iter(stream))
-    assert (
-        one(copy.copy(stream)) == one(pickle.loads(pickle.dumps(stream))) == one(stream)
-    )
+    of_copy = one(copy.copy(stream))
+    assert of_copy == one(pickle.loads(pickle.dumps(stream))) == one(stream)
 
 
 def test_reset_begins_with_the_first_pass() -> None:

@@ -145,6 +145,5 @@ def test_a_copy_is_of_the_same_rank():
 
     it = SerialIterator(DRAWING, 4, repeat=False, shard=(1, 2), seed=5)
     next(it)
-    assert [keys_of(batch) for batch in copy.copy(it)] == [
-        keys_of(batch) for batch in it
-    ]
+    of_copy = [keys_of(batch) for batch in copy.copy(it)]
+    assert of_copy == [keys_of(batch) for batch in it]

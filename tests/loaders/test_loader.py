@@ -366,9 +366,8 @@ def test_the_seed_or_a_generator_says_the_order_whatever_the_number_of_workers(
     assert orders(1, generator=loader.generator(1)) == orders(
         2, generator=loader.generator(1), num_workers=0
     )
-    assert orders(1, generator=loader.generator(2), num_workers=0) != orders(
-        1, generator=loader.generator(1)
-    )
+    by_another = orders(1, generator=loader.generator(2), num_workers=0)
+    assert by_another != orders(1, generator=loader.generator(1))
 
 
 @pytest.mark.parametrize("options", [{}, {"collate_fn": list}])

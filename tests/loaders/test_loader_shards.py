@@ -1,6 +1,4 @@
-"""Several trainers, one epoch, by loaders: each rank a loader of its own, here all in
-one process.
-"""
+"""Several ranks share one epoch: each has a loader, here all in one process."""
 
 from __future__ import annotations
 
@@ -92,12 +90,9 @@ def test_four_ranks_then_three_then_two_give_each_sample_once(make, way, workers
         epochs = list(map(iter, loaders))
         for _ in range(steps):
             for epoch in epochs:
-                found += [
-                    row
-                    for batch in [next(epoch, None)]
-                    if batch is not None
-                    for row in rows(batch)
-                ]
+                batch = next(epoch, None)
+                if batch is not None:
+                    found += rows(batch)
         state = loaders[0].state_dict()
         for loader in loaders:
             loader.close()

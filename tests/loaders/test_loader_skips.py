@@ -257,13 +257,9 @@ def test_the_others_are_what_they_would_have_been(
         loader.seed(1)
         options = options if loader.kind == "torch" else {"seed": 3, **options}
         batches = epoch(loader(Drawing(broken), BATCH, on_error="skip", **options))
-        rows = [
-            row
-            for batch in batches
-            for row in (
-                batch if options.get("collate_fn") else zip(*batch, strict=True)
-            )
-        ]
+        rows: list[Any] = []
+        for batch in batches:
+            rows += batch if options.get("collate_fn") else zip(*batch, strict=True)
         found.append({tuple(row) for row in rows if row[0] not in BROKEN})
     assert found[0] == found[1]
     assert len(found[0]) == LENGTH - len(BROKEN)

@@ -136,9 +136,8 @@ def test_an_error_of_a_collate_function_names_the_samples(workers, backend):
         backend=backend,
     )
     assert "[dataset[i] for i in [8, 3, 5]]" in notes_of(made(3, sampler=[8, 3, 5]))
-    assert "sample 8 in row 0; dataset[8] repeats it" in notes_of(
-        made(None, sampler=[8])
-    )
+    notes = notes_of(made(None, sampler=[8]))
+    assert "sample 8 in row 0; dataset[8] repeats it" in notes
 
 
 @every_way
