@@ -96,6 +96,8 @@ OPEN = {
     "remote/actors": {"ray"},
     **{f"torch/{name}": {"torch"} for name in ("device", "loader", "tensors")},
 }
+# These modules use a library only where the user has imported it.
+USED = {"samples/tensors": {"torch"}, "samples/jax_arrays": {"jax"}}
 DOORS = {"chainer", "chainermn", "torch", "jax", "ray", "mpi4py"}
 EXTRAS = {"PIL", "h5py", "lmdb", "cupy"}
 ALLOWED = {"numpy", "msgpack", "cloudpickle", "threadpoolctl"}
@@ -135,10 +137,7 @@ def test_the_core_depends_on_four_packages_only():
         )
         assert not foreign, module
         within = set(outsiders_of(module)) & (DOORS | EXTRAS) - opened
-        used = {"samples/tensors": {"torch"}, "samples/jax_arrays": {"jax"}}.get(
-            module, set()
-        )
-        assert within <= used, (
+        assert within <= USED.get(module, set()), (
             f"{module}: libraries are used where the user has loaded them"
         )
 

@@ -207,9 +207,8 @@ def test_an_epochs_workers_see_what_has_been_set_since_and_are_kept_if_nothing_h
     tmp_path,
 ):
     (tmp_path / "config.py").write_text(CONFIG)
-    assert run(tmp_path, EPOCHS).ended_well().lines == [
-        "[array([], dtype=float64)]"
-    ] * 3 + ["2 raised"]
+    lines = run(tmp_path, EPOCHS).ended_well().lines
+    assert lines == [*["[array([], dtype=float64)]"] * 3, "2 raised"]
 
 
 PLUGGED = """

@@ -167,9 +167,8 @@ def test_ranks_share_an_epoch_and_fewer_go_on_with_it(
     assert verdict.starts == tuple(ranks for _, _, ranks, *_ in RUNS)
     [epoch] = verdict.epochs
     assert (epoch.is_over, epoch.samples) == (True, LENGTH)
-    assert (
-        "1 came again to fill up the last step" in epoch.lines[0]
-    ) is not trained.exact
+    filled_up = "1 came again to fill up the last step"
+    assert (filled_up in epoch.lines[0]) is not trained.exact
 
 
 @pytest.mark.timeout(3 * LIMIT_S)

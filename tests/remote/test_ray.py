@@ -66,9 +66,8 @@ def test_pieces_of_a_dear_batch_are_put_together(ray: Any) -> None:
                 Squares.__getitem__(large, (10 * number + row) % 30)
                 for row in range(10)
             ]
-            assert plain_batch([picture for picture, *_ in batch]) == plain_batch(
-                expected
-            )
+            pictures = [picture for picture, *_ in batch]
+            assert plain_batch(pictures) == plain_batch(expected)
             if len({pid for _, _, pid in batch}) == 2:
                 return
     raise AssertionError("no batch has come from two workers")

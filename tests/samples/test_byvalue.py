@@ -89,9 +89,8 @@ def test_classes_come_back_as_the_callers_and_what_only_a_worker_knows_by_value(
         ]
         assert [*map(type, (renamed, thing))] == [Other, dataset.thing]
         assert type(made).__name__ == "Made"
-        assert [*outer.a, pair.a, point.a, renamed.index, thing.index, made.index] == [
-            index
-        ] * 7
+        values = *outer.a, pair.a, point.a, renamed.index, thing.index, made.index
+        assert [*values] == [index] * 7
         assert number == 4 * index + 1
         assert (type(view), view.format, view.tolist()) == (
             memoryview,

@@ -152,9 +152,8 @@ def test_every_leaf_comes_back_alone(leaf):
 @given(first=samples, at_once=some_rows, travels=st.booleans(), data=st.data())
 def test_nothing_is_written_beyond_the_rows_own_share(first, at_once, travels, data):
     batch = [like(data.draw, first) for _ in range(3)] + [data.draw(samples)]
-    journey = Journey(batch, first=first, spare=2, travels=travels).write(
-        at_once, start=1
-    )
+    journey = Journey(batch, first=first, spare=2, travels=travels)
+    journey.write(at_once, start=1)
     ours = np.zeros(len(journey.memory.map), bool)
     for shape, dtype, at in journey.layout.leaves:
         size = dtype.itemsize * int(np.prod(shape))
@@ -397,9 +396,8 @@ def test_numpys_text_keeps_the_zeros_at_its_end(text):
     for sample in ([text], {text: 1}, np.array([text], object)):
         with contextlib.closing(ship.Shipment((sample, None))) as shipment:
             for got in (travelled([sample, sample])[1], shipment.open(pytest.fail)[0]):
-                assert [(type(part), plain(part)) for part in got] == [
-                    (type(text), plain(text))
-                ]
+                (part,) = got
+                assert (type(part), plain(part)) == (type(text), plain(text))
 
 
 VARIED = [

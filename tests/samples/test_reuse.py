@@ -163,9 +163,8 @@ def expected(way: str, **how: Any) -> list[Any]:
 def test_samples_from_processes_are_what_they_were_when_they_were_returned(
     way: str, serializer: str
 ) -> None:
-    assert samples_of(Reusing(way), n_processes=2, serializer=serializer) == expected(
-        way
-    )
+    found = samples_of(Reusing(way), n_processes=2, serializer=serializer)
+    assert found == expected(way)
 
 
 @pytest.mark.parametrize("way", [*ARRAYS, "values"])

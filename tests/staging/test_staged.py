@@ -301,17 +301,15 @@ def test_a_url_is_fetched_by_fsspec(tmp_path):
     from mpiter.images import ImageList
 
     for number in range(8):
-        Image.fromarray(image_files.smooth(20, 30, number)).save(
-            tmp_path / f"{number}.png"
-        )
+        image = Image.fromarray(image_files.smooth(20, 30, number))
+        image.save(tmp_path / f"{number}.png")
     pairs = [(f"{number}.png", number) for number in range(8)]
     staging = Staging(tmp_path / "tier", "1MB")
     staged = staging.of(ImageList(pairs, root=f"file://{tmp_path}"))
     with mpiter.batches(staged, 4, n_processes=0, epochs=2) as stream:
         for pictures, labels in stream:
             for picture, label in zip(pictures, labels, strict=True):
-                assert (
-                    picture == np.asarray(Image.open(tmp_path / f"{label}.png"))
-                ).all()
+                whole = np.asarray(Image.open(tmp_path / f"{label}.png"))
+                assert (picture == whole).all()
     assert staging.stats().held == 8
     assert staging.stats().hits >= 8

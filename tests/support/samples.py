@@ -251,9 +251,8 @@ def assert_same(sent, got):
         ):
             assert_same(key, other)
             assert_same(value, theirs)
-        assert getattr(sent, "default_factory", None) is getattr(
-            got, "default_factory", None
-        )
+        factory = getattr(got, "default_factory", None)
+        assert getattr(sent, "default_factory", None) is factory
     elif isinstance(sent, (tuple, list, collections.deque)):
         assert len(sent) == len(got)
         for one, other in zip(sent, got, strict=True):

@@ -558,9 +558,8 @@ class World:
         )
         assert come == sorted(come) or not case.in_order, f"out of order: {come}"
         ledger = self.loop.ledger
-        assert (len(ledger.batches), len(ledger.out), len(ledger.uncut)) == (0, 0, 0), (
-            "the book is not empty"
-        )
+        entries = len(ledger.batches), len(ledger.out), len(ledger.uncut)
+        assert entries == (0, 0, 0), "the book is not empty"
         left = [
             room.number for room in self.rooms.all if room.state in ("open", "leased")
         ]

@@ -158,9 +158,8 @@ def test_a_replacement_knows_from_its_first_sample_on_that_the_dataset_draws(tmp
     first = draws[0][0]
     last = draws[-1][0]
     assert first != last
-    assert [drawn == handed_out[i] for pid, i, drawn in draws if pid == last] == [
-        True
-    ] * sum(d[0] == last for d in draws)
+    by_replacement = [(i, drawn) for pid, i, drawn in draws if pid == last]
+    assert all(drawn == handed_out[i] for i, drawn in by_replacement)
 
 
 def test_a_replacement_does_not_draw_what_killed_the_worker_before_it(tmp_path):

@@ -98,9 +98,8 @@ class Hooked:
         assert info.dataset is self
         assert mpiter.get_worker_info() is info
         self.greeting = f"worker {info.id} of {info.num_workers}, seed {info.seed}"
-        (self.folder / f"{os.getpid()}-{len(list(self.folder.iterdir()))}").write_text(
-            self.greeting
-        )
+        name = f"{os.getpid()}-{len(list(self.folder.iterdir()))}"
+        (self.folder / name).write_text(self.greeting)
 
     def __len__(self):
         return 40
@@ -346,6 +345,5 @@ def test_opencv_and_torch_are_told_where_they_are_loaded():
         def __getitem__(self, i):
             return str(sorted(self.calls))
 
-    assert fetched(Callbacks(None, 1), worker_init=load, n_processes=1) == [
-        "[('cv2', 0), ('torch', 1)]"
-    ]
+    found = fetched(Callbacks(None, 1), worker_init=load, n_processes=1)
+    assert found == ["[('cv2', 0), ('torch', 1)]"]
