@@ -1,5 +1,6 @@
-"""A clean house after each test: threads, processes, descriptors, handlers of signals
-and names are compared.
+"""After each test nothing of it may be left.
+
+Threads, processes, descriptors, handlers of signals and names in /dev/shm are compared.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from ours import our_memory
 
 from mpiter.pool import starting
 
-# While its own warnings are no errors yet; unaided where that is possible.
+# Chainer is imported while its own warnings are no errors yet, and without the shim
+# where that is possible.
 if importlib.util.find_spec("chainer"):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -32,8 +34,8 @@ if importlib.util.find_spec("chainer"):
             import mpiter.chainer_compat  # noqa: F401
         import chainer  # noqa: F401
 
-# What test modules import: workers, which open the data sets defined there, then
-# needn't.
+# The fork server imports what test modules import.  Otherwise each worker would have to
+# do so, since it opens datasets that are defined there.
 _CHAINER = [
     name for name in ("mpiter.chainer_compat", "chainer") if name in sys.modules
 ]
@@ -41,30 +43,29 @@ multiprocessing.set_forkserver_preload(
     ["pytest", "hypothesis.extra.numpy", "psutil", *_CHAINER]
 )
 
-# A background job ignores Ctrl-C, and so would all that its tests start.
+# A background job ignores Ctrl-C, and all processes that its tests start would, too.
 with contextlib.suppress(ValueError):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Where the machine is busy, nothing is said by an example's duration, nor by how long
-# it takes to draw one.
+# On a busy machine neither the time of an example nor that of drawing it says anything.
 hypothesis.settings.register_profile(
     "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("busy")
 
-# Programs, which other tests run.
+# These are programs that other tests run.
 collect_ignore = ["programs/clients"]
 
 
-# Before those that are not asked for are left out.
+# The marks must be there before pytest leaves out tests by their marks.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One start method, the usual one, will do where tests are to be quick."""
+    """Mark tests with another start method than the usual one as slow."""
     for item in items:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        if any(
-            value in ("fork", "spawn") for value in values if isinstance(value, str)
-        ):
+        # Values may be arrays, which ``in`` doesn't compare as a whole.
+        words = [value for value in values if isinstance(value, str)]
+        if "fork" in words or "spawn" in words:
             item.add_marker(pytest.mark.slow)
         group = item.get_closest_marker("xdist_group")
         if group and item.config.getoption("loadgroup", False) and hasattr(item, "_id"):
@@ -73,16 +74,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0]}")
 
 
-# A generous deadline for what ends in the background (a dropped iterator's workers)
+# What ends in the background, such as workers of a dropped iterator, has so long.
 _PATIENCE = 10.0
 _NAMELESS = {f"anon_inode:[{kind}]" for kind in ("eventfd", "eventpoll", "pidfd")}
-# Multiprocessing's own, kept until the end.
+# These processes belong to multiprocessing, which keeps them until the end.
 _STANDING_STAFF = ("resource_tracker", "forkserver import main")
 
 
 def _workers() -> set[str]:
-    """Our processes, and the fork server's, by pid and command; without
-    multiprocessing's standing staff.
+    """Return pid and command of our processes, and of those of fork servers.
+
+    Processes that multiprocessing keeps aren't among them.
     """
     found = set()
     for pid, command in _children(os.getpid()):
@@ -94,7 +96,8 @@ def _workers() -> set[str]:
 
 
 def _children(pid: int) -> Iterator[tuple[int, str]]:
-    with contextlib.suppress(OSError):  # it has just ended
+    # A process that has just ended has no such folder.
+    with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             for child in _read(f"/proc/{pid}/task/{task}/children").split():
                 if command := _read(f"/proc/{child}/cmdline"):
@@ -102,8 +105,9 @@ def _children(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def _read(file: str) -> str:
-    """A file of /proc, empty when what it tells of has just ended.  Not by pathlib:
-    this runs twice a test.
+    """Read a file of /proc, or return "" if its process has just ended.
+
+    pathlib would be slow, and this runs twice a test.
     """
     try:
         with open(file, "rb", buffering=0) as opened:
@@ -121,8 +125,9 @@ def _threads() -> set[str]:
 
 
 def _descriptors() -> set[str]:
-    """What is open, by what it is: numbers are used again.  Without the pipes by which
-    fork servers know of us.
+    """Return what our descriptors lead to, since their numbers are used again.
+
+    The pipes by which fork servers notice our end aren't among them.
     """
     found: set[str] = set()
     nameless: Counter[str] = Counter()
@@ -139,7 +144,7 @@ def _descriptors() -> set[str]:
             target = os.readlink(link)
         except OSError:
             continue
-        # All alike: they are counted.
+        # Descriptors of these kinds can't be told apart, so they are counted.
         if target in _NAMELESS:
             nameless[target] += 1
             found.add(f"{target} {nameless[target]}")
@@ -151,20 +156,18 @@ def _descriptors() -> set[str]:
 
 
 def _shared_names() -> set[str]:
-    """Names in /dev/shm that this process has mapped; others' are none of our
-    business.
-    """
+    """Return the names in /dev/shm that this process has mapped."""
     maps = _read("/proc/self/maps")
     lines = maps.splitlines() if "/dev/shm/" in maps else ()
     return {line.split(maxsplit=5)[5] for line in lines if "/dev/shm/" in line}
 
 
-# Those that the last test left, rightly or wrongly: to look takes longest of all.
+# The names that the last test left are kept, because looking for them takes longest.
 _names_before: set[str] = set()
 
 
 def _handlers() -> set[str]:
-    """What signals do here, and would in a process that a later test forks."""
+    """Return what signals do here, and in processes that later tests fork."""
     return {
         f"{number.name}: {signal.getsignal(number)}"
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -195,14 +198,15 @@ def _staff() -> None:
 
 @pytest.fixture(autouse=True)
 def clean_house(request: pytest.FixtureRequest, _staff: None) -> Iterator[None]:
-    """Whatever a test starts is gone when it ends."""
-    # What is alive by now is none of this test's: looking through it again and again
-    # takes half the time.
+    """Check that all that a test has started is gone when it ends."""
+    # Objects that are alive by now aren't this test's.  If the collector looked through
+    # them again and again, that would take half of the time.
     gc.freeze()
     global _names_before
     before = {**_house(), "names in /dev/shm": _names_before}
     yield
-    request.node.funcargs.clear()  # what the test was given
+    # The values of the test's fixtures may hold iterators.
+    request.node.funcargs.clear()
     deadline = time.monotonic() + _PATIENCE
     while True:
         gc.collect()
@@ -211,7 +215,7 @@ def clean_house(request: pytest.FixtureRequest, _staff: None) -> Iterator[None]:
         left = {what: now - before[what] for what, now in house.items()}
         if not any(left.values()) or time.monotonic() > deadline:
             break
-        # Polling with a deadline: ends as soon as the house is clean.
+        # Nothing announces the end of all, so poll until the deadline.
         time.sleep(0.02)
     assert not any(left.values()), (
         f"left behind: { {k: v for k, v in left.items() if v} }"

@@ -1,6 +1,4 @@
-"""What the reference has to have: the public names, door by door, and the example of
-each.
-"""
+"""The names that the reference must describe, door by door, and their examples."""
 
 from __future__ import annotations
 
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+# The names in ``__all__`` of these modules are public.
 PUBLIC = (
     "mpiter",
     "mpiter.errors",
@@ -27,25 +26,22 @@ PUBLIC = (
     "mpiter.audit",
     "mpiter.torch",
     "mpiter.chainer",
-)  # what of them is in `__all__`
+)
+# Public functions take and return these, or they have no name in a public module.
 BESIDE = (
-    *(
-        "mpiter.tuning.tune.Tuned",
-        "mpiter.audit.Verdict",
-        "mpiter.torch.loader.OfTorch",
-    ),
-    *(
-        "mpiter.images.pack.pack",
-        "mpiter.images.pack.Report",
-        "mpiter.iterators.iterators.Batches",
-    ),
-)  # what public functions take and return, and what has no name in a public module
-# Modules whose import is all that there is to them.
+    "mpiter.tuning.tune.Tuned",
+    "mpiter.audit.Verdict",
+    "mpiter.torch.loader.OfTorch",
+    "mpiter.images.pack.pack",
+    "mpiter.images.pack.Report",
+    "mpiter.iterators.iterators.Batches",
+)
+# These modules have no names for users.  They only have to be imported.
 WHOLE = ("mpiter.chainer_compat",)
 
 
 def entries() -> list[str]:
-    """Every name that the reference's pages describe."""
+    """Return every name that the reference's pages describe."""
     pages = sorted((ROOT / "docs" / "reference").glob("*.md"))
     return [
         name
@@ -55,8 +51,9 @@ def entries() -> list[str]:
 
 
 def public(module: str) -> list[str]:
-    """The names of a module, unless it is one as a whole; doors are not opened, since
-    what they need may be missing.
+    """Return the public names of a module, or its own if it is used as a whole.
+
+    The source is read instead of imported, since what a door needs may be missing.
     """
     if module in WHOLE:
         return [module]
@@ -69,8 +66,9 @@ def public(module: str) -> list[str]:
 
 
 def example(name: str) -> doctest.DocTest:
-    """The example of a public name, which knows nothing but ``from module import
-    name``.
+    """Return the example of a public name.
+
+    It knows only the name, as after ``from module import name``.
     """
     module, _, last = name.rpartition(".")
     text = ""
@@ -87,7 +85,7 @@ def example(name: str) -> doctest.DocTest:
 
 
 def _said_below(module: str, name: str) -> str:
-    """The docstring of an attribute: the string that stands after its assignment."""
+    """Return the docstring of an attribute, a string after its assignment."""
     body = ast.parse(inspect.getsource(importlib.import_module(module))).body
     for node, after in itertools.pairwise(body):
         is_its = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
@@ -101,7 +99,7 @@ def _said_below(module: str, name: str) -> str:
 
 
 def run(name: str) -> None:
-    """The example is there, and gives what it says."""
+    """Check that the example exists and gives what it says."""
     found: Any = example(name)
     assert found.examples, f"{name} has no example in its docstring"
     said: list[str] = []

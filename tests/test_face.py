@@ -1,6 +1,4 @@
-"""What one meets first: the names of `mpiter`, what things say of themselves, arguments
-under other names.
-"""
+"""`mpiter` shows its names and arguments, and says which of them a wrong one means."""
 
 from __future__ import annotations
 
@@ -135,34 +133,27 @@ DOORS = [
 @pytest.mark.parametrize("door", DOORS)
 def test_named_arguments_are_few_and_the_rare_ones_are_listed_too(door: Any) -> None:
     listed = inspect.signature(door).parameters
-    own = inspect.signature(
-        inspect.unwrap(
-            getattr(door, "__init__", door) if isinstance(door, type) else door
-        )
-    )
-    assert (
-        len(
-            [
-                name
-                for name, one in own.parameters.items()
-                if name != "self" and one.kind is not one.VAR_KEYWORD
-            ]
-        )
-        <= 17
-    )
+    function = door.__init__ if isinstance(door, type) else door
+    own = inspect.signature(inspect.unwrap(function))
+    named = [
+        name
+        for name, one in own.parameters.items()
+        if name != "self" and one.kind is not one.VAR_KEYWORD
+    ]
+    assert len(named) <= 17
     assert {"seed", "on_error", "shard"} <= set(own.parameters)
     assert "copy" in listed
 
 
 def _described(door: Any) -> set[str]:
-    """The arguments that help() has a line on, besides their names in the signature."""
+    """Return the arguments that help() describes in a line of their own."""
     return set(re.findall(r"^ +(\w+): \S", inspect.getdoc(door) or "", re.MULTILINE))
 
 
 def test_help_says_of_every_argument_what_it_does() -> None:
     of_batches = set(inspect.signature(mpiter.batches).parameters)
     assert _described(mpiter.batches) == of_batches
-    # The rest is that of batches(), or Chainer's.
+    # Their other arguments are those of batches(), or Chainer's.
     for door in DOORS[1:4]:
         assert _described(door) == of_batches & set(Rare.__annotations__)
     assert _described(mpiter.DataLoader) == set(

@@ -1,5 +1,6 @@
-"""The house rules: imports go one way, the core opens no door, every module says what
-it is, public names stay put.
+"""Imports between packages go one way, and the core imports no door.
+
+Every module says what it is, and the public names are listed.
 """
 
 from __future__ import annotations
@@ -16,35 +17,32 @@ from pathlib import Path
 import mpiter
 
 MPITER = Path(__file__).resolve().parents[1] / "mpiter"
-# In the order of the journey; each may import from those before it.  The ground is what
-# all of them may use, the doors are other libraries' ways in, and the face is `mpiter`
-# itself and its command.
+# The packages are in the order of the journey, and each may import from those before
+# it.  All may import the ground.  The doors connect other libraries, and the face is
+# `mpiter` itself and its command.
 PACKAGES = (
-    *(
-        "ground",
-        "order",
-        "samples",
-        "transport",
-        "datasets",
-        "worker",
-        "pool",
-        "engine",
-        "iterators",
-        "loaders",
-    ),
-    *(
-        "checkpoint",
-        "images",
-        "staging",
-        "echo",
-        "receipts",
-        "audit",
-        "remote",
-        "doors",
-        "tuning",
-        "doctor",
-    ),
-    *("testing", "face"),
+    "ground",
+    "order",
+    "samples",
+    "transport",
+    "datasets",
+    "worker",
+    "pool",
+    "engine",
+    "iterators",
+    "loaders",
+    "checkpoint",
+    "images",
+    "staging",
+    "echo",
+    "receipts",
+    "audit",
+    "remote",
+    "doors",
+    "tuning",
+    "doctor",
+    "testing",
+    "face",
 )
 GROUND = {"errors", "rules", "machine", "stats", "bell", "typevars"}
 MODULES = sorted(
@@ -53,13 +51,13 @@ MODULES = sorted(
 
 
 def package_of(module):
-    """Which package a module lies in: the module as a path below `mpiter/`."""
+    """Return the package of a module, which is a path below `mpiter/`."""
     first, _, rest = module.partition("/")
     if first in {"chainer", "chainer_compat", "torch"}:
         return "doors"
-    return (
-        first if rest or first in PACKAGES else "ground" if first in GROUND else "face"
-    )
+    if rest or first in PACKAGES:
+        return first
+    return "ground" if first in GROUND else "face"
 
 
 @functools.cache
@@ -68,16 +66,19 @@ def tree_of(module):
 
 
 def imports_of(module):
-    """The modules of mpiter that a module imports, anywhere in it; a package stands for
-    its `__init__`.
+    """Yield the modules of mpiter that a module imports, anywhere in it.
+
+    A package stands for its `__init__`.
     """
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.ImportFrom) and node.level:
-            inner = Path(module).parents[node.level - 1] / (node.module or "").replace(
-                ".", "/"
-            )
-            for name in (str(inner / alias.name) for alias in node.names):
-                source = name if name in MODULES else str(inner)
+            below = (node.module or "").replace(".", "/")
+            inner = Path(module).parents[node.level - 1] / below
+            for alias in node.names:
+                # The name may be a module, or something that is defined in one.
+                source = str(inner / alias.name)
+                if source not in MODULES:
+                    source = str(inner)
                 yield source if source in MODULES else str(Path(source, "__init__"))
 
 
@@ -89,20 +90,21 @@ CORE = [
     if PACKAGES.index(package_of(module)) < PACKAGES.index("doctor")
 ]
 CORE = [module for module in CORE if module not in WINGS]
-# the door modules, and what each opens; those of Ray are behind the door that
-# Ray.launch() opens
+# These modules import other libraries.  That of Ray is imported only by Ray.launch().
 OPEN = {
     "chainer": {"chainer"},
     "remote/actors": {"ray"},
     **{f"torch/{name}": {"torch"} for name in ("device", "loader", "tensors")},
 }
+# These modules use a library only where the user has imported it.
+USED = {"samples/tensors": {"torch"}, "samples/jax_arrays": {"jax"}}
 DOORS = {"chainer", "chainermn", "torch", "jax", "ray", "mpi4py"}
 EXTRAS = {"PIL", "h5py", "lmdb", "cupy"}
 ALLOWED = {"numpy", "msgpack", "cloudpickle", "threadpoolctl"}
 
 
 def outsiders_of(module, top_level=False):
-    """The top-level packages that ``module`` imports from elsewhere."""
+    """Yield the top-level packages that ``module`` imports from elsewhere."""
     tree = tree_of(module)
     for node in tree.body if top_level else ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -111,7 +113,7 @@ def outsiders_of(module, top_level=False):
             yield node.module.partition(".")[0]
 
 
-def test_imports_run_from_package_to_package_in_the_order_of_the_journey_and_never_in_a_circle():
+def test_imports_between_packages_follow_the_journey_and_never_go_in_a_circle():
     imports = {module: set(imports_of(module)) for module in MODULES}
     place = {module: PACKAGES.index(package_of(module)) for module in MODULES}
     assert [
@@ -120,7 +122,7 @@ def test_imports_run_from_package_to_package_in_the_order_of_the_journey_and_nev
         for other in imports[one]
         if place[one] < place[other]
     ] == []
-    # The error that it raises names the circle.
+    # This raises an error that names the circle, if there is one.
     graphlib.TopologicalSorter(imports).prepare()
 
 
@@ -135,10 +137,7 @@ def test_the_core_depends_on_four_packages_only():
         )
         assert not foreign, module
         within = set(outsiders_of(module)) & (DOORS | EXTRAS) - opened
-        used = {"samples/tensors": {"torch"}, "samples/jax_arrays": {"jax"}}.get(
-            module, set()
-        )
-        assert within <= used, (
+        assert within <= USED.get(module, set()), (
             f"{module}: libraries are used where the user has loaded them"
         )
 
@@ -174,26 +173,28 @@ def test_importing_mpiter_opens_no_door_and_enters_no_wing():
 
 def test_the_public_names():
     assert mpiter.__all__ == [
-        *("Batch", "BatchTimeout", "Checkpoint", "DataLoader", "MpiterError"),
-        *(
-            "MultiprocessIterator",
-            "MultithreadIterator",
-            "OptionError",
-            "Packed",
-            "Process",
-            "SampleError",
-        ),
-        *(
-            "SerialIterator",
-            "Shard",
-            "Skip",
-            "StateError",
-            "Stats",
-            "WorkerCrashed",
-            "WorkerInfo",
-            "batches",
-        ),
-        *("get_rng", "get_worker_info", "tune"),
+        "Batch",
+        "BatchTimeout",
+        "Checkpoint",
+        "DataLoader",
+        "MpiterError",
+        "MultiprocessIterator",
+        "MultithreadIterator",
+        "OptionError",
+        "Packed",
+        "Process",
+        "SampleError",
+        "SerialIterator",
+        "Shard",
+        "Skip",
+        "StateError",
+        "Stats",
+        "WorkerCrashed",
+        "WorkerInfo",
+        "batches",
+        "get_rng",
+        "get_worker_info",
+        "tune",
     ]
     public = [
         one for one in dataclasses.fields(mpiter.Stats) if not one.name.startswith("_")
@@ -211,5 +212,6 @@ def test_every_module_says_what_it_is_in_at_most_fifteen_lines():
     for module in MODULES:
         text = (ast.get_docstring(tree_of(module)) or "").strip()
         assert len(text) > 40, module
-        if not module.endswith("__init__"):  # which hold the pictures
+        # The docstring of a package may have a picture.
+        if not module.endswith("__init__"):
             assert len(text.splitlines()) <= 15, module

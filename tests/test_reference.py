@@ -1,6 +1,4 @@
-"""The reference: every public name has an entry in `docs/reference/`, with an example
-that runs as it stands.
-"""
+"""Every public name has an entry in `docs/reference/`, with an example that runs."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ NEEDS = {
     "mpiter.chainer": "chainer",
     "mpiter.chainer_compat": "chainer",
 }
-# tests/remote/test_ray.py runs its example.
+# tests/remote/test_ray.py runs the example of this name.
 RAYS = "mpiter.remote.Ray"
 NAMES = [
     name

@@ -1,4 +1,4 @@
-"""What ``stats()`` says of the time: does one wait for data?"""
+"""``stats()`` says how long the program has waited for batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mpiter.stats import NUMBERS, Stats
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A clock that is set."""
+    """A clock that the test sets."""
 
     class Clock:
         now = 100.0
@@ -56,9 +56,8 @@ def test_the_start_is_told_apart_and_shares_are_since_the_last_look(clock: Any) 
     second = looked(tally, workers=2)
     assert (second.recent_s, second.recent_batches) == (10.0, 1)
     assert second.recent_share == pytest.approx(0.5)
-    assert "waited 50% of the last 10.0 s, for 1 batch: workers can't keep up" in str(
-        second
-    )
+    keep_up = "waited 50% of the last 10.0 s, for 1 batch: workers can't keep up"
+    assert keep_up in str(second)
     assert "waited 2% of the last 10.0 s, for 3 batches: workers suffice" in str(first)
 
 
@@ -116,7 +115,7 @@ def test_an_interval_between_two_looks_of_one_reader_is_told_whatever_others_loo
             clock.now += 2.5
             tally.waits = tally.waits[0] + waits_s, None
             tally.handed_out(8)
-            # A progress bar, each time.
+            # A progress bar looks each time.
             now = looked(tally)
         interval = now.since(before)
         shares.append(interval.as_dict()["mpiter/recent_share"])
@@ -127,7 +126,7 @@ def test_an_interval_between_two_looks_of_one_reader_is_told_whatever_others_loo
     assert "waited 80% of the last 10.0 s, for 4 batches" in str(interval)
 
 
-def test_an_interval_in_which_a_loader_has_started_new_workers_has_the_waiting_for_those(
+def test_an_interval_includes_the_waiting_for_workers_that_were_started_in_it(
     clock: Any,
 ) -> None:
     def after(start_s: float, wait_s: float, batches: int) -> Stats:
@@ -146,19 +145,14 @@ def test_an_interval_in_which_a_loader_has_started_new_workers_has_the_waiting_f
 
 
 def test_of_a_moment_nothing_is_concluded() -> None:
-    told = str(
-        mpiter.Stats(
-            batches=48, recent_batches=48, recent_s=0.02, recent_wait_s=0.019, workers=2
-        )
+    stats = mpiter.Stats(
+        batches=48, recent_batches=48, recent_s=0.02, recent_wait_s=0.019, workers=2
     )
-    assert (
-        "waited 95% of the last 0.0 s, for 48 batches: too short a time to tell" in told
-    )
+    says = "waited 95% of the last 0.0 s, for 48 batches: too short a time to tell"
+    assert says in str(stats)
 
 
-def test_one_is_told_in_the_singular_what_is_rare_where_there_is_any_and_the_same_in_a_notebook() -> (
-    None
-):
+def test_one_batch_is_in_the_singular_and_rare_counts_show_where_not_zero() -> None:
     stats = mpiter.Stats(batches=1, samples=1, recent_batches=1, restarts=2, odd_rows=3)
     lines = str(stats).splitlines()
     assert lines[0].startswith("1 batch, 1 sample;")
@@ -188,7 +182,7 @@ def test_iterators_and_loaders_tell_it_in_lines_of_a_screen(workers: int) -> Non
 
 
 class Elements:
-    """Forty of them, in a stream that two workers read."""
+    """A stream of 40 elements, which two workers read."""
 
     def __iter__(self) -> Any:
         return iter(range(40))
@@ -252,14 +246,22 @@ def test_as_many_workers_suffice_as_a_batch_takes_times_as_long_as_a_step(
     busy: float,
     enough: int | None,
 ) -> None:
-    """The article's: a batch takes a worker 1.7 s and a step 654 ms, which three
-    workers hide and two don't.
+    """In the article, a batch takes a worker 1.7 s, and a step takes 654 ms.
+
+    Three workers hide that, and two don't.
     """
     monkeypatch.setattr("mpiter.machine.cores", lambda: 4)
+    with_two_s = batch_s / 2  # seconds between batches of two workers
     stats = Stats(
-        batches=100, samples=3200, sample_s=batch_s / 32, sample_cpu_s=busy * batch_s / 32, workers=2,
-        recent_batches=10, recent_s=10 * max(step_s, batch_s / 2), recent_wait_s=10 * max(0.0, batch_s / 2 - step_s),
-    )  # fmt: skip
+        batches=100,
+        samples=3200,
+        sample_s=batch_s / 32,
+        sample_cpu_s=busy * batch_s / 32,
+        workers=2,
+        recent_batches=10,
+        recent_s=10 * max(step_s, with_two_s),
+        recent_wait_s=10 * max(0.0, with_two_s - step_s),
+    )
     assert stats.enough_workers == enough
     told = f"; {enough} would" if enough is not None and enough > 2 else ""
     assert stats.verdict() == (

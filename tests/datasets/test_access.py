@@ -1,4 +1,4 @@
-"""Datasets that give many samples at once: the same samples, in fewer calls."""
+"""Datasets that read many samples at once give the same samples in fewer calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TABLES: dict[str, Any] = {"dict": MANY, "array": IMAGES, "one column": (IMAGES,)
 
 
 class OneByOne:
-    """The same samples, as any dataset gives them."""
+    """The same samples, read one by one."""
 
     def __init__(self, columns: Any) -> None:
         self.columns = columns
@@ -86,7 +86,7 @@ def test_a_mapped_file_is_a_dataset(tmp_path: Any) -> None:
 
 
 class Several:
-    """torch's protocol."""
+    """A dataset with torch's ``__getitems__``."""
 
     def __init__(self, wrong: str = "") -> None:
         self.wrong = wrong

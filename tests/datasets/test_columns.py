@@ -1,6 +1,4 @@
-"""What is given for a dataset: columns of samples, or samples; and what could be
-either.
-"""
+"""A dataset is given as columns or as samples, and what could be either is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ DOORS: list[Callable[..., Any]] = [
 
 
 def read(data: Any, **options: Any) -> list[Any]:
-    """An epoch in an order that is not the columns' own."""
+    """Read an epoch in another order than that of the columns."""
     options = {"n_processes": 0, "seed": 3, **options}
     with mpiter.batches(data, 8, **options) as stream:
         return [plain(batch) for batch in stream]
@@ -167,7 +165,8 @@ def test_parts_of_a_zarr_store_are_columns(
     [
         (
             [X, Y],
-            r"ndarray \(20, 2\), ndarray \(20,\) may be 2 samples.*\(X, y\), for columns, or mpiter.Packed",
+            r"ndarray \(20, 2\), ndarray \(20,\) may be 2 samples"
+            r".*\(X, y\), for columns, or mpiter.Packed",
         ),
         ([X, LETTERS], r"ndarray \(20, 2\), list of 20 may be 2 samples or 2 columns"),
         ([X, Y[:5]], "2 samples or 2 columns"),
@@ -207,7 +206,8 @@ def test_parts_of_a_zarr_store_are_columns(
         (np.int64(8), "8 is no dataset"),
         (
             "nowhere/images",
-            r"'nowhere/images' is a path \(nothing lies there\), not a dataset: open it",
+            r"'nowhere/images' is a path \(nothing lies there\), "
+            "not a dataset: open it",
         ),
         (Path("rows.parquet"), r"pass pyarrow.parquet.read_table\(path\)"),
         ("rows.csv", r"pass pandas.read_csv\(path\)"),
@@ -218,7 +218,8 @@ def test_parts_of_a_zarr_store_are_columns(
         ),
         (
             Path(__file__).parent,
-            r"is a path, not a dataset: for pictures pass mpiter.images.ImageFolder\(path\)",
+            "is a path, not a dataset: for pictures pass "
+            r"mpiter.images.ImageFolder\(path\)",
         ),
         (str(Path(__file__).parent), r"mpiter.images.ImageFolder\(path\)"),
     ],

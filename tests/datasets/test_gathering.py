@@ -1,6 +1,4 @@
-"""Columns without workers: gathered in one copy, they are what stacking the samples
-gives.
-"""
+"""Without workers, columns are gathered in one copy, as if samples were stacked."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ COLUMNS = {
 
 
 class Rows:
-    """The same samples, which are looked at one by one."""
+    """The same samples, read one by one."""
 
     def __init__(self, columns):
         self.columns = columns
@@ -120,7 +118,8 @@ def test_the_error_of_a_row_that_is_not_there_names_it():
     with pytest.raises(IndexError) as caught:
         list(stream)
     assert f"dataset[{LENGTH + 3}]" in "".join(caught.value.__notes__)
-    assert len(list(stream)) == 2  # the batches after it
+    # The batches after it still come.
+    assert len(list(stream)) == 2
 
 
 def test_keys_that_are_no_numbers_of_rows_give_what_the_columns_give_for_them():
@@ -186,7 +185,7 @@ def test_tensors_are_gathered_as_torch_collates_them(shape):
 
 
 @pytest.mark.torch
-def test_a_way_to_collate_tensors_that_the_program_has_registered_is_taken_in_each_batch(
+def test_a_way_to_collate_tensors_that_is_registered_is_taken_in_each_batch(
     monkeypatch,
 ):
     torch = pytest.importorskip(

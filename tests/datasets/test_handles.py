@@ -1,4 +1,4 @@
-"""Datasets on open files, each with its documented way of opening them per worker."""
+"""Datasets on open files work in every worker, by a documented way of opening them."""
 
 import contextlib
 import multiprocessing
@@ -48,8 +48,9 @@ class Rows:
 
 
 class OnFirstUse:
-    """Opens its HDF5 file on first use in a process; ``__getstate__`` leaves the handle
-    behind.
+    """Opens its HDF5 file on first use in a process.
+
+    ``__getstate__`` leaves out the handle.
     """
 
     def __init__(self, path):
@@ -69,8 +70,10 @@ class OnFirstUse:
         return ROWS
 
     def __getitem__(self, i):
-        if self.pid != os.getpid():  # forked copies open their own
-            self.file, self.pid = self.open(), os.getpid()
+        # A forked copy must open the file again.
+        if self.pid != os.getpid():
+            self.file = self.open()
+            self.pid = os.getpid()
         return self.file["rows"][i], i
 
     def __getstate__(self):
@@ -95,7 +98,7 @@ def test_a_dataset_on_an_open_file_works_in_every_worker_and_without(
     assert dataset.file is None
     checked(dataset, backend="serial")
     mine = dataset.file
-    # Which is in use here now, and may travel even so.
+    # The file is in use here now, and the dataset may be sent even so.
     if kind is OnFirstUse:
         checked(dataset, backend=mpiter.Process(method))
         assert dataset.file is mine
@@ -123,9 +126,9 @@ class Holds:
         return i
 
 
-# Fork from a process with threads.
+# The worker is forked from a process that has threads.
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_what_cannot_be_pickled_is_forked_with_a_warning_at_the_users_line_where_nothing_else_was_asked_for():
+def test_what_cannot_be_pickled_is_forked_by_default_with_a_warning_at_the_users_line():
     it = iterator(Holds(threading.Lock()), 3, shuffle=False, n_processes=1)
     with (
         it,
@@ -134,9 +137,8 @@ def test_what_cannot_be_pickled_is_forked_with_a_warning_at_the_users_line_where
         ) as told,
     ):
         assert next(it) == [0, 1, 2]
-    assert [one.filename for one in told if one.category is RuntimeWarning] == [
-        __file__
-    ]
+    (warning,) = [one for one in told if one.category is RuntimeWarning]
+    assert warning.filename == __file__
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

@@ -1,5 +1,6 @@
-"""Many small objects in one piece of memory: what comes back, which processes share it,
-how it travels.
+"""``Packed`` holds many small objects in one piece of memory.
+
+The items come back as they were, and workers share the memory.
 """
 
 from __future__ import annotations
@@ -192,7 +193,7 @@ def test_it_is_read_only_and_what_it_gives_is_the_callers() -> None:
 
 
 class Seen(list):  # type: ignore[type-arg]
-    """A list that can be looked for."""
+    """A list that can have weak references."""
 
 
 def test_a_generators_items_never_stand_in_memory_together(
@@ -239,7 +240,7 @@ def test_memory_that_runs_out_is_an_error_with_numbers(
 
 
 def looked_at_by_workers(mine: Packed[Any], method: str) -> None:
-    """Workers read the items, and from the very file that we have."""
+    """Check that workers read the items from the same file as this process."""
     dataset = Looked(mine)
     with mpiter.MultiprocessIterator(
         dataset,
@@ -282,12 +283,12 @@ def begin(mine: Packed[Any]) -> None:
 
 
 def of_process(mine: Packed[Any]) -> Any:
-    """What a process has been started with, and what it was sent later."""
+    """Return what this process was started with, and what it was sent later."""
     return [(list(one), file_of(one)) for one in (*started_with, mine)]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_process_that_is_being_started_maps_the_same_memory_and_one_that_runs_gets_a_copy(
+def test_a_process_being_started_maps_the_same_memory_and_a_running_one_gets_a_copy(
     method: str,
 ) -> None:
     context: Any = multiprocessing.get_context(method)
@@ -310,7 +311,8 @@ def test_by_way_of_a_file_it_travels_by_value(tmp_path: Path, protocol: int) -> 
     del mine
     gc.collect()
     loaded = pickle.loads(file.read_bytes())
-    assert size < file.stat().st_size < 2 * size  # once for both
+    # The whole and its part are in the file once.
+    assert size < file.stat().st_size < 2 * size
     assert ([*loaded["whole"]], [*loaded["part"]]) == (ITEMS, ITEMS[3:5])
 
 
@@ -340,4 +342,5 @@ def test_a_dataset_of_many_objects_is_told_of_it(
         next(it)
     assert len(told) == 1
     with mpiter.MultiprocessIterator(Packed(texts), 5, n_processes=1) as it:
-        next(it)  # warnings are errors here
+        # A warning would be an error here.
+        next(it)

@@ -1,5 +1,6 @@
-"""What a program has set its workers see: settings, and the variables of its own
-modules; what can't travel is told.
+"""Workers see what the program has set: settings, and its modules' variables.
+
+A warning names what can't be sent.
 """
 
 import json
@@ -12,7 +13,10 @@ import argparse, enum, functools, itertools, random, threading
 import numpy as np
 
 SIZE, WIDTHS, LATER, LARGE = 32, [1, 2], None, b""
-lock, dice, rng, numbers = threading.Lock(), random.Random(1), np.random.default_rng(1), itertools.count()
+lock = threading.Lock()
+dice = random.Random(1)
+rng = np.random.default_rng(1)
+numbers = itertools.count()
 file = open(__file__)
 ARGS = argparse.Namespace(size=1)
 MISSING = object()
@@ -52,13 +56,16 @@ class Sees:
         return 1
     def __getitem__(self, index):
         return json.dumps([
-            config.SIZE, size(), config.cached(), [WIDTHS, WIDTHS is config.WIDTHS], [ARGS.size, ARGS is config.ARGS],
+            config.SIZE, size(), config.cached(),
+            [WIDTHS, WIDTHS is config.WIDTHS], [ARGS.size, ARGS is config.ARGS],
             config.LATER and config.LATER.size, HOLDER.rate,
-            [config.Defaults.depth, config.Defaults.Train.rate], config.load(3), given(), given(config.MISSING),
+            [config.Defaults.depth, config.Defaults.Train.rate],
+            config.load(3), given(), given(config.MISSING),
             pickle.loads(self.record) is self.kinds[0] is config.Kind.CAR,
             os.environ.get("GREETING"), time.localtime(0).tm_hour,
             Path("/proc/self/status").read_text().split("Umask:")[1][:6],
-            np.geterr(), logging.root.level, PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS,
+            np.geterr(), logging.root.level,
+            PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS,
         ])
 """
 
@@ -87,7 +94,9 @@ os.umask(0o077)
 np.seterr(divide="raise")
 logging.root.setLevel("ERROR")
 PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS = True, None
-with mpiter.DataLoader(data.Sees(), 1, num_workers=1, multiprocessing_context=sys.argv[1]) as loader:
+with mpiter.DataLoader(
+    data.Sees(), 1, num_workers=1, multiprocessing_context=sys.argv[1]
+) as loader:
     print(next(iter(loader))[0])
 print(data.Sees()[0])
 print(before)
@@ -144,7 +153,8 @@ class Uses:
 
 config.LATER, config.SIZE = (number for number in range(3)), 5
 config.WIDTHS, config.LARGE = [config.LATER], bytes(65 << 20)
-with mpiter.batches(Uses(), 2, n_processes=2, backend=mpiter.Process("forkserver")) as stream:
+backend = mpiter.Process("forkserver")
+with mpiter.batches(Uses(), 2, n_processes=2, backend=backend) as stream:
     print(*(column.tolist() for column in next(stream)))
 """
 
@@ -193,13 +203,12 @@ except FloatingPointError:
 """
 
 
-def test_a_loader_sees_at_its_next_epoch_what_has_been_set_since_and_keeps_its_workers_if_nothing_has(
+def test_an_epochs_workers_see_what_has_been_set_since_and_are_kept_if_nothing_has(
     tmp_path,
 ):
     (tmp_path / "config.py").write_text(CONFIG)
-    assert run(tmp_path, EPOCHS).ended_well().lines == [
-        "[array([], dtype=float64)]"
-    ] * 3 + ["2 raised"]
+    lines = run(tmp_path, EPOCHS).ended_well().lines
+    assert lines == [*["[array([], dtype=float64)]"] * 3, "2 raised"]
 
 
 PLUGGED = """
@@ -227,7 +236,7 @@ class Reads:
 """
 
 
-def test_modules_begin_with_each_others_first_values_and_get_what_only_the_program_can_import(
+def test_modules_start_with_first_values_and_get_what_only_the_program_can_import(
     tmp_path,
 ):
     (tmp_path / "hidden").mkdir()

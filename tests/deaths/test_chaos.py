@@ -1,8 +1,7 @@
-"""Deaths at random moments: every sample comes exactly once, bit-identical to a quiet
-run.
+"""Workers die at random moments, and every sample comes exactly once, bit-identical.
 
-The short version of `bench/chaos.py`, whose pieces these tests use; what it measures is
-left to it.
+This is the short version of `bench/chaos.py`, whose parts these tests use.  It measures
+nothing.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ KILLS = 6
 def test_nothing_is_lost_and_nothing_comes_twice() -> None:
     quiet = chaos.run(BATCHES, n_processes=0)
     planned = Strikes(BATCHES, KILLS, seed=3)
-    # Little lies between the workers and us, so that each death shows soon and there is
-    # time for all; and beside busy neighbours a worker may stand still for half a
-    # second without being struck.
+    # Few batches are in flight, so that each death shows soon and all of them fit into
+    # the run.  The timeout is long, because on a busy machine a worker may stand still
+    # for half a second by itself.
     struck = chaos.run(BATCHES, planned, run_ahead=8, sample_timeout=3.0)
     assert Differences.between(quiet, struck) == Differences(
         lost=0, repeated=0, different_batches=0
@@ -43,8 +42,9 @@ def test_nothing_is_lost_and_nothing_comes_twice() -> None:
 
 
 class Stuck(Squares):
-    """Some samples hold up the thread that fetches them first, until they are let go,
-    and then come out wrong.
+    """Some samples hold up the thread that fetches them first.
+
+    When they are released, that thread returns them wrong.
     """
 
     def __init__(self, release: threading.Event) -> None:
@@ -83,8 +83,8 @@ def test_stuck_threads_are_left_behind_and_cannot_spoil_what_they_wrote_to() -> 
     assert restarts >= 2, "two may be stuck at the same time"
 
 
-# Batches: more lie between two strikes than are on their way, or the worker that is
-# left fetches them all.
+# The number of batches.  More of them must lie between two strikes than are in flight,
+# or the worker that is left would fetch them all.
 _LONG = 360
 
 

@@ -1,10 +1,9 @@
-"""The crash matrix: each manner in which a worker can come to grief, in each phase of
-its life, however it was started.
+"""The crash matrix: workers fail in every manner, in every phase, however started.
 
-``CELLS`` has each manner in one phase and each phase with the manners that differ
-there, most of them in workers of the usual kind; the classes above it say what the
-outcomes mean.  Further down: samples that are fatal again and again, and what the user
-gets to see of it all.
+``CELLS`` has each manner in one phase, and each phase with the manners that differ
+there, most of them in workers of the usual kind.  The classes above it say what the
+outcomes mean.  Tests further down have samples that are fatal again and again, and
+check what the user reads.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ from mpiter.pool import endings, starting
 
 pytestmark = [
     pytest.mark.death,
-    # Against hanging: on an idle machine no cell takes more than 5 s.
+    # A cell that hangs fails.  On an idle machine none takes more than 5 s.
     pytest.mark.timeout(40),
-    # Fork from a process with threads.
+    # Some workers are forked from a process that has threads.
     pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
 ]
 
@@ -84,7 +83,7 @@ PHASES: dict[str, Callable[[Trap], dict[str, Any]]] = {
     },
 }
 
-# What the user reads of it, in an error or in the log.
+# The user reads these words of each manner, in an error or in the log.
 TELLTALES = {
     "raise": "on purpose",
     "sys.exit": "SystemExit: 0",
@@ -105,7 +104,7 @@ PLACES = {
 
 
 class Stage:
-    """A trap, and an iterator about to walk into it."""
+    """An iterator whose workers come to a trap."""
 
     def __init__(self, trap: Trap, phase: str, **options: Any) -> None:
         self.trap = trap
@@ -123,7 +122,7 @@ class Stage:
         )
 
     def everything(self) -> list[Any]:
-        """What each ``next()`` gave to the end: a batch, or an error."""
+        """Return what each ``next()`` gave up to the end: a batch, or an error."""
         seen: list[Any] = []
         while len(seen) < 2 * LENGTH:
             try:
@@ -135,33 +134,25 @@ class Stage:
         return seen
 
     def quiet(self) -> list[Any]:
-        """What a run without trouble gives."""
+        """Return what a run without the trap gives."""
         self.trap.remove()
-        return [
-            plain_batch(batch)
-            for batch in mpiter.SerialIterator(
-                self.it.dataset, BATCH, repeat=False, seed=SEED
-            )
-        ]
+        it = mpiter.SerialIterator(self.it.dataset, BATCH, repeat=False, seed=SEED)
+        return [plain_batch(batch) for batch in it]
 
 
 def order() -> list[list[int]]:
-    """The indices of each batch."""
-    return [
-        list(batch)
-        for batch in mpiter.SerialIterator(
-            range(LENGTH), BATCH, repeat=False, seed=SEED
-        )
-    ]
+    """Return the indices of each batch."""
+    it = mpiter.SerialIterator(range(LENGTH), BATCH, repeat=False, seed=SEED)
+    return [list(batch) for batch in it]
 
 
 def batch_of(index: int) -> int:
-    """Which batch has the sample."""
+    """Return the number of the batch that has the sample."""
     return next(at for at, indices in enumerate(order()) if index in indices)
 
 
 def full_text(error: BaseException) -> str:
-    """What the user sees when the error isn't caught."""
+    """Return what Python prints if the error isn't caught."""
     return "".join(traceback.format_exception(error))
 
 
@@ -174,8 +165,9 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @dataclass(frozen=True)
 class GoesOn:
-    """The same batches in the same order, to the last bit; only the victims are
-    replaced, with a line in the log for each.
+    """The same batches come in the same order, to the last bit.
+
+    Only the workers that were hit are replaced, with a line in the log for each.
     """
 
     telltale: str | None = None
@@ -195,7 +187,7 @@ class GoesOn:
             assert sorted(int(found[2]) for found in named if found) == victims
         assert len(said) == len(victims)
         if stage.phase == "getitem" and stage.manner in ("SIGSEGV", "hold the GIL"):
-            # Where it crashed or is stuck, unless Python had no say in it.
+            # In these manners Python can still write a stack, which shows the place.
             (record,) = stacks
             assert str(record.exc_info).count("in __getitem__") == 1
             assert all(f"while fetching sample {FATAL};" in line for line in said)
@@ -209,8 +201,9 @@ class GoesOn:
 
 @dataclass(frozen=True)
 class Error:
-    """This error in the ``next()`` of the sample's batch, with what was raised; the
-    next one goes on.
+    """The ``next()`` of the sample's batch raises this error, with its cause.
+
+    The one after that goes on.
     """
 
     kind: type[Exception]
@@ -230,8 +223,9 @@ class Error:
 
 @dataclass(frozen=True)
 class Told:
-    """This error once, in some ``next()``; nothing is lost, the next one goes on with
-    the batch that was due.
+    """Some ``next()`` raises this error once, and no batch is lost.
+
+    The one after that goes on with the batch that was due.
     """
 
     kind: type[Exception]
@@ -247,17 +241,17 @@ class Told:
 
 @dataclass(frozen=True)
 class StartError:
-    """``WorkerStartError`` at once, with what was raised or what ended the worker; the
-    next ``next()`` tries afresh.
+    """``next()`` raises ``WorkerStartError`` at once, with what ended the worker.
+
+    The one after that tries again.
     """
 
     def check(self, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
         with pytest.raises(WorkerStartError) as caught, little_patience_with(stage):
             next(stage.it)
-        assert TELLTALES[stage.manner] in full_text(caught.value)
-        assert (
-            PLACES[stage.phase] in full_text(caught.value) or stage.manner not in ERRORS
-        )
+        text = full_text(caught.value)
+        assert TELLTALES[stage.manner] in text
+        assert PLACES[stage.phase] in text or stage.manner not in ERRORS
         assert len(stage.trap.victims) <= WORKERS, (
             "no worker is started in place of one that cannot start"
         )
@@ -267,9 +261,7 @@ class StartError:
 
 @contextlib.contextmanager
 def little_patience_with(stage: Stage) -> Iterator[None]:
-    """Let workers that have been stopped or hang while they start count as stuck at
-    once.
-    """
+    """Let workers that stop or hang while they start count as stuck at once."""
 
     def lose_patience() -> None:
         wait_until(lambda: len(stage.trap.victims) == WORKERS, "all workers are stuck")
@@ -290,7 +282,7 @@ def little_patience_with(stage: Stage) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Closes:
-    """``close()`` comes back; that nothing is left is seen to after every test."""
+    """``close()`` returns.  A fixture checks after each test that nothing is left."""
 
     def check(self, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
         next(stage.it)
@@ -306,8 +298,9 @@ CLOSES = Closes()
 
 WAYS: dict[str, dict[str, Any]] = {
     **{method: {"backend": mpiter.Process(method)} for method in METHODS},
-    "packed": {"serializer": "packed"},  # without shared memory
-    # Nothing is packed or sent, they hand over what the dataset has returned.
+    # Packed batches travel through pipes, without shared memory.
+    "packed": {"serializer": "packed"},
+    # Threads pack and send nothing: they hand over what the dataset has returned.
     "threads": {"backend": "thread"},
 }
 
@@ -320,7 +313,7 @@ CELLS: list[tuple[str, str, str, Any]] = [
     ("worker_init", "SIGSTOP", "forkserver", START_ERROR),
     ("worker_init", "wait for ever", "threads", START_ERROR),
 
-    # As itself it would end the caller.
+    # SystemExit itself would end the caller.
     ("getitem", "sys.exit", "forkserver", Error(SampleError)),
     ("getitem", "MemoryError", "forkserver", Error(MemoryError)),
     ("getitem", "os._exit", "fork", GOES_ON),
@@ -334,7 +327,7 @@ CELLS: list[tuple[str, str, str, Any]] = [
     ("packing", "SIGSEGV", "forkserver", GOES_ON),
 
     ("sending", "raise", "forkserver", Told(SampleNotSendable)),
-    # The Pool's loop does not catch it.
+    # The loop of a worker doesn't catch SystemExit.
     ("sending", "sys.exit", "fork", GoesOn(telltale="exited with code 0")),
     ("sending", "SIGKILL", "forkserver", GOES_ON),
 
@@ -356,7 +349,7 @@ def test_every_manner_and_every_phase_is_tried() -> None:
 def staged(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[Callable[..., Stage]]:
-    """Makes a stage, and clears it in the end."""
+    """Return a function that makes stages, which are closed in the end."""
     stages: list[Stage] = []
 
     def stage(phase: str, manner: str, times: int | None = 1, **options: Any) -> Stage:
@@ -371,8 +364,10 @@ def staged(
 
 
 def times(phase: str, manner: str) -> int | None:
-    """How often: what is fatal to a sample happens once, so that its next fetch goes
-    well.
+    """Return how often the trap springs, or None for always.
+
+    A trap that ends the worker of a sample springs once, so that the sample's next
+    fetch succeeds.
     """
     is_once = phase in ("sending", "half sent") or (
         phase in ("getitem", "packing") and manner not in ERRORS
@@ -518,7 +513,7 @@ def test_close_comes_back_while_the_workers_are_being_replaced(staged: Any) -> N
 
 
 def undisturbed() -> mpiter.MultiprocessIterator[Any]:
-    """An endless one without a trap, whose workers soon have nothing to do."""
+    """Return an endless iterator without a trap, whose workers are soon idle."""
     return mpiter.MultiprocessIterator(
         Safe(),
         BATCH,
@@ -536,7 +531,7 @@ def once_all_are_ready(it: Any) -> None:
 
 
 def until_replaced(it: Any, times: int = 1) -> list[Any]:
-    """The batches that come until so many workers have been replaced, and some more."""
+    """Return the batches until so many workers have been replaced, and some more."""
     seen = []
     while it.stats().restarts < times or len(it.worker_pids) < WORKERS:
         seen.append(plain_batch(next(it)))
@@ -560,7 +555,10 @@ def test_an_answer_that_cannot_be_sent_is_not_read_out_in_full(staged: Any) -> N
 def test_a_place_in_which_no_worker_can_start_any_more_is_not_tried_for_ever(
     tmp_path: Path,
 ) -> None:
-    """The other worker goes on meanwhile, so batches are finished all the time."""
+    """The other worker goes on meanwhile, so batches are finished all the time.
+
+    If none were, the loop would give up anyway.
+    """
 
     def worker_init(info: Any) -> None:
         (tmp_path / f"{info.id}-{os.getpid()}").touch()

@@ -1,5 +1,6 @@
-"""Ctrl-Z for longer than every timeout, then fg; a container that is suspended: no
-worker is taken for dead.
+"""A program that was stopped for longer than every timeout takes no worker for dead.
+
+It is stopped by Ctrl-Z and continued by ``fg``, or its container is suspended.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ class Dataset:
         return index
 
 seen = []
-with mpiter.MultiprocessIterator(Dataset(), 4, n_processes=2, shuffle=False, repeat=False, run_ahead=4,
-                                 sample_timeout={TIMEOUT_S}, dataset_timeout={TIMEOUT_S}) as it:
+with mpiter.MultiprocessIterator(
+    Dataset(), 4, n_processes=2, shuffle=False, repeat=False, run_ahead=4,
+    sample_timeout={TIMEOUT_S}, dataset_timeout={TIMEOUT_S},
+) as it:
     for number, batch in enumerate(it):
         seen += batch
         if number == 3:
@@ -58,11 +61,12 @@ def _send(processes: list[psutil.Process], number: int) -> None:
 def test_stopped_for_longer_than_every_timeout(tmp_path: Path) -> None:
     script = Script(tmp_path, SCRIPT)
     script.reads("under way")
-    # The program, or its workers.
+    # All processes are stopped twice: first the program before its workers, then the
+    # other way round.
     for first in (session, lambda leader: session(leader)[::-1]):
         processes = first(script.process.pid)
         _send(processes, signal.SIGSTOP)
-        # This is what is tested: real time goes by.
+        # The test needs real time to pass for stopped processes.
         time.sleep(FROZEN_S)
         _send(processes, signal.SIGCONT)
     assert script.ends().ended_well().lines == ["True 0"]
@@ -85,7 +89,7 @@ def line(**cells: int) -> Line:
 def looks(
     watch: Watch, clock: Clock, seconds: float, lines: list[Line], busy: Any = ()
 ) -> list[int]:
-    """Look regularly for so many seconds; the first finding."""
+    """Look regularly for so many seconds, and return what is found first."""
     end = clock.now + seconds
     while clock.now < end:
         clock.now += watch.interval
@@ -135,7 +139,7 @@ def test_a_start_has_a_minute_at_least(patience: float, due: float, busy: Any) -
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
 @settings(max_examples=25)
 def test_only_time_counts_in_which_we_ran(gaps: list[float]) -> None:
-    """Between two looks never more than two intervals, whatever the clock says."""
+    """The time between two looks counts as two intervals at most."""
     clock = Clock()
     watch = Watch(10, clock)
     counted = 0.0

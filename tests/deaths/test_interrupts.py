@@ -1,5 +1,6 @@
-"""Ctrl-C, and close() from another thread, while next() waits: next() raises, and
-nothing is lost.
+"""On Ctrl-C, or if another thread closes, a waiting ``next()`` raises.
+
+No batch is lost.
 """
 
 import contextlib
@@ -16,11 +17,11 @@ from mpiter.engine.communicator import _Communicator
 BACKENDS = ("process", "thread", "serial")
 BATCH = 4
 LENGTH = 24
-WAITS_S = 60  # for the gate
+WAITS_S = 60  # seconds until a gate must be open
 
 
 class Gated:
-    """Samples from ``first_gated`` on come only once a file lies in the folder."""
+    """Samples from ``first_gated`` on wait until a file lies in the folder."""
 
     def __init__(self, folder, first_gated):
         self.gate = folder / "open"
@@ -38,8 +39,9 @@ class Gated:
 
 
 def gated(folder, backend, first_gated=BATCH):
-    """Fetches strictly batch by batch, so that what is behind the gate holds nothing
-    else up.
+    """Return an iterator over ``Gated`` that fetches strictly batch by batch.
+
+    So the samples behind the gate hold up no batch before them.
     """
     return iterator(
         Gated(folder, first_gated),
@@ -56,7 +58,7 @@ def whole_epoch():
     return [list(range(at, at + BATCH)) for at in range(0, LENGTH, BATCH)]
 
 
-def test_an_iterator_that_is_interrupted_before_its_first_batch_goes_on_with_no_batch_lost(
+def test_an_iterator_interrupted_before_its_first_batch_goes_on_with_no_batch_lost(
     tmp_path,
 ):
     with gated(tmp_path, "process", first_gated=0) as it:
@@ -88,7 +90,7 @@ def interrupt(it):
 
 @contextlib.contextmanager
 def released_by_ctrl_c():
-    """In place of the lock that is held in next()."""
+    """Stand in for the lock that ``next()`` holds, and interrupt as it is released."""
     yield
     raise KeyboardInterrupt
 
@@ -120,7 +122,7 @@ def test_ctrl_c_when_next_is_about_to_return_its_batch_loses_nothing(
 
 
 class Failing:
-    """The samples in ``broken`` fail."""
+    """A dataset of which the samples in ``broken`` fail."""
 
     def __init__(self, broken):
         self.broken = broken
@@ -137,7 +139,8 @@ class Failing:
 def test_ctrl_c_as_the_wait_for_a_batch_begins_is_raised_as_itself(monkeypatch):
     communicator = _Communicator(1, lambda delivery: None)
 
-    # As threading.Condition does if it is interrupted before it has begun to wait.
+    # threading.Condition leaves the lock like this if it is interrupted before it has
+    # begun to wait.
     def wait_for(*_):
         communicator._lock.release()
         raise KeyboardInterrupt
@@ -151,7 +154,7 @@ def test_a_wait_that_was_interrupted_keeps_no_other_thread_waiting():
     communicator = _Communicator(1, lambda delivery: None)
     left_behind = threading.Lock()
     left_behind.acquire()
-    # As such an interrupt leaves it.
+    # An interrupt leaves the lock of a waiter that is gone.
     communicator._not_empty._waiters.append(left_behind)
     taking = threading.Thread(
         target=communicator.get, args=(lambda waited: None, WAITS_S), daemon=True

@@ -1,5 +1,4 @@
-"""However a program ends, whatever its workers are doing: no process, no name in
-/dev/shm, no temporary file is left.
+"""However a program ends, it leaves no process, name in /dev/shm or temporary file.
 
 Each script runs in a session of its own, with a folder of its own for temporary files.
 """
@@ -36,8 +35,10 @@ class Dataset:
                 re.fullmatch("(a|aa)+$", "a" * 100 + "b")
         return index
 
-it = mpiter.MultiprocessIterator(Dataset(), 4, shuffle=False, n_processes=2, run_ahead=0,
-                                 backend=mpiter.Process(method))
+it = mpiter.MultiprocessIterator(
+    Dataset(), 4, shuffle=False, n_processes=2, run_ahead=0,
+    backend=mpiter.Process(method),
+)
 next(it)
 next(it)
 while not all(line.ready for line in it._pump.loop.lines):
@@ -58,8 +59,9 @@ ENDS = {
 
 @pytest.fixture
 def places(tmp_path: Path) -> Iterator[Path]:
-    """A folder for temporary files, which must be empty in the end; no socket has so
-    long an address.
+    """A folder for temporary files, which must be empty in the end.
+
+    Its path is longer than the address of a socket may be.
     """
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
@@ -94,23 +96,35 @@ NAMES = """
 import multiprocessing.synchronize, os, tempfile
 import mpiter
 
-semaphores, folders = [], []
-name, folder = multiprocessing.synchronize.SemLock._make_name, tempfile.mkdtemp
-multiprocessing.synchronize.SemLock._make_name = staticmethod(lambda: semaphores.append(name()) or semaphores[-1])
-tempfile.mkdtemp = lambda **where: folders.append(folder(**where)) or folders[-1]  # for the fork server's socket
+semaphores = []
+folders = []
+genuine_name = multiprocessing.synchronize.SemLock._make_name
+genuine_mkdtemp = tempfile.mkdtemp
+
+def name():
+    semaphores.append(genuine_name())
+    return semaphores[-1]
+
+def mkdtemp(**where):  # for the fork server's socket
+    folders.append(genuine_mkdtemp(**where))
+    return folders[-1]
+
+multiprocessing.synchronize.SemLock._make_name = staticmethod(name)
+tempfile.mkdtemp = mkdtemp
 with mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2) as it:
     next(it)
-    places = [tempfile.gettempdir(), *folders]
-    print(len(folders), semaphores, [file for place in places for *_, files in os.walk(place) for file in files])
+    left = []
+    for place in [tempfile.gettempdir(), *folders]:
+        for *_, files in os.walk(place):
+            left += files
+    print(len(folders), semaphores, left)
 """
 
 
 def test_nothing_has_a_name_even_while_workers_run(
     tmp_path: Path, places: Path
 ) -> None:
-    """No semaphore, no socket, no file: what isn't there needn't be removed, whichever
-    process is killed.
-    """
+    """There is no semaphore, socket or file, so a killed process leaves none."""
     assert run(tmp_path, NAMES, TMPDIR=str(places)).ended_well().lines == ["1 [] []"]
 
 

@@ -1,5 +1,6 @@
-"""Both loaders when a worker dies or is late, or on Ctrl-C: no batch is lost, nothing
-hangs, no process is left.
+"""Both loaders lose no batch when a worker dies or is late, or on Ctrl-C.
+
+Nothing hangs, and no process is left.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ pytestmark = pytest.mark.death
 
 @pytest.fixture
 def with_workers() -> Iterator[Maker]:
-    """Only NumPy's: torch's loader leaves deaths to the same engine."""
+    """Make ``mpiter.DataLoader`` only: torch's leaves deaths to the same engine."""
     with makers("numpy", 2) as maker:
         yield maker
 
 
 def kill(pids: Any) -> None:
-    """And wait until they are dead: on a busy machine others may do all the work before
-    they are.
+    """Kill workers, and wait until they are dead.
+
+    On a busy machine the other workers might do all the work before they are.
     """
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -49,7 +51,7 @@ def kill(pids: Any) -> None:
 # -- workers that die ------------------------------------------------------------------
 
 
-def test_a_killed_worker_is_replaced_nothing_is_lost_and_the_state_is_that_of_what_was_handed_out(
+def test_a_killed_worker_is_replaced_nothing_is_lost_and_the_state_is_as_handed_out(
     with_workers: Maker,
 ) -> None:
     loader = with_workers(list(range(40)), 2, prefetch_factor=1, collate_fn=list)
@@ -134,7 +136,7 @@ def test_a_late_batch_is_an_error_and_may_still_come(
     batches = iter(loader)
     first = None
     while first is None:
-        # On a machine that is busier than we are.
+        # On a busy machine the workers may take longer than the timeout to start.
         with contextlib.suppress(mpiter.BatchTimeout):
             first = next(batches)
     before = loader.state_dict()
@@ -181,15 +183,14 @@ def program(more: str, kind: str = "numpy") -> str:
 
 
 def test_a_program_that_raises_in_the_loop_ends_at_once(tmp_path: Path) -> None:
-    """Though its workers are stuck, and what they are asked for is more than a pipe
-    holds.
-    """
+    """Its workers are stuck, and the blocks sent to them are more than a pipe holds."""
     more = """
 def train(batches):
     for batch in batches:
         raise ZeroDivisionError
 
-train(DataLoader(Dataset(), batch_sampler=[[0], *[list(range(100_000))] * 20], num_workers=2, collate_fn=len))
+indices = [[0], *[list(range(100_000))] * 20]
+train(DataLoader(Dataset(), batch_sampler=indices, num_workers=2, collate_fn=len))
 """
     outcome = run(tmp_path, program(more), "stuck")
     assert outcome.code == 1
@@ -204,8 +205,9 @@ train(DataLoader(Dataset(), batch_sampler=[[0], *[list(range(100_000))] * 20], n
 def test_a_program_with_many_loaders_and_few_descriptors_ends_well(
     tmp_path: Path,
 ) -> None:
-    """All batches may be kept; no epoch leaves descriptors; what is dropped in the
-    midst ends by itself.
+    """All batches may be kept, and no epoch leaves descriptors behind.
+
+    Epochs that are dropped before their end are ended by the garbage collector.
     """
     more = """
 import resource
@@ -213,7 +215,8 @@ import numpy as np
 
 class Images(Dataset):
     def __getitem__(self, index):
-        return np.full((32, 32), index, np.float32), {"label": index, "name": str(index)}
+        label = {"label": index, "name": str(index)}
+        return np.full((32, 32), index, np.float32), label
 
 def opened():
     return len(os.listdir("/proc/self/fd"))
@@ -228,7 +231,10 @@ loader.close()
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 with DataLoader(Images(), 2, num_workers=2) as images:
     kept = list(images)
-print(all(int(x[1][31, 31]) == y["label"][1] == int(y["name"][1]) == 2 * at + 1 for at, (x, y) in enumerate(kept)))
+print(all(
+    int(x[1][31, 31]) == y["label"][1] == int(y["name"][1]) == 2 * at + 1
+    for at, (x, y) in enumerate(kept)
+))
 dropped = DataLoader(Dataset(), 4, num_workers=2)
 dropped.itself, dropped.its = dropped, (iter(dropped), iter(dropped))
 kept.append(next(dropped.its[0]))
@@ -238,7 +244,7 @@ kept.append(next(dropped.its[0]))
 
 @pytest.mark.torch
 def test_a_parent_with_threads_may_fork(tmp_path: Path) -> None:
-    """Those of torch and of NumPy's BLAS, and one of its own."""
+    """It has torch's threads, those of NumPy's BLAS, and one of its own."""
     more = """
 import threading
 import numpy as np
@@ -257,7 +263,9 @@ compute(300)
 others = threading.Event()
 thread = threading.Thread(target=others.wait)
 thread.start()
-with DataLoader(Computes(), 100, num_workers=2, multiprocessing_context="fork") as loader:
+with DataLoader(
+    Computes(), 100, num_workers=2, multiprocessing_context="fork"
+) as loader:
     print(sum(map(len, loader)))
 others.set()
 thread.join()

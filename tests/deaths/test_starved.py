@@ -1,5 +1,6 @@
-"""Too few descriptors, a tiny /dev/shm, too little memory, a worker that cannot be
-killed: what then?
+"""Batches come, or an error names the limit, where the machine lacks something.
+
+Descriptors are few, /dev/shm is tiny, memory is short, or a worker can't be killed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def total(it):
         if number == 5 and isinstance(it, mpiter.MultiprocessIterator):
             os.kill(it.worker_pids[0], signal.SIGKILL)
         for image, index, text in batch:
-            found = zlib.crc32(image.tobytes() + bytes(text, "ascii") + bytes([index]), found)
+            sample = image.tobytes() + bytes(text, "ascii") + bytes([index])
+            found = zlib.crc32(sample, found)
     return found
 
 options = {"repeat": False, "seed": 1}
@@ -63,17 +65,17 @@ MOUNTED = """
 import os, sys
 if "MOUNTED" not in os.environ:
     os.environ["MOUNTED"] = "1"
-    command = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && mount -t tmpfs none /proc && exec "$@"'
-    within = ["unshare", "-m", "sh", "-c", command, "sh", sys.executable, "-W", "ignore", *sys.argv]
-    os.execvp("unshare", within)
+    small = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
+    command = f'{small} && mount -t tmpfs none /proc && exec "$@"'
+    this = [sys.executable, "-W", "ignore", *sys.argv]
+    os.execvp("unshare", ["unshare", "-m", "sh", "-c", command, "sh", *this])
 """
 
 
 def test_a_hundred_descriptors_will_do(tmp_path: Path) -> None:
     outcome = run(tmp_path, SCARCE)
-    assert (outcome.code, outcome.lines, outcome.left_running) == (0, ["True"], []), (
-        outcome
-    )
+    assert (outcome.code, outcome.left_running) == (0, []), outcome
+    assert outcome.lines == ["True"], outcome
 
 
 @pytest.mark.skipif(
@@ -99,7 +101,9 @@ class Dataset:
 
 now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 limit = now + (100 << 20)
-it = mpiter.MultiprocessIterator(Dataset(), 4, repeat=False, shuffle=False, n_processes=2, n_prefetch=4)
+it = mpiter.MultiprocessIterator(
+    Dataset(), 4, repeat=False, shuffle=False, n_processes=2, n_prefetch=4
+)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
     list(it)
@@ -119,8 +123,9 @@ def test_a_limit_on_address_space_is_an_error(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unkillable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """A dataset that holds its worker up until the test is over, and what makes that
-    worker unkillable.
+    """A dataset that holds its worker up, and a function that makes it unkillable.
+
+    The worker is held up until the test is over.
     """
     gate = tmp_path / "gate"
     left: list[psutil.Process] = []
@@ -160,8 +165,7 @@ def test_the_slots_of_an_unkillable_worker_are_never_used_again(
         slots.lease = lambda slot: lent.append(slot) or genuine(slot)
         pid = spare(it, 0)
         os.kill(pid, signal.SIGSTOP)
-        # Once the worker has been replaced, samples come at once, but not from this
-        # one.
+        # With the gate open, samples come at once from the worker's replacement.
         Path(dataset.gate).touch()
         seen += [plain(list(batch)) for batch in it]
         assert lives_still(pid)
@@ -190,16 +194,16 @@ class Dataset:
         return index
 
 pool.Member.kill = lambda worker: None      # no worker can be killed
-it = mpiter.MultiprocessIterator(Dataset(), 4, n_processes=2, shuffle=False, run_ahead=0)
+it = mpiter.MultiprocessIterator(
+    Dataset(), 4, n_processes=2, shuffle=False, run_ahead=0
+)
 next(it)
 print("ready", flush=True)
 """
 
 
 def test_the_interpreter_does_not_wait_for_an_unkillable_worker(tmp_path: Path) -> None:
-    """Once the main process is gone the kernel's own signal gets these workers after
-    all.
-    """
+    """Once the main process is gone, the kernel's own signal ends these workers."""
     script = Script(tmp_path, UNKILLABLE)
     script.reads("ready")
     outcome = script.ends()
@@ -231,7 +235,7 @@ def test_a_fork_server_that_dies_again_and_again_is_told(tmp_path: Path) -> None
 FEWEST = """
 import os, resource, sys
 import mpiter
-from mpiter import batches  # while there is what an import takes
+from mpiter import batches  # an import takes descriptors, which are still free here
 
 out = os.dup(1)
 most = max(map(int, os.listdir("/proc/self/fd"))) + 4
@@ -244,8 +248,9 @@ class Dataset:
     def __getitem__(self, index):
         return index
 
+backend = mpiter.Process(sys.argv[1])
 try:
-    with batches(Dataset(), 4, n_processes=2, backend=mpiter.Process(sys.argv[1])) as stream:
+    with batches(Dataset(), 4, n_processes=2, backend=backend) as stream:
         said = str(next(stream))
 except mpiter.MpiterError as error:
     said = f"{type(error).__name__}: {error}"

@@ -1,5 +1,6 @@
-"""``mpiter doctor`` examines this machine and leaves no trace; each of its checks
-judges machines of every kind.
+"""``mpiter doctor`` examines this machine and leaves no trace.
+
+Each of its checks is tried on machines of every kind.
 """
 
 from __future__ import annotations
@@ -59,17 +60,15 @@ NEW = {
 
 
 def methods(*names):
-    """The start methods that there are, of which one fails, another has no answer."""
+    """Replace the start methods: "odd" fails, and "late" doesn't answer."""
 
     def run(command, **_):
         if "'late'" in command[-1]:
             raise subprocess.TimeoutExpired(command, 60)
-        said = (
-            ("", "Traceback\nOptionError: odd\n")
-            if "'odd'" in command[-1]
-            else ("0.1 s\n", "")
-        )
-        return subprocess.CompletedProcess(command, int(bool(said[1])), *said)
+        if "'odd'" in command[-1]:
+            error = "Traceback\nOptionError: odd\n"
+            return subprocess.CompletedProcess(command, 1, "", error)
+        return subprocess.CompletedProcess(command, 0, "0.1 s\n", "")
 
     return {
         "multiprocessing.get_all_start_methods": lambda: names,
@@ -77,8 +76,8 @@ def methods(*names):
     }
 
 
-# a check, what it finds in place of this machine -> the status, a part of what is said,
-# a part of the remedy
+# Each row has a check, what it finds in place of this machine, its status, and parts of
+# its finding and of its remedy.
 VERDICTS = [
     (
         "software",
@@ -149,7 +148,10 @@ def test_what_is_found_is_judged_and_a_warning_has_a_remedy(
 ):
     with monkeypatch.context() as patch:
         for name, value in found.items():
-            patch.setattr(name, value) if value else patch.delattr(name)
+            if value:
+                patch.setattr(name, value)
+            else:
+                patch.delattr(name)
         finding = getattr(doctor, check)()
     assert finding.status is status
     assert told in finding.found

@@ -1,5 +1,6 @@
-"""The shim that lets Chainer be imported on NumPy 2 and on new Pythons: what it
-changes, and what it leaves alone.
+"""The shim that lets Chainer be imported on NumPy 2 and on new Pythons.
+
+These tests check what it changes, and that it changes nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _UNCHANGED = """
     import mpiter.chainer_compat
     before = set(vars(np))
     import chainer
-    of_submodules = {name.partition(".")[2] for name in sys.modules if name.startswith("numpy.")}
+    of_submodules = {
+        name.partition(".")[2] for name in sys.modules if name.startswith("numpy.")
+    }
     print("new in numpy:", sorted(set(vars(np)) - before - of_submodules))
     print("imported:", sorted({"pkg_resources", "numpy.distutils"} & set(sys.modules)))
     print(chainer.__version__)
@@ -49,7 +52,7 @@ def test_where_chainer_is_missing_it_is_still_missing(tmp_path):
     assert run(tmp_path, text).ended_well().lines == ["chainer"]
 
 
-# Unaided, it still asks.
+# Without the shim, Chainer still asks for the old names.
 @pytest.mark.filterwarnings(
     "ignore:`np.float` is a deprecated alias:DeprecationWarning"
 )
@@ -72,7 +75,7 @@ def test_the_functions_that_asked_for_names_of_old_work():
 _THEIR_TESTING = """
     import sys
     if len(sys.argv) > 1:
-        sys.modules["pkg_resources"] = None  # as if there were none
+        sys.modules["pkg_resources"] = None  # as if it were not installed
     import mpiter.chainer_compat
     import chainer.testing
     import chainer.testing.doctest_helper
@@ -109,7 +112,9 @@ _TRAINING = """
         def __init__(self):
             super().__init__()
             with self.init_scope():
-                self.conv, self.norm, self.out = L.Convolution2D(1, 4, 3), L.BatchNormalization(4), L.Linear(None, 3)
+                self.conv = L.Convolution2D(1, 4, 3)
+                self.norm = L.BatchNormalization(4)
+                self.out = L.Linear(None, 3)
         def forward(self, x):
             return self.out(F.dropout(F.relu(self.norm(self.conv(x)))))
 
@@ -122,18 +127,20 @@ _TRAINING = """
     optimizer.add_hook(chainer.optimizer_hooks.WeightDecay(1e-4))
     train = MultiprocessIterator(data, 10, n_processes=1)
     test = SerialIterator(data, 10, repeat=False, shuffle=False)
-    trainer = training.Trainer(training.StandardUpdater(train, optimizer), (2, "epoch"), out=sys.argv[1])
+    updater = training.StandardUpdater(train, optimizer)
+    trainer = training.Trainer(updater, (2, "epoch"), out=sys.argv[1])
     trainer.extend(extensions.Evaluator(test, model))
     trainer.extend(extensions.LogReport())
     trainer.run()
-    print(trainer.updater.epoch, np.isfinite(trainer.observation["validation/main/loss"]))
+    loss = trainer.observation["validation/main/loss"]
+    print(trainer.updater.epoch, np.isfinite(loss))
 """
 
 
-def test_without_it_the_door_says_what_to_do_and_a_trainer_trains_through_it_after_that_too(
+def test_without_the_shim_the_door_says_what_to_do_and_works_once_it_is_imported(
     tmp_path,
 ):
-    """Workers that are not forked import Chainer on their own, to open the dataset."""
+    """Workers that aren't forked import Chainer themselves, to open the dataset."""
     ended = run(
         tmp_path, _TRAINING, tmp_path / "out", "unaided" if UNAIDED else "aided"
     ).ended_well()

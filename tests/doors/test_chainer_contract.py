@@ -1,4 +1,4 @@
-"""What Chainer's own tests pin of its iterators, written anew, for all of ours."""
+"""All our iterators keep what Chainer's own tests check of its iterators."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class Maker:
     """Makes iterators of one way, and finalizes them when the test is over."""
 
     def __init__(self, cls, options):
-        self.cls, self.options, self.made = cls, options, contextlib.ExitStack()
+        self.cls = cls
+        self.options = options
+        self.made = contextlib.ExitStack()
 
     def __call__(self, dataset, batch_size=2, **options):
         return self.made.enter_context(
@@ -57,7 +59,7 @@ def make(request):
         yield maker
 
 
-# Where no worker has a part in it.
+# No worker has a part in what these tests check.
 serially = pytest.mark.parametrize("make", ["serial"], indirect=True)
 
 
@@ -66,9 +68,8 @@ def test_a_list_or_tuple_of_arrays_is_a_dataset_of_them(make, kind):
     rows = kind([np.arange(3), np.arange(3) + 5])
     it = make(rows, 2, repeat=False, shuffle=False)
     assert it.dataset is rows
-    assert [[sample.tolist() for sample in batch] for batch in it] == [
-        [[0, 1, 2], [5, 6, 7]]
-    ]
+    found = [[sample.tolist() for sample in batch] for batch in it]
+    assert found == [[[0, 1, 2], [5, 6, 7]]]
     it.dataset = kind([np.arange(4), np.arange(4)])
     it.reset()
     assert [sample.tolist() for sample in it.next()] == [[0, 1, 2, 3]] * 2
@@ -203,7 +204,7 @@ def test_chainers_snapshots_load_into_ours(make, cls, shuffle, options):
         old = saved(it)
         mine = restored(make(list(range(9)), shuffle=shuffle), old)
         assert place(mine) == place(it)
-        # Up to the end of this epoch, whose order it has.
+        # The state holds the order of this epoch, so they agree up to its end.
         assert taken(mine, 3) == taken(it, 3)
         assert place(mine) == place(it)
     assert sorted(flat(taken(mine, 9))) == sorted(list(range(9)) * 2)
@@ -248,8 +249,9 @@ _THEIR_PROCESSES = """
 def test_our_snapshots_load_into_chainers_processes_and_theirs_into_ours(
     make, tmp_path
 ):
-    """Chainer's own MultiprocessIterator runs in a program, since it leaves shared
-    memory behind.
+    """Chainer's own MultiprocessIterator runs in a program of its own.
+
+    It leaves shared memory behind.
     """
     it = make(list(range(9)))
     taken(it, 6)
@@ -427,7 +429,10 @@ def test_the_order_decides_how_long_an_epoch_is(make):
 
 
 def test_starting_over_goes_on_with_the_random_state_where_the_user_is(make):
-    """However far the loop has asked ahead: ranks that share a seed stay in step."""
+    """It doesn't matter how many orders the loop has drawn ahead of the user.
+
+    So ranks that share a seed stay in step.
+    """
 
     def stream(it):
         found = taken(it, 7)

@@ -1,6 +1,4 @@
-"""Real trainers of Chainer's, fed by our iterators: what they report, save, resume and
-end with.
-"""
+"""Chainer's trainers, fed by our iterators, report, save, resume and end as usual."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ def model_of(trainer):
 
 
 def log_of(folder):
-    """What was reported, without what the clock says."""
+    """Return what was reported, without the elapsed times."""
     entries = json.loads((folder / "log").read_text())
     return [
         {key: value for key, value in entry.items() if key != "elapsed_time"}
@@ -127,7 +125,7 @@ def test_a_training_of_chainers_goes_on_with_ours(tmp_path):
     first.extend(extensions.snapshot(filename="saved"), trigger=(9, "iteration"))
     first.run()
     trainers = [
-        # The end of that epoch.
+        # Twelve iterations reach the end of that epoch.
         make_trainer(tmp_path / str(at), make(pairs(50), 8), (12, "iteration"))
         for at, make in enumerate([cls, OURS["processes"]])
     ]
@@ -163,9 +161,8 @@ def test_an_error_of_the_dataset_ends_the_training_in_good_order(tmp_path, way, 
 @pytest.fixture
 def pictures(tmp_path):
     for i in range(8):
-        Image.fromarray(np.full((5 + i % 2, 6, 3), 10 * i, np.uint8)).save(
-            tmp_path / f"{i}.png"
-        )
+        image = Image.fromarray(np.full((5 + i % 2, 6, 3), 10 * i, np.uint8))
+        image.save(tmp_path / f"{i}.png")
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         for i in range(8):
             archive.write(tmp_path / f"{i}.png", f"{i}.png")
@@ -216,7 +213,7 @@ def stream(make, dataset, **options):
 @pytest.mark.parametrize("name", DATASETS)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:chainer")
 def test_chainers_datasets_give_what_they_give_to_chainers_iterator(pictures, name):
-    # Which refuses the np.int64 of Chainer's own iterators.
+    # Zipped datasets refuse the np.int64 that Chainer's own iterators pass.
     if "Zipped" in name:
         expected = stream(SerialIterator, DATASETS[name](pictures))
     else:
@@ -265,9 +262,8 @@ def test_the_converter_makes_what_concat_examples_makes(way, build, device):
     with OURS[way](samples, 5, shuffle=False) as iterator:
         batch = iterator.next()
         device = device and chainer.get_device(device)
-        assert described(converter(batch, device)) == described(
-            concat_examples(samples, device)
-        )
+        wanted = described(concat_examples(samples, device))
+        assert described(converter(batch, device)) == wanted
         assert described(converter(batch[:3], device)) == described(
             concat_examples(samples[:3], device)
         )
@@ -304,9 +300,8 @@ def test_the_converter_shows_what_was_changed():
         for name, change in CHANGES.items():
             batch = iterator.next()
             change(batch)
-            assert described(converter(batch)) == described(
-                concat_examples(list(batch))
-            ), name
+            wanted = described(concat_examples(list(batch)))
+            assert described(converter(batch)) == wanted, name
 
 
 def test_the_converter_pads():
@@ -321,9 +316,8 @@ def test_the_converter_pads():
             )
     same = [(np.ones(2), 1)] * 4
     with MultiprocessIterator(same, 4, n_processes=1) as iterator:
-        assert described(converter(iterator.next(), None, 5)) == described(
-            concat_examples(same, None, 5)
-        )
+        wanted = described(concat_examples(same, None, 5))
+        assert described(converter(iterator.next(), None, 5)) == wanted
 
 
 def test_the_converter_refuses_what_concat_examples_refuses():
@@ -331,7 +325,8 @@ def test_the_converter_refuses_what_concat_examples_refuses():
         MultiprocessIterator([(1, "a"), (2, "b")], 2, n_processes=1) as iterator,
         pytest.raises(TypeError),
     ):
-        converter(iterator.next())  # strings are no arrays
+        # A string is no array.
+        converter(iterator.next())
     with pytest.raises(ValueError, match="empty"):
         converter([])
     with (

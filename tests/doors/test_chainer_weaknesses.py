@@ -1,8 +1,8 @@
-"""What Chainer's MultiprocessIterator gets wrong, point by point, and ours does not.
+"""Ours has none of the weaknesses of Chainer's MultiprocessIterator, one test for each.
 
-The numbers are those of the list in docs/chainer.md.  Much of it has tests of its own,
-in greater depth, elsewhere; here it is shown of the iterator that takes Chainer's
-place.
+The numbers are those of the list in docs/chainer.md.  Many of these points have more
+thorough tests elsewhere.  Here they are checked of the iterator that takes the place of
+Chainer's.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def test_01_an_error_of_the_dataset_is_raised_in_next_and_the_next_one_goes_on()
         assert len(it.next()) == 4
         with pytest.raises(ValueError, match="no picture") as caught:
             it.next()
-        assert "__getitem__" in str(caught.value.__cause__)  # the worker's traceback
+        # The cause has the worker's traceback.
+        assert "__getitem__" in str(caught.value.__cause__)
         assert [label for _, label in it.next()] == [8, 9, 10, 11]
         it.reset()
         assert len(it.next()) == 4
@@ -130,7 +131,7 @@ def test_07_saving_throws_nothing_away():
 
 
 class Noted:
-    """Remembers what was fetched of it."""
+    """A dataset that keeps the indices that were fetched."""
 
     def __init__(self):
         self.indices = []
@@ -182,7 +183,7 @@ def test_10_an_order_sampler_that_is_set_later_governs_every_epoch_from_then_on(
 
 
 class Special(MultiprocessIterator):
-    """A user's own."""
+    """A subclass, as a user writes it."""
 
 
 def test_11_a_copy_is_like_its_original():
@@ -225,7 +226,7 @@ def test_12_and_13_samples_of_every_form_travel_in_shared_columns_and_keep_their
 @pytest.mark.parametrize("build", ["oversize", "objects", "masked"])
 def test_14_15_and_16_large_odd_and_masked_samples_come_back_as_they_were(build):
     with warnings.catch_warnings():
-        # There is no warning about shared_mem.
+        # A warning about shared_mem would be an error.
         warnings.simplefilter("error")
         found = everything(Shaped(build), shared_mem=64)
     assert list(map(plain, found)) == [plain(BUILDS[build](i)) for i in range(20)]
@@ -240,10 +241,10 @@ def test_16_columns_are_aligned():
 
 
 class Crossing(Squares):
-    """A sample of an early batch is ready only once one of a much later batch has been
-    fetched.
+    """A sample of an early batch waits for one of a much later batch.
 
-    Any of them: a worker that is held up has one more task, which can be any.
+    Any of those will do: the worker that is held up has one more block, which may be
+    any.
     """
 
     def __init__(self, folder):
@@ -286,9 +287,10 @@ def test_19_a_stall_is_told_of_once(tmp_path):
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             next(it)
-            # On a busy machine the first one may have been waited for, too.
+            # On a busy machine there may have been a warning for the first batch, too.
             told.clear()
-            opening = threading.Timer(0.5, gate.touch)  # five times the patience
+            # The gate opens after five times the timeout.
+            opening = threading.Timer(0.5, gate.touch)
             opening.start()
             assert len(list(it)) == 1
         opening.join()
@@ -310,7 +312,7 @@ def test_21_the_start_method_is_a_matter_of_the_iterator():
 
 
 class Weighed(Squares):
-    """Notes each time that it is pickled."""
+    """A dataset that writes a line to a file each time that it is pickled."""
 
     def __init__(self, notes):
         super().__init__()

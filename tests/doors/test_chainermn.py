@@ -1,10 +1,8 @@
-"""ChainerMN on one machine: two ranks under ``mpiexec``, each with iterators of the
-door.
+"""Two ranks of ChainerMN run under ``mpiexec``, each with iterators of the door.
 
-Every test is a whole program, run twice at once.  Both ranks tell what they have seen,
-rank 0 prints it as JSON, and the tests compare.  ChainerMN's wrappers never finalize
-the iterator within, so most programs end with workers at work; nothing may be left of
-them.
+Every test is a whole program.  Both ranks report what they have seen, rank 0 prints it
+as JSON, and the tests compare.  ChainerMN's wrappers never finalize the iterator
+within, so most programs end while workers fetch, and no worker may be left.
 """
 
 from __future__ import annotations
@@ -32,12 +30,13 @@ if not MPIEXEC or find_spec("mpi4py") is None:
         allow_module_level=True,
     )
 
-# Which spin as they wait.
+# Ranks spin while they wait, so these tests run one by one.
 pytestmark = [pytest.mark.chainer, pytest.mark.mpi, pytest.mark.xdist_group("ranks")]
 
 PRELUDE = """
     import json, os, sys, time
-    if mpiexec := os.environ.pop("MPIEXEC", ""):  # begin anew, as two ranks
+    if mpiexec := os.environ.pop("MPIEXEC", ""):
+        # The program begins again, as two ranks.
         os.execv(mpiexec, [mpiexec, "-n", "2", *sys.orig_argv])
 
     from functools import partial
@@ -48,20 +47,26 @@ PRELUDE = """
     import chainermn
     from chainer.serializers import DictionarySerializer, NpzDeserializer
     from chainer.training import extensions
-    from chainermn.iterators import create_multi_node_iterator, create_synchronized_iterator
+    from chainermn.iterators import (
+        create_multi_node_iterator, create_synchronized_iterator)
     import mpiter
     from mpiter.chainer import MultiprocessIterator, MultithreadIterator, converter
 
-    chainer.disable_experimental_feature_warning = True  # ChainerMN's iterators are experimental, still
+    # ChainerMN's iterators are still called experimental.
+    chainer.disable_experimental_feature_warning = True
     chainermn.global_except_hook.add_hook()  # an error of one rank ends both
     comm = chainermn.create_communicator("naive")
     assert comm.size == 2, "mpiexec is of another MPI than mpi4py uses"
-    np.random.seed(comm.rank)  # whatever the ranks share, it is not this
+    # The ranks have different generators, so they can't agree by chance.
+    np.random.seed(comm.rank)
 
-    ahead = {"n_prefetch": 1 + 5 * comm.rank}  # one rank is always farther ahead than the other
+    # One rank is always farther ahead than the other.
+    ahead = {"n_prefetch": 1 + 5 * comm.rank}
     make = {
         "processes": partial(MultiprocessIterator, n_processes=2, **ahead),
-        "forked processes": partial(MultiprocessIterator, n_processes=2, backend=mpiter.Process("fork"), **ahead),
+        "forked processes": partial(
+            MultiprocessIterator, n_processes=2, backend=mpiter.Process("fork"), **ahead
+        ),
         "threads": partial(MultithreadIterator, n_threads=2, **ahead),
     }[sys.argv[1]]
 
@@ -75,14 +80,18 @@ PRELUDE = """
             return np.full((2, 3), index, np.float32), np.int32(index)
 
     def labels(batch):
-        assert all(np.all(image == label) and np.shape(image) == (2, 3) for image, label in batch)
+        for image, label in batch:
+            assert np.all(image == label) and np.shape(image) == (2, 3)
         return [int(label) for _, label in batch]
 
     def steps(it, count):
         '''The next batches, and what a trainer reads after each.'''
-        return [
-            (labels(it.next()), it.epoch, it.epoch_detail, it.is_new_epoch, it.current_position) for _ in range(count)
-        ]
+        seen = []
+        for _ in range(count):
+            batch = labels(it.next())
+            place = it.epoch, it.epoch_detail, it.is_new_epoch, it.current_position
+            seen.append((batch, *place))
+        return seen
 
     def save(it):
         target = {}
@@ -101,8 +110,10 @@ PRELUDE = """
 
 @pytest.fixture(autouse=True)
 def none_left(tmp_path):
-    """Ranks have sessions of their own, in which ``scripts`` does not look; they all
-    run in the test's folder.
+    """Check that no rank is left.
+
+    Ranks have sessions of their own, which ``scripts`` does not look at; but all of
+    them run in the test's folder.
     """
     before = segments()
     yield
@@ -115,13 +126,13 @@ def none_left(tmp_path):
 
 def start(folder: Path, text: str, *arguments: object) -> Script:
     script = Script(folder, PRELUDE + text, *arguments, MPIEXEC=MPIEXEC)
-    # Two ranks wait for each other a hundred times, and spin meanwhile.
+    # The two ranks wait for each other a hundred times, and spin meanwhile.
     script.limit_s = 100
     return script
 
 
 def facts(folder: Path, text: str, *arguments: object) -> list:
-    """What each rank tells, rank 0 first."""
+    """Return what each rank reports, rank 0 first."""
     told = [
         json.loads(line)
         for line in start(folder, text, *arguments).ends().ended_well().lines
@@ -131,14 +142,14 @@ def facts(folder: Path, text: str, *arguments: object) -> list:
 
 
 def alike(folder: Path, text: str, *arguments: object) -> Any:
-    """What both ranks tell, which is the same."""
+    """Return what both ranks report, which must be the same."""
     one, other = facts(folder, text, *arguments)
     assert one == other
     return one
 
 
 def epochs(steps: list, length: int) -> list:
-    """The whole epochs that the batches of these steps are cut from."""
+    """Return the whole epochs that the batches of these steps are parts of."""
     stream = list(itertools.chain.from_iterable(batch for batch, *_ in steps))
     return [
         stream[start : start + length]
@@ -178,16 +189,11 @@ def test_both_ranks_get_the_masters_batches_go_on_from_a_snapshot_and_come_to_th
 ):
     found = alike(tmp_path, SHARED, "processes")
     with mpiter.SerialIterator(range(23), 5, seed=3) as it:
-        places = [
-            [
-                list(it.next()),
-                it.epoch,
-                it.epoch_detail,
-                it.is_new_epoch,
-                it.current_position,
-            ]
-            for _ in range(14)
-        ]
+        places = []
+        for _ in range(14):
+            batch = list(it.next())
+            place = it.epoch, it.epoch_detail, it.is_new_epoch, it.current_position
+            places.append([batch, *place])
     assert found["steps"] == places
     assert found["order"] == epochs(found["steps"], 23)[0]
     assert found["no order"] is None
@@ -196,9 +202,8 @@ def test_both_ranks_get_the_masters_batches_go_on_from_a_snapshot_and_come_to_th
     ]
     assert found["resumed"] == found["back"] == found["following"]
     assert [len(batch) for batch in found["bounded"]] == [5, 5, 3]
-    assert sorted(index for batch in found["bounded"] for index in batch) == list(
-        range(13)
-    )
+    bounded = [index for batch in found["bounded"] for index in batch]
+    assert sorted(bounded) == list(range(13))
     assert found["again"] == ["over"] * 3
 
 
@@ -229,7 +234,9 @@ SYNCHRONIZED = """
     it = fresh()
     steps(it, 4)
     target = save(it)
-    told["snapshots"] = [steps(it, 8), steps(load(target, fresh()), 8), steps(load(target, it), 8)]
+    told["snapshots"] = [
+        steps(it, 8), steps(load(target, fresh()), 8), steps(load(target, it), 8)
+    ]
     tell(told)
 """
 
@@ -242,14 +249,14 @@ def test_synchronized_ranks_are_in_step_whatever_one_does_with_them(tmp_path):
         sorted(epoch) == list(range(12))
         for epoch in seen + epochs(found["used before"], 12)
     )
-    # Another sampler governs from the next epoch on.
+    # Another sampler is used from the next epoch on.
     random = np.random.RandomState(8)
     assert epochs(found["resampled"], 12)[2:4] == [
         random.permutation(12).tolist() for _ in range(2)
     ]
     assert all(steps[0][1:] == [0, 1 / 3, False, 4] for steps in found["reset"])
-    # for the epoch that they were in, the same order; then another one, since Chainer
-    # doesn't save its samplers
+    # The epoch that was under way goes on in the same order.  The next has another
+    # order, since Chainer doesn't save its samplers.
     following, resumed, back = found["snapshots"]
     assert resumed[:2] == back[:2] == following[:2]
 
@@ -261,8 +268,11 @@ EVALUATED = """
 
     dataset = chainermn.scatter_dataset(Pairs(24), comm, shuffle=True, seed=1)
     it = make(dataset, 4, repeat=False, shuffle=False)
-    evaluator = chainermn.create_multi_node_evaluator(extensions.Evaluator(it, Mean(), converter=converter), comm)
-    means = [{name: float(value) for name, value in evaluator().items()} for _ in range(3)]
+    evaluator = chainermn.create_multi_node_evaluator(
+        extensions.Evaluator(it, Mean(), converter=converter), comm)
+    means = [
+        {name: float(value) for name, value in evaluator().items()} for _ in range(3)
+    ]
 
     class Gathering(chainermn.extensions.GenericMultiNodeEvaluator):
         def calc_local(self, images, labels):
@@ -270,16 +280,21 @@ EVALUATED = """
 
     seen = []
     it = make(Pairs((11, 3)[comm.rank]), 1, repeat=False, shuffle=False)
-    evaluator = Gathering(comm, it, None, converter=converter, progress_hook=lambda batch: seen.append(labels(batch)))
-    evaluated = {"means": means, "results": [evaluator(None) for _ in range(2)], "seen": seen}
+    evaluator = Gathering(
+        comm, it, None, converter=converter,
+        progress_hook=lambda batch: seen.append(labels(batch)))
+    results = [evaluator(None) for _ in range(2)]
+    evaluated = {"means": means, "results": results, "seen": seen}
 """
 
 
 def evaluators_find_the_mean_of_all_ranks_and_ask_the_shorter_one_again_and_again(
     root, other
 ):
-    """ChainerMN asks both in rounds of eight, until neither has given anything in the
-    last of a round.
+    """Check both evaluators.
+
+    ChainerMN asks both ranks in rounds of eight, until neither gave a batch in the last
+    step of a round.
     """
     assert (
         root["means"]
@@ -297,23 +312,29 @@ def evaluators_find_the_mean_of_all_ranks_and_ask_the_shorter_one_again_and_agai
 TRAINED = """
     random = np.random.RandomState(0)
     points = random.normal(size=(60, 4)).astype(np.float32)
-    data = chainer.datasets.TupleDataset(points, (points.sum(axis=1) > 0).astype(np.int32))
+    is_above = (points.sum(axis=1) > 0).astype(np.int32)
+    data = chainer.datasets.TupleDataset(points, is_above)
     model = chainer.links.Classifier(chainer.Sequential(
         chainer.links.Linear(4, 8), chainer.functions.relu, chainer.links.Linear(8, 2)))
-    optimizer = chainermn.create_multi_node_optimizer(chainer.optimizers.MomentumSGD(0.1), comm).setup(model)
+    optimizer = chainermn.create_multi_node_optimizer(
+        chainer.optimizers.MomentumSGD(0.1), comm)
+    optimizer.setup(model)
 
-    it = make(chainermn.scatter_dataset(data, comm, shuffle=True, seed=1), 5, seed=comm.rank)
+    share = chainermn.scatter_dataset(data, comm, shuffle=True, seed=1)
+    it = make(share, 5, seed=comm.rank)
     updater = chainer.training.StandardUpdater(it, optimizer, converter=converter)
     trainer = chainer.training.Trainer(updater, (4, "epoch"), out="result")
-    held_out = make(chainermn.scatter_dataset(data, comm), 5, repeat=False, shuffle=False)
+    share = chainermn.scatter_dataset(data, comm)
+    held_out = make(share, 5, repeat=False, shuffle=False)
     evaluator = extensions.Evaluator(held_out, model, converter=converter)
     trainer.extend(chainermn.create_multi_node_evaluator(evaluator, comm))
     trainer.extend(extensions.LogReport(filename=f"log of rank {comm.rank}"))
     trainer.run()
     log = trainer.get_extension("LogReport").log
+    parameters = sorted(model.namedparams())
     tell({
         "evaluated": evaluated,
-        "parameters": {name: parameter.array.tolist() for name, parameter in sorted(model.namedparams())},
+        "parameters": {name: one.array.tolist() for name, one in parameters},
         "losses": [entry["validation/main/loss"] for entry in log],
         "place": [updater.iteration, updater.epoch, updater.epoch_detail],
     })
@@ -347,7 +368,9 @@ SHARED_OUT = """
     seen = []
     model = Counting(chainer.Sequential(
         chainer.links.Linear(4, 8), chainer.functions.relu, chainer.links.Linear(8, 2)))
-    optimizer = chainermn.create_multi_node_optimizer(chainer.optimizers.MomentumSGD(0.1), comm).setup(model)
+    optimizer = chainermn.create_multi_node_optimizer(
+        chainer.optimizers.MomentumSGD(0.1), comm)
+    optimizer.setup(model)
     it = make(Labelled(), 5, shard="auto")
     updater = chainer.training.StandardUpdater(it, optimizer, converter=converter)
     trainer = chainer.training.Trainer(updater, (3, "epoch"), out="result")
@@ -355,11 +378,14 @@ SHARED_OUT = """
     trainer.run()
     log = trainer.get_extension("LogReport").log
     trained, seen = seen, []
-    held_out = make(Labelled(), 7, repeat=False, shuffle=False, shard=mpiter.Shard(exact=True))
-    evaluator = chainermn.create_multi_node_evaluator(extensions.Evaluator(held_out, model, converter=converter), comm)
+    held_out = make(
+        Labelled(), 7, repeat=False, shuffle=False, shard=mpiter.Shard(exact=True))
+    evaluator = chainermn.create_multi_node_evaluator(
+        extensions.Evaluator(held_out, model, converter=converter), comm)
     evaluator()
+    parameters = sorted(model.namedparams())
     tell({
-        "parameters": {name: parameter.array.tolist() for name, parameter in sorted(model.namedparams())},
+        "parameters": {name: one.array.tolist() for name, one in parameters},
         "losses": [entry["main/loss"] for entry in log],
         "place": [updater.iteration, updater.epoch, updater.epoch_detail],
         "state": it.state_dict(),
@@ -401,18 +427,20 @@ AT_WORK = """
 
 
 def at_work(folder: Path, *arguments: object) -> Script:
-    """A program that goes on for ever, whose workers do not even answer any more."""
+    """Start a program without end, whose workers stop answering."""
     script = start(folder, AT_WORK, *arguments)
     script.reads('"at work"')
-    # Mpiexec, its proxy, two ranks, two workers each: that we would see them.
+    # These are mpiexec, its proxy, two ranks, and two workers each.  If we didn't find
+    # them here, their absence in the end would say nothing.
     assert len(running_in(folder)) >= 8
     (folder / "stuck").touch()
     return script
 
 
 def test_an_error_of_one_rank_ends_both_and_their_workers(tmp_path):
-    """Which error is not asked: ``mpiexec`` loses what its ranks say in their last
-    moments.
+    """The text of the error isn't checked.
+
+    ``mpiexec`` loses the last lines that its ranks print.
     """
     assert at_work(tmp_path, "processes", "failing").ends().code == 1
 

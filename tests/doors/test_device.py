@@ -1,8 +1,7 @@
-"""To the GPU: what DevicePrefetcher makes of batches, and which memory it locks and
-when it lets go of it.
+"""DevicePrefetcher copies batches to the GPU, and locks and unlocks their memory.
 
-What needs a GPU is skipped without one; the bookkeeping of page-locked ranges is tried
-with a fake in place of CUDA.
+What needs a GPU is skipped without one.  The bookkeeping of page-locked ranges is
+tested with a fake in place of CUDA.
 """
 
 from __future__ import annotations
@@ -37,15 +36,16 @@ needs_gpu = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True, scope="module")
 def _cuda_is_there() -> None:
-    """CUDA opens descriptors when it is first used, and keeps them: they are not a
-    test's.
+    """Use CUDA before the first test.
+
+    The descriptors that it opens then, and keeps, belong to no test.
     """
     if torch.cuda.is_available():
         torch.zeros(1, device="cuda")
 
 
 class Images:
-    """Bytes, as decoders give them, a label and a name."""
+    """Samples of bytes, as decoders return them, a label and a name."""
 
     def __len__(self) -> int:
         return 24
@@ -161,7 +161,7 @@ def test_pinning_without_an_accelerator_is_a_warning():
 
 
 class FakeCuda:
-    """Registers ranges as CUDA would, and complains where CUDA would."""
+    """Registers ranges, and raises errors, where CUDA would."""
 
     def __init__(self, refuses: bool = False) -> None:
         self.refuses = refuses
@@ -213,7 +213,7 @@ def test_memory_that_is_no_slot_is_not_touched():
 
 
 class FakeEvent:
-    """Passes when it is told to, or waited for."""
+    """An event that has passed once it is set, or waited for."""
 
     made: ClassVar[list[FakeEvent]] = []
 
@@ -233,7 +233,7 @@ class FakeEvent:
 
 @pytest.fixture
 def fake_cuda(monkeypatch):
-    """DevicePrefetcher believes that the CPU is a GPU."""
+    """Let DevicePrefetcher treat the CPU as a GPU."""
     stream = SimpleNamespace(wait_event=lambda event: None)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
@@ -250,7 +250,7 @@ def fake_cuda(monkeypatch):
 
 
 class Noted:
-    """A loader that says which batch was asked for last; the third is an error."""
+    """A loader that keeps which batch was asked for last, and fails at the third."""
 
     def __init__(self):
         self.asked = 0
@@ -306,8 +306,8 @@ def test_host_memory_is_kept_until_its_copy_has_arrived(fake_cuda):
         epoch = iter(DevicePrefetcher(batches, "cpu"))
         for _ in range(4):
             next(epoch)
-        # what is on its way, too; between the slots and the queue a batch counts for a
-        # moment as the user's
+        # Batches in flight count, too: on its way from its slot to the queue, a batch
+        # counts for a moment as the user's.
         wait_until(lambda: batches.stats().leased_batches == 5, "five batches are held")
         for event in FakeEvent.made:
             event.has_passed = True

@@ -1,5 +1,6 @@
-"""JAX's tests in a process of their own: once it is loaded it complains of every fork,
-and ours fork a lot.
+"""JAX's tests run in a process of their own.
+
+Once JAX is loaded it warns of every fork, and our tests fork a lot.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.torch  # they share an environment
+# JAX is tested in the environment that has torch.
+@pytest.mark.torch
 @pytest.mark.skipif(
     not importlib.util.find_spec("jax"),
     reason="jax is not installed: run `python3 tests --all`",

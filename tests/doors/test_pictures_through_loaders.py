@@ -1,7 +1,7 @@
-"""Image folders, packed and staged ones, through ``batches()``, both ``DataLoader`` and
-torch's own.
+"""Image folders, packed and staged ones, are read through every loader.
 
-Every dataset gives what the folder gives that one loop reads by itself.
+These are ``batches()``, both ``DataLoader`` and torch's own.  Every dataset gives what
+a plain loop reads from the folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def alone(dataset: Any, epochs: int = 2, **options: Any) -> Any:
-    """What the caller's own loop finds."""
+    """Return what a plain loop reads."""
     with mpiter.batches(
         dataset, 4, seed=3, n_processes=0, epochs=epochs, **options
     ) as stream:

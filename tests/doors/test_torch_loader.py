@@ -1,5 +1,6 @@
-"""``mpiter.torch.DataLoader`` beside torch's own: under one seed the same batches,
-types and refusals.
+"""Under one seed ``mpiter.torch.DataLoader`` gives the batches of torch's loader.
+
+It has the same types, and refuses the same arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import mpiter.torch  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
-    # More workers than cores.
+    # There may be more workers than cores here.
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
 Theirs = data.DataLoader
@@ -42,14 +43,14 @@ LENGTH = 23
 
 
 class DrawsAtOnce:
-    """A batch sampler that draws as soon as it is asked for an iterator."""
+    """A batch sampler that draws as soon as ``iter()`` is called."""
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(torch.randperm(LENGTH)[:20].reshape(5, 4).tolist())
 
 
 class DrawsOnTheWay:
-    """A sampler that draws key by key."""
+    """A sampler that draws each key when it is asked for."""
 
     def __iter__(self) -> Iterator[int]:
         for _ in range(LENGTH):
@@ -91,11 +92,9 @@ CHOICES: dict[str, Any] = {
 
 
 def numbers(choice: Any) -> Any:
-    return (
-        torch.arange(LENGTH) * 10
-        if choice().get("batch_size", 0) is None
-        else list(range(LENGTH))
-    )
+    if choice().get("batch_size", 0) is None:
+        return torch.arange(LENGTH) * 10
+    return list(range(LENGTH))
 
 
 @pytest.mark.parametrize(
@@ -139,8 +138,9 @@ def test_a_state_is_right_though_the_program_has_drawn_between_iter_and_the_firs
 
 
 def drawing(class_: Any, how: str, given: bool, dataset: Any, **options: Any) -> Any:
-    """A loader that draws its order from a generator of its own if ``given``, else from
-    torch's global one.
+    """Return a loader that draws its order from a generator.
+
+    It is the loader's own if ``given``, else torch's global one.
     """
     own = generator() if given else None
     sampler = data.RandomSampler(range(LENGTH), generator=own)
@@ -162,7 +162,7 @@ WAYS = [
     "way", WAYS, ids=["no workers", "new workers", "persistent workers"]
 )
 def test_three_epochs_draw_what_torchs_do(way: dict[str, Any]) -> None:
-    # The same plans, started at once.
+    # Threads have the same plans as processes, and start at once.
     mine = {"backend": "thread"} if way["num_workers"] else {}
     for how, given in itertools.product(
         ("shuffle", "sampler", "batch_sampler"), (False, True)
@@ -220,7 +220,7 @@ def test_a_distributed_sampler_is_told_of_epochs() -> None:
 
 
 class Negated(data.Subset[Any]):
-    """A subset that makes samples of its own from those of its tensors."""
+    """A subset whose samples aren't those of its tensors, but made from them."""
 
     def __getitem__(self, index: Any) -> Any:
         row, label = self.dataset[self.indices[index]]
@@ -417,7 +417,7 @@ def test_a_word_is_no_shuffle() -> None:
 
 
 def described(batch: Any) -> Any:
-    """A batch as something that ``==`` compares to the last bit, types included."""
+    """Describe a batch so that ``==`` compares it to the last bit, types included."""
     if isinstance(batch, torch.Tensor):
         return (
             type(batch),
@@ -445,7 +445,7 @@ def vars_of(value: Any) -> Any:
 
 
 def outcomes(batches: Any) -> list[Any]:
-    """Of each batch: what it is, or why there is none."""
+    """Describe each batch, or the error that came in its place."""
     found: list[Any] = []
     while len(found) < 20:
         try:
@@ -536,7 +536,7 @@ BUILDS: dict[str, Any] = {
     "sparse beside a tensor": lambda i: (torch.eye(2), torch.eye(2).to_sparse()),
     "huge int": lambda i: 2**70 + i,
     "sometimes huge": lambda i: 2**63 - 1 + i // 5,
-    # samples that differ from each other
+    # These samples differ from each other.
     "int, then float": lambda i: i if i < 4 else float(i),
     "array and tensor": lambda i: np.full(2, i) if i % 2 else torch.full((2,), i),
     "float32, then float64": lambda i: np.full(
@@ -555,7 +555,7 @@ BUILDS: dict[str, Any] = {
 
 
 FORKED = {"num_workers": 1, "multiprocessing_context": "fork"}
-# Between processes; what else does is tried in test_codec.py.
+# These samples travel between processes.  test_codec.py tries all others.
 TRAVELLING = [
     *(
         "scalars of <f4",
@@ -608,12 +608,8 @@ def test_batches_are_what_torchs_default_collate_makes(
             assert outcomes(iter(ours)) == expected, name
 
 
-def test_batches_are_torchs_too_where_samples_begin_to_differ_after_many_that_were_alike() -> (
-    None
-):
-    """By then whole batches are read at once, in the way that the first ones called
-    for.
-    """
+def test_batches_are_torchs_where_samples_differ_after_many_that_were_alike() -> None:
+    """By then whole batches are read at once, in a way that suits the first ones."""
     for name, build in BUILDS.items():
 
         def later(i: int, build: Any = build) -> Any:
@@ -734,12 +730,15 @@ def test_other_backends_fetch_the_same_batches() -> None:
 
 
 def leaves(batch: Any) -> list[Any]:
-    return [batch] if isinstance(batch, torch.Tensor) else flat(map(leaves, batch))
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    return flat(map(leaves, batch))
 
 
 class TellsItsEpoch:
-    """Samples that begin with the epoch, which lies in shared memory, as do notes that
-    workers make.
+    """Each sample begins with the epoch, which lies in shared memory.
+
+    So does what the workers note.
     """
 
     def __init__(self) -> None:
@@ -822,7 +821,7 @@ class NotDense(Squares):
         return [build(index) for build in NOT_DENSE.values()]
 
 
-# Torch's, of what is in beta, or old.
+# Torch warns of features that are in beta, or old.
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_tensors_that_are_not_dense_come_from_workers() -> None:
     with Ours(NotDense(4), batch_size=2, collate_fn=list, num_workers=1) as loader:
@@ -835,7 +834,7 @@ def test_tensors_that_are_not_dense_come_from_workers() -> None:
 
 
 class Draws(Squares):
-    """Draws from every generator that there is."""
+    """Each sample draws from every generator that there is."""
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         return (
@@ -862,7 +861,7 @@ def test_random_samples_are_the_same_for_any_number_of_workers(
 
 
 class Info(Squares):
-    """Tells what torch's own function says of the worker."""
+    """Each sample is what torch's own function says of the worker."""
 
     def __getitem__(self, index: int) -> list[Any]:
         info = data.get_worker_info()
@@ -892,18 +891,16 @@ def test_torchs_get_worker_info_knows_our_workers() -> None:
 
 
 def leaves_or_lists(batch: Any) -> list[list[Any]]:
-    return (
-        plain(batch)
-        if isinstance(batch[0], list)
-        else [[value] for value in flat(map(plain, batch))]
-    )
+    if isinstance(batch[0], list):
+        return plain(batch)
+    return [[value] for value in flat(map(plain, batch))]
 
 
 def test_worker_init_fn_runs_where_torchs_worker_info_is_known() -> None:
     def renumber(worker: int) -> None:
         info = data.get_worker_info()
         assert info.id == worker
-        # As torch's documentation shows it.
+        # Torch's documentation changes the worker's copy of the dataset like this.
         info.dataset.length = 100 + worker
 
     class Length(Squares):
@@ -917,8 +914,9 @@ def test_worker_init_fn_runs_where_torchs_worker_info_is_known() -> None:
 
 
 class Begins(Squares):
-    """Tells how its worker's generators began, and what torch takes for the seed at the
-    worker's first sample.
+    """Each sample says how its worker's generators began.
+
+    It also has the seed that torch gives at the worker's first sample.
     """
 
     told: Any = None
@@ -961,7 +959,7 @@ def test_a_worker_begins_seeded_as_torchs(dataset: Any) -> None:
 
 
 class Counts(data.IterableDataset):  # type: ignore[misc]
-    """Doesn't look which worker reads it."""
+    """A stream that every worker reads as a whole."""
 
     def __len__(self) -> int:
         return 6
@@ -983,7 +981,10 @@ def test_a_stream_that_gives_more_than_it_says_is_warned_of_in_torchs_words() ->
         "without a warning, as by torch: nobody has asked for the length"
     )
     assert len(loader) == 2
-    told = r"Length of IterableDataset Counts was reported to be 6 .*, but 8 samples have been fetched\. For multiproc"
+    told = (
+        "Length of IterableDataset Counts was reported to be 6 .*, "
+        r"but 8 samples have been fetched\. For multiproc"
+    )
     batches = iter(loader)
     some(batches, 1)
     with pytest.warns(UserWarning, match=told):
@@ -1025,8 +1026,9 @@ def test_every_sampler_of_torch_goes_on_where_it_was(choice: Any) -> None:
 
 
 class Stream(data.IterableDataset):  # type: ignore[misc]
-    """A shard for each worker, which tells its place, with a generator's state, by its
-    iterator.
+    """A stream with a shard for each worker.
+
+    The state of its iterator is a place and a generator's state.
     """
 
     def __iter__(self) -> Any:
@@ -1037,12 +1039,10 @@ class Stream(data.IterableDataset):  # type: ignore[misc]
 
 class Elements:
     def __init__(self, numbers: range) -> None:
-        self.numbers, self.at, self.generator, self.asked = (
-            numbers,
-            0,
-            torch.Generator().manual_seed(5),
-            0,
-        )
+        self.numbers = numbers
+        self.at = 0
+        self.generator = torch.Generator().manual_seed(5)
+        self.asked = 0
 
     def __iter__(self) -> Any:
         return self
@@ -1062,7 +1062,8 @@ class Elements:
         return {0: self.at, "g": self.generator.get_state(), "asked": self.asked}
 
     def load_state_dict(self, state: dict[Any, Any]) -> None:
-        self.at, self.asked = state[0], state["asked"]
+        self.at = state[0]
+        self.asked = state["asked"]
         self.generator.set_state(state["g"])
 
 
@@ -1084,16 +1085,14 @@ def test_a_stream_that_tells_its_place_by_tensors_goes_on() -> None:
 
 
 def share(rank: int, replicas: int = 2, told: int = 0) -> Any:
-    """A loader for one of several processes, whose sampler has been told of an
-    epoch.
-    """
+    """Return a loader for one of several processes, at the sampler's epoch ``told``."""
     sampler = data.DistributedSampler(range(LENGTH), replicas, rank, seed=4)
     sampler.set_epoch(told)
     return Ours(list(range(LENGTH)), 2, sampler=sampler)
 
 
 def state_within(loader: Any) -> tuple[Any, list[Any]]:
-    """After two batches, and the rest."""
+    """Return the state after two batches, and the rest of the epoch."""
     under_way = iter(loader)
     some(under_way, 2)
     return json.loads(json.dumps(loader.state_dict())), epoch(under_way)
@@ -1104,7 +1103,7 @@ def test_the_state_within_an_epoch_knows_which_epoch_the_sampler_was_told_of(
     told: int,
 ) -> None:
     state, rest = state_within(share(0, told=1))
-    # Some frameworks tell it only after iter()
+    # Some frameworks call set_epoch() only after iter().
     other = share(0, told=told)
     other.load_state_dict(state)
     assert epoch(other) == rest
@@ -1112,7 +1111,7 @@ def test_the_state_within_an_epoch_knows_which_epoch_the_sampler_was_told_of(
 
 
 def test_a_process_goes_on_from_the_state_of_another() -> None:
-    # Frameworks keep the first one's only.
+    # Frameworks save only the state of the first process.
     state, _ = state_within(share(0, told=1))
     _, rest = state_within(share(1, told=1))
     other = share(1)
@@ -1143,9 +1142,7 @@ def test_damage_to_what_a_sampler_was_told_is_a_state_error_or_ignored() -> None
 
 
 class OfAnother:
-    """A batch sampler that goes through another, under the name that this has in many
-    libraries.
-    """
+    """A batch sampler over another one, in an attribute that many libraries use."""
 
     def __init__(
         self, batch_sampler: Any, process_index: int = 0, num_processes: int = 1
@@ -1204,9 +1201,9 @@ def test_it_is_a_torch_loader_with_torchs_attributes() -> None:
             "timeout",
             "collate_fn",
         ):
-            assert getattr(ours, name) is getattr(theirs, name) or getattr(
-                ours, name
-            ) == getattr(theirs, name)
+            mine = getattr(ours, name)
+            other = getattr(theirs, name)
+            assert mine is other or mine == other
         assert len(ours) == len(theirs)
         assert isinstance(ours.batch_sampler, data.BatchSampler)
 
@@ -1236,8 +1233,9 @@ def test_a_negative_number_of_workers_is_refused_in_torchs_words(class_: Any) ->
 
 
 def made_anew(loader: Any) -> Any:
-    """As Lightning does it: each argument of the constructor is what the attribute of
-    its name says.
+    """Make a loader again as Lightning does it.
+
+    Each argument of the constructor comes from the attribute of that name.
     """
     attributes = {
         name: value for name, value in vars(loader).items() if not name.startswith("_")
@@ -1264,7 +1262,8 @@ def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
         "trace": str(tmp_path / "run.json"),
         "on_error": mpiter.Skip(most=2),
     }
-    unlike = {"shuffle", "batch_sampler", "multiprocessing_context"}  # torch's own ways
+    # Torch's loader doesn't keep these arguments as they are in attributes.
+    unlike = {"shuffle", "batch_sampler", "multiprocessing_context"}
     assert {*inspect.signature(Ours).parameters} - unlike <= {*vars(Ours([1, 2, 3]))}
     with (
         Ours([1, 2, 3], 2, num_workers=1, **told) as loader,
@@ -1287,7 +1286,7 @@ def test_what_workers_have_got_is_refused_when_it_is_set_later_rather_than_ignor
         mpiter.OptionError, match=f"{name} is fixed once the loader is made"
     ):
         setattr(loader, name, 3)
-    # Torch's own refusals
+    # Torch itself refuses others.
     with pytest.raises(ValueError, match="sampler attribute should not be set"):
         loader.sampler = [1]
 
@@ -1317,7 +1316,7 @@ def test_a_library_that_looks_torchs_loader_up_gets_ours_in_its_place(
 
 
 class Again:
-    """Goes through a sampler again and again, without an end."""
+    """Goes through a sampler again and again, without end."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -1328,12 +1327,10 @@ class Again:
 
 
 def endless(class_: Any) -> Any:
-    """Loaders with one iterator for all epochs, as several libraries derive them from
-    torch's.
-    """
+    """Derive a loader with one iterator for all epochs, as several libraries do."""
 
     class Endless(class_):  # type: ignore[misc]
-        """Its samplers are replaced behind the back of torch's check."""
+        """Replaces its sampler without the check that torch makes."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
@@ -1354,7 +1351,10 @@ def endless(class_: Any) -> Any:
 
 
 def endless_unchecked(class_: Any) -> Any:
-    """The same, with torch's check switched off, and for samples one by one too."""
+    """Derive such a loader with torch's check switched off.
+
+    It also loads samples one by one.
+    """
 
     class Endless(class_):  # type: ignore[misc]
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -1412,12 +1412,12 @@ def test_an_endless_sampler_that_a_subclass_has_put_in_place_goes_on_from_a_stat
 
 
 def test_samples_one_by_one_come_from_a_replaced_sampler() -> None:
-    theirs, ours = (
-        endless_unchecked(class_)(
-            range(LENGTH), None, shuffle=True, generator=generator()
-        )
-        for class_ in (Theirs, Ours)
-    )
+    def endless(class_: Any) -> Any:
+        make = endless_unchecked(class_)
+        return make(range(LENGTH), None, shuffle=True, generator=generator())
+
+    theirs = endless(Theirs)
+    ours = endless(Ours)
     assert [epoch(ours) for _ in range(3)] == [epoch(theirs) for _ in range(3)]
 
 
@@ -1438,11 +1438,9 @@ def _refuses(samples: Any) -> Any:
 
 @pytest.mark.parametrize(("workers", "batched"), [(0, False), (1, True)])
 def test_an_error_of_collating_names_the_samples(workers: int, batched: bool) -> None:
-    order: Any = (
-        {"batch_sampler": [[7, 6, 5]]}
-        if batched
-        else {"batch_size": 3, "sampler": [7, 6, 5]}
-    )
+    order: dict[str, Any] = {"batch_size": 3, "sampler": [7, 6, 5]}
+    if batched:
+        order = {"batch_sampler": [[7, 6, 5]]}
     with (
         Ours(Uneven(), num_workers=workers, **order) as loader,
         pytest.raises(RuntimeError, match="equal size") as raised,

@@ -1,5 +1,6 @@
-"""Samples come several times, whatever the source: each fetched once, in a known order,
-and resumed exactly.
+"""An echo hands out each sample several times, and fetches it once.
+
+The order is known, the state resumes exactly, and the source may be any.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BATCH = 4
 
 
 class Augmented:
-    """What is read is the number of the sample; what is drawn, its augmentation."""
+    """Reading gives the number of a sample, and its augmentation is a random draw."""
 
     def __init__(self, length: int = LENGTH) -> None:
         self.length = length
@@ -45,7 +46,7 @@ class Augmented:
         return np.full(3, index, np.float64)
 
     def transform(self, sample: Any) -> Any:
-        # In place, as transforms do.
+        # Many transforms change the sample in place, as this one does.
         sample *= 10
         return sample, int(sample[0]) // 10, mpiter.get_rng().random()
 
@@ -54,7 +55,7 @@ class Augmented:
 
 
 class Dying(Augmented):
-    """The worker that reads sample 7 dies, once."""
+    """The first worker that reads sample 7 dies."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -127,7 +128,7 @@ each_echo = pytest.mark.parametrize(
 
 
 def plain(batch: Any) -> list[tuple[list[float], int, float]]:
-    """The samples of a batch, whatever it is made of."""
+    """Return the samples of a batch as tuples, whatever the batch consists of."""
     columns = batch.columns if isinstance(batch, mpiter.Batch) else batch
     if isinstance(columns, list) and isinstance(columns[0], tuple):
         return [(array.tolist(), number, drawn) for array, number, drawn in columns]
@@ -206,9 +207,9 @@ def test_what_the_user_does_to_a_batch_changes_no_other(
             found = []
             for batch in Echo(source, **options):
                 found.append(plain(batch))
-                arrays = (
-                    [sample[0] for sample in batch] if make is iterator else [batch[0]]
-                )
+                arrays = [batch[0]]
+                if make is iterator:
+                    arrays = [sample[0] for sample in batch]
                 for array in arrays:
                     array[:] = -1
         assert found == expected
@@ -289,7 +290,7 @@ def test_a_state_resumes_exactly_from_many_places(
 
     echo = made()
     if make is not iterator:
-        # An epoch, so that it is the second that is resumed.
+        # After an epoch, it is the second one that is resumed.
         list(echo)
     states = [echo.state_dict()]
     expected = []
@@ -335,9 +336,7 @@ def test_whatever_the_sizes_a_state_resumes_exactly(
     assert told(other) == expected
 
 
-def test_the_same_batches_come_whatever_the_workers_and_a_state_resumes_under_others() -> (
-    None
-):
+def test_batches_do_not_depend_on_workers_and_a_state_resumes_under_others() -> None:
     def echo(**way: Any) -> Echo[Any]:
         return Echo(stream(Bundles(Augmented(), 2), **way), 2, shuffle_buffer=16)
 
@@ -517,7 +516,8 @@ def test_a_checkpoint_holds_the_last_finished_step_of_an_echo(
         with mpiter.Checkpoint(tmp_path / "run.npz", echo=echo) as checkpoint:
             for batch in echo:
                 if batch[0] == 20:
-                    break  # its step isn't finished
+                    # The step of this batch isn't finished.
+                    break
                 checkpoint.step()
     with make() as source:
         echo = Echo(source, 1)
@@ -537,7 +537,7 @@ def test_the_last_batch_of_an_echo_around_a_loader_completes_its_epoch(
 
 
 class Together(tuple):
-    """A value without a column, which could be taken for a container of columns."""
+    """A value without a column, which looks like a container of columns."""
 
     __slots__ = ()
 

@@ -1,5 +1,6 @@
-"""``repr()`` of all that hands out batches: what it is and where it is, in a line,
-whatever state it is in.
+"""``repr()`` of an iterator or loader says in a line what it is and where it is.
+
+It does so in every state.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mpiter.engine.options import Options
 
 
 class Samples:
-    """Of which only ``len()`` may be asked."""
+    """A dataset that allows only ``len()``."""
 
     def __len__(self) -> int:
         return 1003

@@ -1,6 +1,4 @@
-"""Hooks: each is told what happens, and one that fails stops neither the others nor the
-loop.
-"""
+"""Each hook is called for each event, and one that fails stops nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ EVENTS = ("begun", "planned", "answered", "waited", "handed_out", "close")
 
 
 class Told(Hook):
-    """Counts what it is told; what is in ``raises`` it doesn't bear."""
+    """Counts its calls, and fails in those that ``raises`` names."""
 
     def __init__(self, *raises: str) -> None:
         self.told: Counter[str] = Counter()
@@ -36,7 +34,7 @@ class Told(Hook):
 
 
 class Watched:
-    """A dataset that brings its hook."""
+    """A dataset that has a hook."""
 
     def __init__(self, hook: Any = None) -> None:
         self.hook = hook
@@ -76,7 +74,8 @@ def test_a_hook_that_fails_is_told_nothing_more_and_stops_nothing_else(
 ) -> None:
     hook = Told(event)
     stream = mpiter.batches(Watched(hook), 4, n_processes=n_processes, epochs=2)
-    if event == "close":  # the last call of all
+    # No event can follow ``close``.
+    if event == "close":
         assert sum(len(batch) for batch in stream) == 48
         stream.close()
     else:

@@ -1,5 +1,6 @@
-"""The prefetch loop with nothing real around it: every order of answers, deaths,
-restarts, takes and slots returned.
+"""The prefetch loop with fakes around it, in every order of the events around it.
+
+These are answers, deaths, restarts, batches taken, and slots returned.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from simulated import Case, Choices, World, explore, wander
 from mpiter.engine.communicator import _Communicator
 from mpiter.errors import WorkerCrashed
 
-# This Python shows it; the further ones are spared.
+# The loop is the same on every Python, so the full run on one of them is enough.
 pytestmark = pytest.mark.slow
 
-# Paths at random; more of them have been gone, and found nothing else.
+# This is the number of random paths.  Many more were tried, and found nothing else.
 FEW = 50
 
 CASES = {
@@ -50,7 +51,8 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def silent(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("CRITICAL", "mpiter")  # thousands of workers die
+    # Thousands of workers die here, with a warning each.
+    caplog.set_level("CRITICAL", "mpiter")
 
 
 def run_of(case: Case) -> Any:
@@ -71,8 +73,9 @@ def test_small_cases_are_gone_through_entirely() -> None:
 
 
 class Doomed(World):
-    """Once a batch has come, both workers end at once, again and again; in the end one
-    of them would not die.
+    """Once a batch has come, both workers end at once, again and again.
+
+    In the end one of them can't be killed.
     """
 
     rounds = 0
@@ -91,9 +94,7 @@ class Doomed(World):
         ]
 
 
-def test_a_worker_that_cannot_be_killed_keeps_its_rooms_when_another_death_ends_the_run() -> (
-    None
-):
+def test_an_unkillable_worker_keeps_its_rooms_when_another_death_ends_the_run() -> None:
     world = Doomed(Case(batches=20), Choices())
     try:
         while world.rounds < 4:
@@ -101,6 +102,8 @@ def test_a_worker_that_cannot_be_killed_keeps_its_rooms_when_another_death_ends_
         world._take()
         assert type(world.got[-1].error) is WorkerCrashed
         assert world.stuck
+        # The worker that can't be killed writes after the run has ended.  Its rooms
+        # must not have been given to other batches.
         while world.stuck:
             world._write_late()
         assert world.loop.stats().restarts == 8

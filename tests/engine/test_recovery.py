@@ -1,6 +1,4 @@
-"""What a worker's end means for the batches on their way: whose fault, what is fetched
-again, whether to go on.
-"""
+"""After a worker's end, its rows are fetched again, and a sample may be blamed."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ def empty(**options: Any) -> Ledger:
 
 
 def entered(ledger: Ledger, number: int) -> None:
-    """A batch of ``ROWS`` rows, whose samples are 100 × the batch + the row."""
+    """Enter a batch of ``ROWS`` rows, whose samples are 100 × the batch + the row."""
     indices = np.arange(ROWS, dtype=np.int64) + 100 * number
     plan = Plan(number, ROWS, (Stretch(0, 0, ROWS * number, indices),), None, None)  # type: ignore[arg-type]
     ledger.enter(plan, OBJECTS)
@@ -38,8 +36,9 @@ def cut(ledger: Ledger, number: int, rows: int = ROWS) -> Block:
 
 
 def died(worker: int = 0, row: int = 1, **more: Any) -> End:
-    """The end of a worker, which had this row of its block in hand: the block of its
-    own number, unless told.
+    """Return the end of a worker that was fetching this row of its block.
+
+    By default its block has the worker's number.
     """
     cells = {name: more.pop(name) for name in Line._fields if name in more}
     cells = {
@@ -68,7 +67,7 @@ class Clock:
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """Two batches, both with workers: blocks 0 and 1."""
+    """A ledger of two batches, which workers have as blocks 0 and 1."""
     ledger = empty()
     for number in range(2):
         entered(ledger, number)
@@ -119,9 +118,7 @@ def test_a_row_in_hand_at_two_deaths_is_to_blame_and_is_not_asked_for_again(
     assert not ledger.uncut
 
 
-def test_a_sample_that_ends_its_worker_as_it_is_sent_is_to_blame_once_it_is_sent_alone() -> (
-    None
-):
+def test_a_sample_that_ends_its_worker_when_sent_is_blamed_once_sent_alone() -> None:
     ledger = empty()
     recovery = Recovery()
     entered(ledger, 0)
@@ -136,7 +133,7 @@ def test_a_sample_that_ends_its_worker_as_it_is_sent_is_to_blame_once_it_is_sent
 
 
 def stacks_in(caplog: pytest.LogCaptureFixture) -> int:
-    """How often the log has the stack."""
+    """Count the stacks in the log."""
     return caplog.text.count("its stack")
 
 
@@ -196,9 +193,7 @@ def test_a_line_that_does_not_fit_its_block_blames_no_sample(
     assert faults_in(ledger) == []
 
 
-def test_a_worker_that_dies_without_a_block_blames_no_row_that_another_has_to_itself() -> (
-    None
-):
+def test_a_death_without_a_block_blames_no_row_that_another_worker_has_alone() -> None:
     ledger = empty()
     recovery = Recovery()
     entered(ledger, 0)
@@ -217,7 +212,7 @@ def bury(recovery: Recovery, times: int, workers: int = 1) -> None:
 
 @pytest.mark.parametrize("workers", [1, 5])
 def test_more_than_three_setbacks_within_a_minute_are_too_many(workers: int) -> None:
-    """A setback is a blow to as many workers as there are, not to one of them twice."""
+    """A setback is as many deaths as there are workers, not two deaths of one."""
     recovery = Recovery(Clock())
     bury(recovery, 3, workers)
     with pytest.raises(
@@ -227,7 +222,7 @@ def test_more_than_three_setbacks_within_a_minute_are_too_many(workers: int) -> 
     assert str(caught.value).count("worker 0 (pid 7) was killed by SIGSEGV") == 4
     assert "its stack" in str(caught.value.__cause__)
     assert recovery.restarts == 3 * workers + 1
-    # The next attempt has another three.
+    # After an error, another three setbacks are allowed.
     bury(recovery, 3, workers)
 
 

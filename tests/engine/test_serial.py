@@ -1,5 +1,6 @@
-"""Without workers: the very objects, the caller's own thread, and nothing that is
-pickled.
+"""Without workers, samples are the dataset's own objects, and nothing is pickled.
+
+They are fetched in the caller's thread.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ of_lists = pytest.mark.parametrize("make", [*LOADERS.values()][:1], ids=[*LOADER
 
 
 class Refuses:
-    """Cannot be pickled, nor copied."""
+    """A sample that can be neither pickled nor copied."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise pickle.PicklingError("nothing is to be pickled")
 
 
 def no_name() -> Any:
-    """A named tuple whose class is not found by its name."""
+    """Return a named tuple whose class isn't found by its name."""
     return collections.namedtuple("Elsewhere", "x y")
 
 
@@ -83,9 +84,7 @@ def test_a_batch_that_is_dropped_frees_its_samples(make: Callable[..., Any]) -> 
 
 
 class Reusing(Squares):
-    """Returns the same memory again and again, from some sample on, in one way or
-    another.
-    """
+    """From sample ``begins`` on, returns the same memory again and again."""
 
     def __init__(self, length: int, begins: int, buffers: int, way: str) -> None:
         super().__init__(length)
@@ -94,11 +93,10 @@ class Reusing(Squares):
         self.memory = np.zeros((buffers, 2000), np.float32)
 
     def __getitem__(self, index: int) -> Any:
-        memory = (
-            self.memory[index % len(self.memory)]
-            if index >= self.begins
-            else np.zeros(2000, np.float32)
-        )
+        if index >= self.begins:
+            memory = self.memory[index % len(self.memory)]
+        else:
+            memory = np.zeros(2000, np.float32)
         memory[:] = index
         return {
             "an array": lambda: memory,
@@ -122,9 +120,8 @@ def test_a_dataset_that_fills_its_memory_again_is_found_out(
         "in a tuple": lambda batch: batch[0],
         "in a dict": lambda batch: batch["x"][0],
     }.get(way, lambda batch: batch)
-    assert [int(row[0]) for batch in batches for row in columns(batch)] == list(
-        range(80)
-    )
+    found = [int(row[0]) for batch in batches for row in columns(batch)]
+    assert found == list(range(80))
 
 
 class Drawing(Squares):
@@ -339,10 +336,11 @@ def test_ctrl_c_in_the_first_batch_that_draws_leaves_the_callers_generators_alon
 
 
 class Failing:
-    """Sample 10 fails; from some sample on each draws from Python's generator."""
+    """Sample 10 fails, and from some sample on each draws from Python's generator."""
 
     def __init__(self, draws_from: int = 24) -> None:
-        self.draws_from, self.asked = draws_from, list[int]()
+        self.draws_from = draws_from
+        self.asked: list[int] = []
 
     def __len__(self) -> int:
         return 24
@@ -366,9 +364,7 @@ def drawn_by(data: Failing) -> dict[int, float]:
         }
 
 
-def test_an_error_within_an_epoch_leaves_out_its_sample_and_asks_for_no_other_twice() -> (
-    None
-):
+def test_an_error_within_an_epoch_leaves_out_its_sample_and_repeats_no_other() -> None:
     data = Failing()
     assert list(drawn_by(data)) == [index for index in range(24) if index != 10]
     assert data.asked == list(range(24))

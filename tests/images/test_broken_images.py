@@ -1,5 +1,6 @@
-"""Files that are broken, gone or too large: an error that names path and cause, or a
-sample that is left out.
+"""A file that is broken, gone or too large is an error with its path and its cause.
+
+With ``on_error="skip"`` its sample is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PNG = KINDS["png"]
 
 
 def jpeg_of_size(height: int, width: int) -> bytes:
-    """Which only says that it has so many pixels."""
+    """Return a JPEG whose header says that it has this size."""
     at = JPEG.index(b"\xff\xc0")
     return JPEG[: at + 5] + struct.pack(">HH", height, width) + JPEG[at + 9 :]
 
@@ -41,7 +42,7 @@ def jpeg_of_size(height: int, width: int) -> bytes:
 def test_no_program_is_started_for_what_a_file_may_hold(
     tmp_path: Path, monkeypatch: Any, name: str
 ) -> None:
-    """Pillow has Ghostscript run PostScript, which can do more than draw."""
+    """Pillow would let Ghostscript run PostScript, which can do more than draw."""
     (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch '{tmp_path.name}-ran'\n")
     (tmp_path / "gs").chmod(0o755)
     monkeypatch.chdir(tmp_path)
@@ -103,7 +104,7 @@ def test_a_broken_file_is_an_error_that_names_path_and_cause(decoder, tmp_path):
 def test_the_limit_is_the_same_for_every_kind_of_file(tmp_path, monkeypatch):
     for kind in ("gif", "tiff", "webp", "png", "jpeg"):
         (tmp_path / "file").write_bytes(KINDS[kind])
-        # Pillow itself warns up to twice as many.
+        # For files of up to twice this size, Pillow itself only warns.
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 93 * 124 - 1)
         with pytest.raises(
             BrokenImage,
@@ -117,7 +118,8 @@ def test_the_limit_is_the_same_for_every_kind_of_file(tmp_path, monkeypatch):
 
 def test_what_the_system_refuses_keeps_its_type_and_names_the_path(tmp_path):
     os.mkdir(tmp_path / "folder.jpg")
-    os.mkfifo(tmp_path / "pipe.jpg")  # which would be waited for
+    # Whatever opens this one waits for its other end.
+    os.mkfifo(tmp_path / "pipe.jpg")
     files = ImageList(["gone.jpg", "folder.jpg", "pipe.jpg"], root=tmp_path)
     for index, kind in enumerate((FileNotFoundError, IsADirectoryError, OSError)):
         with pytest.raises(kind) as error:
@@ -129,7 +131,7 @@ def test_what_the_system_refuses_keeps_its_type_and_names_the_path(tmp_path):
     ("first", "last"), [(0, 100), pytest.param(100, 1500, marks=pytest.mark.slow)]
 )
 def test_damaged_files_are_refused_or_decoded_alike_by_all_decoders(first, last):
-    """In a process of its own, which neither crashes nor hangs."""
+    """They run in a process of their own, which neither crashes nor hangs."""
     command = [
         sys.executable,
         str(SUPPORT / "damaged.py"),

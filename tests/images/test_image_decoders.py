@@ -1,5 +1,6 @@
-"""Decoders: the same pixels from all of them, for every kind of file; Pillow where one
-can't.
+"""All decoders give the same pixels for every kind of file.
+
+Pillow decodes what another one can't.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mpiter.images.decoding import Decoding
 from mpiter.images.transforms import plain
 
 KINDS = image_files.kinds()
-ROUNDING = 3  # of 255
+ROUNDING = 3  # steps of 255
 
 
 WITHOUT_SIMPLEJPEG = pytest.mark.skipif(
@@ -32,24 +33,24 @@ each_decoder = pytest.mark.parametrize(
 
 
 def pillows(data: bytes, mode: str) -> np.ndarray:
-    """What Pillow makes of it, asked in the plainest way; grey of 16 bits is the one
-    exception.
+    """Return what Pillow's ``convert`` gives.
+
+    Only 16 bits of grey take more than that.
     """
     image = Image.open(io.BytesIO(data))
     if image.mode.startswith("I"):
         wide = np.asarray(image).astype(np.uint16)
-        image = (
-            Image.fromarray(wide)
-            if mode == "I;16"
-            else Image.fromarray((wide >> 8).astype(np.uint8))
-        )
+        if mode != "I;16":
+            wide = (wide >> 8).astype(np.uint8)
+        image = Image.fromarray(wide)
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     if mode == "I;16":
-        array = np.asarray(image if image.mode == mode else image.convert("L")).astype(
-            np.uint16
-        )
-        return (array if image.mode == mode else array * 257)[:, :, None]
+        if image.mode == mode:
+            array = np.asarray(image).astype(np.uint16)
+        else:
+            array = np.asarray(image.convert("L")).astype(np.uint16) * 257
+        return array[:, :, None]
     array = np.asarray(image.convert(mode))
     return array if array.ndim == 3 else array[:, :, None]
 

@@ -1,6 +1,4 @@
-"""Folders and lists of pictures: their samples, the form of these, and the loaders that
-take them.
-"""
+"""Folders and lists of pictures are datasets for every loader."""
 
 from __future__ import annotations
 
@@ -148,7 +146,7 @@ def test_a_read_of_ones_own_is_what_samples_are_made_of(root):
 
 
 class Kept(ImageList):
-    """Of a database: all bytes are those of one file, as something else."""
+    """A list whose bytes come from elsewhere, in an object of another kind."""
 
     def __init__(self, file, kind):
         super().__init__(["row 1"])
@@ -214,9 +212,8 @@ def test_a_text_file_has_a_pair_or_a_path_a_line(root):
 
 def test_a_path_may_be_a_url_whatever_the_root():
     for root in (".", "/pets"):
-        assert (
-            ImageList(["s3://bucket/1.jpg"], root=root).source(0) == "s3://bucket/1.jpg"
-        )
+        one = ImageList(["s3://bucket/1.jpg"], root=root)
+        assert one.source(0) == "s3://bucket/1.jpg"
 
 
 def test_text_files_of_other_systems_are_read(root):

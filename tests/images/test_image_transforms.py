@@ -1,4 +1,4 @@
-"""Transforms: the same pixels under any number of workers, ours and other people's."""
+"""Any transforms give the same pixels under any number of workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NEEDS_ALBUMENTATIONS = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Twelve files, a few of each kind."""
+    """A folder of twelve files, some of each kind."""
     folder = tmp_path_factory.mktemp("pictures")
     for number in range(12):
         image = Image.fromarray(
@@ -54,26 +54,27 @@ def files(root, transform, **options):
 
 
 def epochs(dataset, **options):
-    """Two of them, as they come."""
+    """Read two epochs."""
     with mpiter.batches(dataset, 5, seed=3, epochs=2, **options) as stream:
         return plain_batches(stream)
 
 
 def has_drawn_anew(found):
-    """Has each picture other pixels in the second epoch?"""
-    first, second = (
-        {
-            label: one
-            for pixels, labels in half
-            for one, label in zip(pixels, labels, strict=True)
-        }
-        for half in (found[:3], found[3:])
-    )
+    """Return of each picture whether it has other pixels in the second epoch."""
+
+    def by_label(batches):
+        pictures = {}
+        for pixels, labels in batches:
+            pictures.update(zip(labels, pixels, strict=True))
+        return pictures
+
+    first = by_label(found[:3])
+    second = by_label(found[3:])
     return [(first[label] != second[label]).any() for label in first]
 
 
 class Noise:
-    """A function of the user's, that draws from everything."""
+    """A transform of the user's, which draws from several generators."""
 
     def __call__(self, image):
         cut = Crop(16, "random")(image)

@@ -1,5 +1,6 @@
-"""Packing a folder: what any reader finds in it, what is left out, and going on after
-an end at any byte.
+"""Any reader of archives finds a packed folder's files.
+
+Packing goes on after an end at any byte, and lists what it leaves out.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ def folder_of(path, names=NAMES):
     for number, name in enumerate(names):
         file = path / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(
-            b"" if "empty" in name else bytes(range(number, number + 40)) * (number + 1)
-        )
+        filling = bytes(range(number, number + 40)) * (number + 1)
+        file.write_bytes(b"" if "empty" in name else filling)
         os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
     return path
 
@@ -57,7 +57,7 @@ def test_the_archive_holds_every_file_uncompressed_in_the_order_of_the_names(
     assert content(tmp_path / "out.zip") == files_of(folder)
     assert [info.filename for info in infos] == sorted(NAMES)
     assert {info.compress_type for info in infos} == {zipfile.ZIP_STORED}
-    # Of a-b.txt, in UTC.
+    # This is the time of a-b.txt, in UTC.
     assert infos[0].date_time == (2023, 11, 14, 22, 13, 22)
     assert report == (len(NAMES), 0, [])
     pack(folder_of(tmp_path / "other"), tmp_path / "two.zip")
@@ -74,7 +74,7 @@ def test_links_are_packed_as_what_they_lead_to_and_what_cannot_be_read_is_told(
     (folder / "out").symlink_to(tmp_path / "elsewhere")
     (folder / "links").symlink_to("a")
     (folder / "nowhere").symlink_to("gone")
-    # Which opens, and can't be read, not even by root.
+    # This file can be opened, but not read, not even by root.
     (folder / "memory").symlink_to("/proc/self/mem")
     (folder / "b" / os.fsdecode(b"\xff.jpg")).write_bytes(b"?")
     os.mkfifo(folder / "pipe")
@@ -157,7 +157,10 @@ def test_the_archive_may_lie_in_the_folder_that_it_packs(folder):
 
 @pytest.fixture(scope="module")
 def without_waiting():
-    """For the disk: what is tested here is what was written, in which order."""
+    """Don't wait for the disk.
+
+    These tests only check what was written, and in which order.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
         yield

@@ -1,5 +1,6 @@
-"""A packed folder as a dataset: the folder's samples with any backend, and errors where
-the file has changed.
+"""A packed folder gives the folder's samples with any backend.
+
+A file that has changed is an error.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def folder(tmp_path_factory):
             path.write_text("no picture")
         else:
             Image.fromarray(rng.integers(0, 256, (20, 30, 3), np.uint8)).save(path)
-    (root / "empty").mkdir()  # a class without pictures
+    # This class has no pictures.
+    (root / "empty").mkdir()
     return root
 
 
@@ -50,7 +52,7 @@ def packed(folder):
 
 @pytest.fixture
 def mine(packed, tmp_path):
-    """An archive that a test may spoil."""
+    """An archive that a test may damage."""
     path = tmp_path / "mine.zip"
     path.write_bytes(packed.read_bytes())
     return path
@@ -83,7 +85,8 @@ def test_a_forked_copy_and_a_pickle_read_beside_the_original(packed):
         return all(contents(dataset) == wanted for _ in range(50))
 
     dataset = PackedFolder(packed)
-    wanted = contents(dataset)  # it is open
+    # Reading opens the archive in this process.
+    wanted = contents(dataset)
     child = multiprocessing.get_context("fork").Process(
         target=lambda: os._exit(reads_on(dataset))
     )
@@ -116,7 +119,8 @@ def test_archives_that_others_made_are_read_too(folder, tmp_path):
 
 def test_sizes_and_places_beyond_the_old_format_are_read(tmp_path, folder, packed):
     with open(tmp_path / "far.zip", "wb") as file:
-        file.seek(5 << 30)  # bytes that no disk has to hold
+        # The file has a hole of 5 GB, which takes no room on the disk.
+        file.seek(5 << 30)
         with (
             zipfile.ZipFile(file, "w") as archive,
             archive.open("a/1.png", "w", force_zip64=True) as member,
@@ -182,8 +186,9 @@ def test_a_damaged_picture_is_told_with_its_name_and_the_others_are_read(mine):
 @given(data=st.data())
 @settings(max_examples=30)
 def test_bytes_that_differ_are_never_handed_out(packed, tmp_path_factory, data):
-    """Some of the archive's bytes are changed, after it was opened or before: an error,
-    or the same pictures.
+    """Bytes of the archive are changed after it was opened, or before.
+
+    The result is an error, or the same pictures.
     """
     path = tmp_path_factory.mktemp("spoiled") / "mine.zip"
     whole = packed.read_bytes()
@@ -210,7 +215,7 @@ def test_opening_an_archive_that_was_replaced_is_an_error(mine, folder):
     dataset = PackedFolder(mine, Flip())
     mine.unlink()
     pack(folder / "cat", mine)
-    # This process has the one that it opened.
+    # This process still has the archive that it opened.
     assert len(dataset.fetch(0)) > 0
     with pytest.raises(
         BrokenImage, match=r"cat/1\.jpg cannot be decoded: its checksum differs"

@@ -1,5 +1,6 @@
-"""torchvision's own pipelines, of both of its versions: taken as they are, the same for
-any number of workers.
+"""torchvision's pipelines give the same samples for any number of workers.
+
+They are taken as they are, from both versions of its transforms.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if not importlib.util.find_spec("torchvision"):
     )
 
 # isort: off
-# Before torchvision
+# This module must be imported before torchvision.
 from torchvision_here import Folder  # noqa: E402
 from torchvision import transforms as v1  # noqa: E402
 from torchvision.transforms import v2  # noqa: E402
@@ -91,7 +92,7 @@ def test_pixels_are_the_same_for_any_number_of_workers(root, name):
 @pytest.mark.parametrize("name", [name for name in PIPELINES if name != "among ours"])
 def test_a_sample_is_what_the_pipeline_makes_of_pillows_image(root, name):
     dataset = Folder(root, PIPELINES[name])
-    # A PNG: the same pixels from every decoder.
+    # Every decoder gives the same pixels for a PNG.
     with Image.open(dataset.source(0)) as image:
         for seed in range(3):
             torch.manual_seed(seed)

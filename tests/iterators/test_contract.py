@@ -33,9 +33,9 @@ from mpiter.engine.hook import Hook
 from mpiter.errors import RemoteTraceback, SharedMemoryFull
 from mpiter.testing import check_dataset, check_resume
 
-# The default configuration of each backend runs everything; what depends on how samples
-# travel runs on one of each transport as well; the core of the contract on each start
-# method and on serializers of one's own too.
+# Everything runs on the default configuration of each backend.  What depends on how
+# samples travel runs on one configuration of each transport as well, and the core of
+# the contract on each start method and on serializers of the user's own too.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "process": {"n_processes": 2},
     "thread": {"n_processes": 2, "backend": "thread"},
@@ -93,7 +93,7 @@ def is_serial(way: dict[str, Any]) -> bool:
 
 
 def stays_here(way: dict[str, Any]) -> bool:
-    """True if samples are fetched in this process."""
+    """Return whether samples are fetched in this process."""
     return is_serial(way) or shares_generators(way)
 
 
@@ -104,7 +104,7 @@ def epoch(dataset: Any, batch_size: int = 6, **options: Any) -> list[Any]:
 
 
 def reference(dataset: Any, batch_size: int = 6, **options: Any) -> list[Any]:
-    """What an in-process loop over our order gives."""
+    """Return what a loop over our order gives in this process."""
     with iterator(
         range(len(dataset)), batch_size, repeat=False, seed=3, n_processes=0
     ) as it:
@@ -210,7 +210,7 @@ def shares_generators(options: dict[str, Any]) -> bool:
 
 
 def test_random_samples_depend_on_their_place_alone(any_start: dict[str, Any]) -> None:
-    # Threads share the global generators: there get_rng() alone is guaranteed.
+    # Threads share the global generators, so there only get_rng() is guaranteed.
     dataset = Random(draws="rng" if shares_generators(any_start) else "all")
     assert epoch(dataset, **any_start) == epoch(dataset, n_processes=0)
 
@@ -350,7 +350,7 @@ def test_a_state_goes_on_in_batches_of_another_size(
 
 
 class Peak(Hook):
-    """Notes how many batches were in flight at the most."""
+    """Keeps the largest number of batches that were in flight."""
 
     batches = 0
 
@@ -359,7 +359,7 @@ class Peak(Hook):
 
 
 class Watched(Squares):
-    """Has a hook, in this process."""
+    """A dataset that has a hook in this process."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -373,7 +373,8 @@ def test_a_room_has_as_many_rows_as_come(default: dict[str, Any]) -> None:
     few = Squares(4, (100, 100))
     with iterator(few, 512, repeat=False, shuffle=False, **default) as it:
         assert plain_batch(next(it)) == plain_batch([few[index] for index in range(4)])
-        team = getattr(it._pump.loop, "_team", None)  # without workers there is none
+        # Without workers there is no team, nor a room.
+        team = getattr(it._pump.loop, "_team", None)
         assert team is None or team.rooms.bytes <= 2 * sum(
             few[index][0].nbytes for index in range(4)
         )
@@ -424,7 +425,7 @@ def test_an_order_sampler_is_read_anew_at_each_epoch(default: dict[str, Any]) ->
         it.order_sampler = lambda order, position: np.arange(4)[::-1]
         second = [next(it), next(it), next(it), next(it)]
     assert first == [[0, 1], [2, 3]]
-    # The sampler of the coming epoch had been asked.
+    # With workers, the loop may have called the old sampler for the coming epoch.
     assert second[:2] in ([[0, 1], [2, 3]], [[3, 2], [1, 0]])
     assert second[2:] == [[3, 2], [1, 0]]
 
@@ -527,7 +528,9 @@ class Raiser(Squares):
         self.kind = type(error)
 
     def __getitem__(self, index: int) -> Any:
-        raise self.kind(1, 2) if self.kind is TwoArguments else self.kind()
+        if self.kind is TwoArguments:
+            raise self.kind(1, 2)
+        raise self.kind()
 
 
 def test_skipped_errors_shorten_the_batch_and_are_counted(
@@ -643,7 +646,7 @@ def test_closing_is_idempotent_and_final(default: dict[str, Any]) -> None:
     next(it)
     it.close()
     it.finalize()
-    # As Chainer's, which may be used again.
+    # SerialIterator may be used again, as Chainer's may.
     if is_serial(default):
         assert len(next(it)) == 4
         return
@@ -736,8 +739,9 @@ def test_the_first_batch_does_not_wait_for_a_sample_of_the_second(
 
 
 def test_nothing_waits_for_a_look_at_the_workers(default: dict[str, Any]) -> None:
-    """Without ``sample_timeout`` the loop never looks at the workers: a forgotten block
-    would wait for ever.
+    """Without ``sample_timeout`` the loop never looks at the workers.
+
+    So it would wait for ever for a block that it has forgotten to send.
     """
     with iterator(Squares(10), 3, repeat=False, sample_timeout=None, **default) as it:
         for _ in range(3):
@@ -759,7 +763,8 @@ def test_starting_the_workers_is_not_the_datasets_fault() -> None:
         worker_init=slow_start,
         dataset_timeout=0.5,
     ) as it:
-        assert len(list(it)) == 2  # a warning would be an error
+        # A warning that blames the dataset would be an error here.
+        assert len(list(it)) == 2
 
 
 def test_a_serializer_of_ones_own_may_be_a_class_or_an_object() -> None:

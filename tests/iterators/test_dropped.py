@@ -1,4 +1,4 @@
-"""Iterators that aren't closed: when the last reference goes, their workers end."""
+"""When the last reference to an open iterator goes, its workers end."""
 
 import gc
 import os
@@ -21,7 +21,7 @@ class Pids:
 
 
 def opened(method="forkserver"):
-    """An iterator that has handed something out, and its workers."""
+    """Return an iterator that has handed out a batch, and its workers."""
     it = mpiter.MultiprocessIterator(
         Pids(), 4, n_processes=2, backend=mpiter.Process(method)
     )

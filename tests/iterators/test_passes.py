@@ -1,5 +1,6 @@
-"""``batches()`` again and again: each ``for`` is a pass; and datasets of which nothing
-would come.
+"""Each ``for`` over ``batches()`` is a pass over the dataset.
+
+A dataset from which no batch would come is refused.
 """
 
 from __future__ import annotations
@@ -39,9 +40,7 @@ def test_each_for_goes_on_with_the_next_epochs(
         assert list(itertools.chain(*found)) == one(stream)
 
 
-def test_a_pass_that_was_broken_off_goes_on_and_an_iterator_at_its_end_stays_there() -> (
-    None
-):
+def test_a_broken_off_pass_goes_on_and_an_iterator_at_its_end_stays_there() -> None:
     stream = passes()
     first = next(iter(stream)).tolist()
     assert [first, *one(stream)] == one(passes())
@@ -63,7 +62,7 @@ def test_a_state_of_any_pass_goes_on_in_it(at: int) -> None:
                 state = stream.state_dict()
     other = passes()
     other.load_state_dict(state)
-    # At its end a pass is over, and the next for begins another.
+    # A pass that has reached its end is over, and the next ``for`` begins another.
     rest = -(-at // 3) * 3 or 3
     assert one(other) == whole[at : rest if rest > at else rest + 3]
 
@@ -72,9 +71,8 @@ def test_a_copy_is_in_the_same_pass() -> None:
     stream = passes()
     one(stream)
     next(iter(stream))
-    assert (
-        one(copy.copy(stream)) == one(pickle.loads(pickle.dumps(stream))) == one(stream)
-    )
+    of_copy = one(copy.copy(stream))
+    assert of_copy == one(pickle.loads(pickle.dumps(stream))) == one(stream)
 
 
 def test_reset_begins_with_the_first_pass() -> None:

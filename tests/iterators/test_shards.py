@@ -1,6 +1,4 @@
-"""Several trainers, one epoch: each rank an iterator of its own, here all in one
-process.
-"""
+"""Several ranks share one epoch: each has an iterator, here all in one process."""
 
 from __future__ import annotations
 
@@ -34,11 +32,9 @@ def of_ranks(size, **options):
 
 
 def keys_of(batch):
-    return (
-        batch[0].tolist()
-        if isinstance(batch, tuple)
-        else [sample[0] for sample in batch]
-    )
+    if isinstance(batch, tuple):
+        return batch[0].tolist()
+    return [sample[0] for sample in batch]
 
 
 def test_the_samples_of_a_step_are_those_of_one_rank_with_a_large_batch():
@@ -149,6 +145,5 @@ def test_a_copy_is_of_the_same_rank():
 
     it = SerialIterator(DRAWING, 4, repeat=False, shard=(1, 2), seed=5)
     next(it)
-    assert [keys_of(batch) for batch in copy.copy(it)] == [
-        keys_of(batch) for batch in it
-    ]
+    of_copy = [keys_of(batch) for batch in copy.copy(it)]
+    assert of_copy == [keys_of(batch) for batch in it]

@@ -1,4 +1,4 @@
-"""Makers of loaders: of each kind, with workers and without."""
+"""Fixtures that make loaders of each kind, with workers and without."""
 
 from __future__ import annotations
 

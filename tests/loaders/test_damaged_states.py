@@ -1,6 +1,4 @@
-"""States in which one value has been replaced by another: a StateError, or an ordinary
-epoch, never anything else.
-"""
+"""A state in which one value was replaced gives a StateError or an ordinary epoch."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ BATCH = 3
 
 
 class Stream:
-    """Tells its own place."""
+    """A stream that saves and loads its place."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -105,18 +103,17 @@ VALUES = st.one_of(
 
 
 def places(state: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where there is a value in a state; of a long list the first and the last few."""
+    """Yield the path of each value; of a long list, the first and the last few."""
     if path:
         yield path
-    parts = (
-        state.items()
-        if isinstance(state, dict)
-        else enumerate(state)
-        if isinstance(state, list)
-        else ()
-    )
-    some = list(parts)
-    for key, part in some if len(some) < 10 else some[:2] + some[-3:]:
+    parts: list[tuple[Any, Any]] = []
+    if isinstance(state, dict):
+        parts += state.items()
+    elif isinstance(state, list):
+        parts += enumerate(state)
+    if len(parts) >= 10:
+        parts = parts[:2] + parts[-3:]
+    for key, part in parts:
         yield from places(part, (*path, key))
 
 
@@ -184,7 +181,7 @@ class Holding:
 def test_a_position_beyond_a_generators_numbers_is_not_read(
     bits: str, name: str, most: int, kind: str
 ) -> None:
-    """NumPy takes whatever lies behind them for numbers."""
+    """NumPy would take the memory behind them for numbers."""
 
     def make() -> mpiter.DataLoader[Any, Any]:
         generator = getattr(np.random, kind)(getattr(np.random, bits)(5))

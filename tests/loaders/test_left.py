@@ -1,5 +1,6 @@
-"""``len()`` says how many batches the next ``for`` gives, so that a bar of progress
-ends where the batches do.
+"""``len()`` is the number of batches of the next ``for``.
+
+So a progress bar ends where the batches do.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def test_after_a_resume_the_length_is_what_is_left(kind: str, taken: int) -> Non
     told = len(other)
     seen = [len(other) for _ in other]
     assert len(seen) == told
-    assert set(seen[:-1]) <= {told}  # in the midst of it too
+    # While the epoch lasts, the length stays the same.
+    assert set(seen[:-1]) <= {told}
     assert len(other) == whole == len(list(other))
 
 

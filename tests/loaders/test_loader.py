@@ -1,5 +1,6 @@
-"""What both loaders guarantee, with workers and without: order, errors, randomness, and
-workers that stay.
+"""Both loaders keep the same guarantees, with workers and without.
+
+They concern order, errors, randomness, and workers that persist.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from loader_kinds import (
 
 import mpiter
 
-# More workers than cores: torch's remark.
+# There may be more workers than cores here, and torch warns of that.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
 class Yields:
-    """An iterable of no known length, as often as it is asked."""
+    """An iterable without a length, which can be read again and again."""
 
     def __init__(self, *values: Any) -> None:
         self.values = values
@@ -109,9 +110,7 @@ def test_a_sampler_without_a_length_gives_a_loader_without_a_length(
 
 
 class BeginsAnew:
-    """A sampler that is its own iterator; ``iter()`` brings it back to its
-    beginning.
-    """
+    """A sampler that is its own iterator, which ``iter()`` takes back to its start."""
 
     def __init__(self, *keys: Any) -> None:
         self._keys = keys
@@ -367,9 +366,8 @@ def test_the_seed_or_a_generator_says_the_order_whatever_the_number_of_workers(
     assert orders(1, generator=loader.generator(1)) == orders(
         2, generator=loader.generator(1), num_workers=0
     )
-    assert orders(1, generator=loader.generator(2), num_workers=0) != orders(
-        1, generator=loader.generator(1)
-    )
+    by_another = orders(1, generator=loader.generator(2), num_workers=0)
+    assert by_another != orders(1, generator=loader.generator(1))
 
 
 @pytest.mark.parametrize("options", [{}, {"collate_fn": list}])
@@ -407,7 +405,7 @@ def test_loaders_are_generic(kind: str) -> None:
 
 
 class Where(Squares):
-    """Tells the worker that fetches."""
+    """Each sample is the process and the number of the worker that fetched it."""
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         info = mpiter.get_worker_info()
@@ -472,7 +470,8 @@ def test_workers_stay_from_epoch_to_epoch(
     first = pids(loader)
     workers = loader.worker_pids
     assert len(workers) == 2
-    next(iter(loader))  # left early
+    # This epoch is left after its first batch.
+    next(iter(loader))
     assert first | pids(loader) <= set(workers) == set(loader.worker_pids)
     assert loader.stats().restarts == 0
 
@@ -485,21 +484,23 @@ def test_workers_end_with_the_epoch_if_they_are_told_to(with_workers: Maker) -> 
 
 
 class Changing(Squares):
-    """What a training loop changes between epochs."""
+    """A dataset that a training loop changes between epochs."""
 
     def __init__(self) -> None:
         super().__init__(4)
-        self.attribute, self.array = 0, np.zeros(100_000)
+        self.attribute = 0
+        self.array = np.zeros(100_000)
 
     def change(self) -> None:
-        self.attribute, self.array[-1] = 3, 4
+        self.attribute = 3
+        self.array[-1] = 4
 
     def __getitem__(self, index: int) -> int:
         return self.attribute + int(self.array[-1])
 
 
 @pytest.mark.parametrize("persistent", [None, True])
-def test_a_dataset_that_changes_reaches_workers_with_the_next_epoch_unless_they_are_to_persist(
+def test_a_changed_dataset_reaches_workers_at_the_next_epoch_unless_they_persist(
     with_workers: Maker, persistent: bool | None
 ) -> None:
     dataset = Changing()
@@ -529,7 +530,7 @@ def test_a_closed_loader_says_so(loader: Maker) -> None:
 
 
 def test_a_loader_that_is_dropped_ends_its_workers(with_workers: Maker) -> None:
-    """The house is clean after each test."""
+    """A fixture checks after each test that no worker is left."""
     batches = with_workers.class_(list(range(40)), 2, num_workers=2)
     for _ in batches:
         break
@@ -547,9 +548,7 @@ def test_an_iterator_that_is_kept_by_a_traceback_ends_with_it(kind: str) -> None
 
 
 class PassesOn:
-    """A sampler that passes on the keys of lists by ``yield from``, with keys of its
-    own between them.
-    """
+    """A sampler that yields from lists, and some keys of its own between them."""
 
     def __iter__(self):
         yield from [3, 1, 4]

@@ -1,4 +1,4 @@
-"""Corners of loaders and streams that programs have run into."""
+"""Programs have run into these corners of loaders and streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATA = np.arange(1000)
 
 
 class Lazy:
-    """Draws from a global generator, as it goes."""
+    """A sampler that draws each key from a global generator when it is asked for."""
 
     def __iter__(self):
         for _ in range(400):
@@ -80,7 +80,8 @@ def test_a_sampler_is_not_asked_far_ahead_at_once():
         ),
         (
             {"dataset": (n for n in ())},
-            r"the dataset is an iterator \(generator\), which has come to its end; pass a",
+            r"the dataset is an iterator \(generator\), "
+            "which has come to its end; pass a",
         ),
     ],
     ids=["empty", "drop_last", "sampler", "iterator", "generator"],
@@ -148,7 +149,7 @@ def with_errors(epoch):
 
 
 class Scratched:
-    """Gives the numbers to 24 but for some, instead of which it raises."""
+    """A stream of the numbers below 24 that raises in place of some of them."""
 
     class _Reading:
         def __init__(self, scratches):
@@ -221,10 +222,14 @@ def test_what_makes_no_sense_is_refused_at_once():
 
 
 class Together:
-    """Reads many samples at once; sample 2 fails, and each is counted."""
+    """A dataset that reads many samples at once, and keeps their indices.
+
+    Sample 2 fails.
+    """
 
     def __init__(self, kind: Any) -> None:
-        self.kind, self.asked = kind, list[int]()
+        self.kind = kind
+        self.asked: list[int] = []
 
     def __len__(self) -> int:
         return 8
@@ -283,8 +288,9 @@ def test_a_sampler_that_fails_while_a_state_is_loaded_is_told() -> None:
 
 
 def interrupted_at(line, epoch):
-    """Have Ctrl-C come at the given line of those that a loader runs in
-    ``next(epoch)``; False if there are fewer.
+    """Raise KeyboardInterrupt at the given line that a loader runs in ``next(epoch)``.
+
+    Return False if it runs fewer lines.
     """
     left = line
 

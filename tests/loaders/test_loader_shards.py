@@ -1,6 +1,4 @@
-"""Several trainers, one epoch, by loaders: each rank a loader of its own, here all in
-one process.
-"""
+"""Several ranks share one epoch: each has a loader, here all in one process."""
 
 from __future__ import annotations
 
@@ -40,14 +38,11 @@ def of_ranks(make, size, batch_size=4, exact=False, **options):
 
 
 def rows(batch):
-    return [
-        list(pair)
-        for pair in (
-            batch
-            if isinstance(batch[0], list)
-            else zip(*(np.asarray(one).tolist() for one in batch), strict=True)
-        )
-    ]
+    pairs = batch
+    if not isinstance(batch[0], list):
+        columns = [np.asarray(one).tolist() for one in batch]
+        pairs = zip(*columns, strict=True)
+    return [list(pair) for pair in pairs]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -95,12 +90,9 @@ def test_four_ranks_then_three_then_two_give_each_sample_once(make, way, workers
         epochs = list(map(iter, loaders))
         for _ in range(steps):
             for epoch in epochs:
-                found += [
-                    row
-                    for batch in [next(epoch, None)]
-                    if batch is not None
-                    for row in rows(batch)
-                ]
+                batch = next(epoch, None)
+                if batch is not None:
+                    found += rows(batch)
         state = loaders[0].state_dict()
         for loader in loaders:
             loader.close()

@@ -1,5 +1,6 @@
-"""Both loaders leave out samples that fail, wherever batches are made: each is counted,
-listed and bounded.
+"""Both loaders leave out samples that fail, wherever batches are made.
+
+Such samples are counted and listed, and their number can be limited.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from loader_kinds import Maker, epoch, flat, makers, some, until_the_end
 
 import mpiter
 
-# More workers than cores.
+# There may be more workers than cores here.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 LENGTH = 14
 BATCH = 4
-# The third batch in sequence is gone.
+# Nothing is left of the third batch in sequence.
 BROKEN = (1, 6, 8, 9, 10, 11)
 GOOD = [[0, 2, 3], [4, 5, 7], [12, 13]]
 
 
 class Files:
-    """Some are broken."""
+    """Samples from files, some of which are broken."""
 
     def __init__(self, broken: Any = BROKEN) -> None:
         self.broken = broken
@@ -42,7 +43,7 @@ class Files:
 
 
 class AtOnce(Files):
-    """Reads whole batches, or fails."""
+    """Reads a whole batch at once, which fails if one of its files is broken."""
 
     repeatable = True
 
@@ -51,7 +52,7 @@ class AtOnce(Files):
 
 
 class Columns(Files):
-    """Gives whole columns."""
+    """Reads a whole batch at once, as columns."""
 
     def __getitems__(self, indices: list[int]) -> dict[str, Any]:
         samples = [self[index] for index in indices]
@@ -59,7 +60,7 @@ class Columns(Files):
 
 
 class Ending(Files):
-    """Ends its program over the broken ones."""
+    """Calls ``sys.exit`` at a broken file."""
 
     def __getitem__(self, index: int) -> int:
         if index in self.broken:
@@ -68,14 +69,14 @@ class Ending(Files):
 
 
 class EndingAtOnce(Ending):
-    """Likewise."""
+    """Reads a whole batch at once, and calls ``sys.exit`` at a broken file."""
 
     def __getitems__(self, indices: list[int]) -> list[int]:
         return [self[index] for index in indices]
 
 
 class Nesting(Files):
-    """Looks something up, by an iterator of its own, before it fails."""
+    """Reads something through an iterator of its own before it fails."""
 
     def __getitem__(self, index: int) -> int:
         with mpiter.batches(range(3), 3, n_processes=0, shuffle=False) as stream:
@@ -84,7 +85,7 @@ class Nesting(Files):
 
 
 class Interrupted(Files):
-    """Ctrl-C comes, once, in the midst of it."""
+    """Ctrl-C comes once, while a sample is fetched."""
 
     def __init__(self, broken: Any = BROKEN) -> None:
         super().__init__(broken)
@@ -98,7 +99,7 @@ class Interrupted(Files):
 
 
 class Drawing(Files):
-    """Random samples, which depend on nothing but their place."""
+    """Random samples, which depend only on their place."""
 
     def __getitem__(self, index: int) -> Any:
         return (
@@ -109,7 +110,7 @@ class Drawing(Files):
 
 
 class Fatal(Files):
-    """The worker that reads a broken one dies."""
+    """The worker that reads a broken file dies."""
 
     def __getitem__(self, index: int) -> int:
         if index in self.broken:
@@ -236,7 +237,7 @@ def test_a_state_resumes_exactly_with_what_was_left_out(
         assert some(under_way, at) == GOOD[:at]
         state = json.loads(json.dumps(batches.state_dict()))
         each = 1 if "batch_sampler" in options else BATCH
-        # The one that is gone comes after the second.
+        # The batch of which nothing is left comes after the second.
         assert state["position"] == at * each
         other = loader(way()[0], BATCH, on_error="skip", **options)
         other.load_state_dict(state)
@@ -256,13 +257,9 @@ def test_the_others_are_what_they_would_have_been(
         loader.seed(1)
         options = options if loader.kind == "torch" else {"seed": 3, **options}
         batches = epoch(loader(Drawing(broken), BATCH, on_error="skip", **options))
-        rows = [
-            row
-            for batch in batches
-            for row in (
-                batch if options.get("collate_fn") else zip(*batch, strict=True)
-            )
-        ]
+        rows: list[Any] = []
+        for batch in batches:
+            rows += batch if options.get("collate_fn") else zip(*batch, strict=True)
         found.append({tuple(row) for row in rows if row[0] not in BROKEN})
     assert found[0] == found[1]
     assert len(found[0]) == LENGTH - len(BROKEN)
@@ -320,7 +317,7 @@ def test_what_ends_its_worker_twice_is_left_out(kind: str, way: dict[str, Any]) 
     with makers(kind, 2) as loader:
         batches = loader(Fatal((6,)), BATCH, on_error="skip", **way)
         found = flat(epoch(batches))
-    # A batch that is made as a whole is in hand as a whole.
+    # A batch that is made as a whole is one row, so its death concerns all samples.
     left_out = {4, 5, 6, 7} if way else {6}
     assert found == [index for index in range(LENGTH) if index not in left_out]
     assert batches.stats().skipped == 1

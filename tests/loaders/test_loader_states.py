@@ -1,6 +1,4 @@
-"""Both loaders' states: whenever one is saved, another loader goes on from there as if
-nothing had happened.
-"""
+"""From any state of either loader, another loader goes on as the first would have."""
 
 from __future__ import annotations
 
@@ -20,10 +18,10 @@ from loader_kinds import Maker, epoch, flat, plain, some
 
 import mpiter
 
-# More workers than cores: torch's remark.
+# There may be more workers than cores here, and torch warns of that.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
-# Of 4 samples, the last one of 3.
+# The batches have 4 samples, the last one 3.
 LENGTH = 23
 BATCHES = 6
 
@@ -43,7 +41,7 @@ class Picks:
 
 
 class PicksByModule(Picks):
-    """One that uses the generator of ``random``."""
+    """A sampler that uses the generator of ``random``."""
 
     def __init__(self, seed: int) -> None:
         random.seed(seed)
@@ -53,7 +51,7 @@ class PicksByModule(Picks):
 
 
 class PicksByNumpy(Picks):
-    """One that uses NumPy's global generator."""
+    """A sampler that uses NumPy's global generator."""
 
     def __init__(self, seed: int) -> None:
         np.random.seed(seed)
@@ -109,16 +107,16 @@ def sampled_in_batches(loader: Maker, seed: int, **options: Any) -> Any:
     return loader(list(range(LENGTH)), batch_sampler=PicksBatches(seed), **options)
 
 
-# Also in the epochs after the one that was saved.
+# These go on exactly in the epochs after the one that was saved, too.
 SELF_CONTAINED = (by_generator, sampled, sampled_in_batches)
 WAYS = (shuffled, in_one, one_by_one, sampled_by_module, *SELF_CONTAINED)
-# No worker knows of states.
+# States concern no worker, so tests of them run without workers.
 in_any_state = pytest.mark.parametrize("loader", [0], indirect=True)
 Way = Callable[..., Any]
 
 
 def saved(batches: Any) -> Any:
-    """Its state, as it comes back from a file."""
+    """Return the loader's state, as it comes back from a file."""
     return json.loads(json.dumps(batches.state_dict()))
 
 
@@ -213,7 +211,7 @@ def test_saving_and_resuming_leave_the_callers_generators_alone(loader: Maker) -
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
-def test_a_sampler_that_draws_as_it_goes_goes_on_with_the_generator_that_the_user_has_restored(
+def test_a_sampler_that_draws_as_it_goes_uses_the_generator_that_the_user_restored(
     loader: Maker,
 ) -> None:
     class PicksLate(Picks):
@@ -264,7 +262,7 @@ def test_a_copy_is_a_loader_at_the_same_place(loader: Maker) -> None:
 
 
 class Noted(Squares):
-    """Leaves a file for each sample that was asked for."""
+    """A dataset that makes a file for each sample that is fetched."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(LENGTH)
@@ -299,7 +297,7 @@ def test_what_was_handed_out_is_not_loaded_again(
 
 
 class Unrepeatable(Picks):
-    """A sampler whose keys come from nowhere."""
+    """A sampler whose keys come from the system, and can't be repeated."""
 
     def __iter__(self) -> Iterator[int]:
         yield from (int.from_bytes(os.urandom(4), "little") for _ in range(LENGTH))
@@ -318,7 +316,7 @@ def test_a_sampler_that_doesnt_repeat_itself_is_found_out(loader: Maker) -> None
     other.load_state_dict(state)
     with pytest.raises(mpiter.StateError, match="sampler gives other batches"):
         iter(other)
-    # Of the beginning
+    # A state of the beginning needs no repetition.
     other.load_state_dict(saved(loader(Everything(), 4, sampler=Unrepeatable(0))))
     assert len(epoch(other)) == BATCHES
 
@@ -330,8 +328,9 @@ def test_a_sampler_that_doesnt_repeat_itself_is_found_out(loader: Maker) -> None
 def test_a_state_goes_on_in_batches_of_another_size(
     loader: Maker, size: int, other: int, drop_last: bool
 ) -> None:
-    """A place of a map is a number of samples: those that are left come, in their
-    order, and no other.
+    """The place of a dataset with indices is a number of samples.
+
+    So the samples that are left come in their order, and no other.
     """
 
     def made(batch_size: int) -> Any:
@@ -349,14 +348,16 @@ def test_a_state_goes_on_in_batches_of_another_size(
             seen += plain(batch)
             second = made(other)
             second.load_state_dict(saved(first))
-            # An epoch that is over is that in any size.
-            left = [] if number == len(first) else expected[len(seen) :]
+            # An epoch that is over is over for any batch size.
+            left = expected[len(seen) :]
+            if number == len(first):
+                left = []
+            if drop_last:
+                left = left[: len(left) // other * other]
             coming = iter(second)
             announced = len(coming)
             found = list(coming)
-            assert flat(map(plain, found)) == (
-                left[: len(left) // other * other] if drop_last else left
-            )
+            assert flat(map(plain, found)) == left
             assert announced == len(found)
             assert second.is_new_epoch or not found
 

@@ -1,4 +1,4 @@
-"""Batches of samples that differ in shape: an error, a list, or padded."""
+"""A batch of samples that differ in shape is an error, a list, or padded."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ def test_ragged_rows_arrive_as_a_list_of_writable_arrays(workers):
 
 
 ROWS = [np.arange(length) for length in (2, 3, 2, 2)]
-# Samples, and what is said of them.
+# Samples, and the error that describes them.
 UNEVEN = {
     "arrays": (
         ROWS,
-        r"uneven: ndarray \(2,\) of int64 in its row 0, ndarray \(3,\) of int64 in row 1.*ragged='list'",
+        r"uneven: ndarray \(2,\) of int64 in its row 0, "
+        r"ndarray \(3,\) of int64 in row 1.*ragged='list'",
     ),
     "in a tuple": ([(row, 0) for row in ROWS], r"at \[0\]: ndarray \(2,\)"),
     "in a dict": (
@@ -54,7 +55,7 @@ UNEVEN = {
         "of float32 in its row 0, .* of float64 in row 1",
     ),
 }
-# In the dataset's order, or in this one.
+# Each way reads in the dataset's order, or in the given one.
 WAYS = {
     "batches": lambda data, workers, order=None, **options: mpiter.batches(
         data,
@@ -135,9 +136,8 @@ def test_an_error_of_a_collate_function_names_the_samples(workers, backend):
         backend=backend,
     )
     assert "[dataset[i] for i in [8, 3, 5]]" in notes_of(made(3, sampler=[8, 3, 5]))
-    assert "sample 8 in row 0; dataset[8] repeats it" in notes_of(
-        made(None, sampler=[8])
-    )
+    notes = notes_of(made(None, sampler=[8]))
+    assert "sample 8 in row 0; dataset[8] repeats it" in notes
 
 
 @every_way

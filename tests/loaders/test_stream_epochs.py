@@ -1,7 +1,7 @@
-"""What a stream notes of itself as it is read is kept where torch's loader keeps it.
+"""A stream's own attributes are kept between epochs where torch's loader keeps them.
 
-Without workers the user's own stream is read; workers that persist by the user's wish
-keep theirs.
+Without workers the user's own stream is read.  With ``persistent_workers=True`` each
+worker keeps its copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import mpiter
 
 
 class Epochs:
-    """Counts its epochs, and gives other elements in each."""
+    """A stream that counts its epochs, and has other elements in each."""
 
     def __init__(self) -> None:
         self.epoch = self.seen = 0
@@ -30,8 +30,9 @@ class Epochs:
 
 
 class OnAndOn:
-    """Is its own iterator; goes on where it was, even after it has said that there is
-    nothing more.
+    """A stream that is its own iterator, and goes on where it was.
+
+    It does so even after StopIteration.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class OnAndOn:
 
 
 class Telling(Epochs):
-    """Tells its epoch and its place."""
+    """A stream that saves and loads its epoch and its place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +66,8 @@ class Telling(Epochs):
         return {"epoch": self.epoch, "at": self.at}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.epoch, self.at = state["epoch"], state["at"]
+        self.epoch = state["epoch"]
+        self.at = state["at"]
 
 
 def batches(epoch: Any) -> list[list[int]]:
@@ -73,7 +75,7 @@ def batches(epoch: Any) -> list[list[int]]:
 
 
 def read(loader: Any) -> list[list[list[int]]]:
-    """Two epochs, one that is broken off, and one more."""
+    """Read two epochs, one batch of a third, and one more epoch."""
     found = [batches(loader), batches(loader)]
     for batch in loader:
         found.append(batches([batch]))
@@ -147,9 +149,7 @@ def test_in_workers_that_persist_a_stream_keeps_what_it_notes_of_itself() -> Non
         assert third[0] == [300, 301, 302]
 
 
-def test_the_next_epoch_follows_the_newest_even_if_that_began_while_another_lasted() -> (
-    None
-):
+def test_the_next_epoch_follows_the_newest_even_if_another_still_lasted() -> None:
     with mpiter.DataLoader(
         Telling(), 3, num_workers=1, persistent_workers=True
     ) as loader:

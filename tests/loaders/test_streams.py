@@ -1,5 +1,6 @@
-"""Iterable datasets: shards, the order of their batches, resuming, and what happens
-when a worker dies.
+"""Iterable datasets are read in shards and in order, and resumed exactly.
+
+Nothing is lost when a worker dies.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mpiter.samples.batch import collate as collate_arrays
 
 
 class Counting:
-    """0, 1, 2, …: knows nothing of workers."""
+    """A stream of 0, 1, 2, … that knows nothing of workers."""
 
     def __init__(self, length):
         self.length = length
@@ -32,7 +33,7 @@ class Counting:
 
 
 class Sharding(Counting):
-    """Gives each worker its own numbers."""
+    """A stream that gives each worker its own numbers."""
 
     def __iter__(self):
         info = mpiter.get_worker_info()
@@ -41,14 +42,14 @@ class Sharding(Counting):
 
 
 class Unequal:
-    """Worker 0 has nothing, worker 1 four, worker 2 twenty."""
+    """A stream of no element in worker 0, 4 in worker 1, and 20 in worker 2."""
 
     def __iter__(self):
         yield from range([0, 4, 20][mpiter.get_worker_info().id])
 
 
 class Stateful(Counting):
-    """Knows where it is, and how to go there; counts what it reads."""
+    """A stream that saves and loads its place, and logs what it reads."""
 
     def __init__(self, length, log=None):
         super().__init__(length)
@@ -72,14 +73,14 @@ class Stateful(Counting):
 
 
 class Falsy(Stateful):
-    """Such as one that has nothing left."""
+    """A stream that is false, as one may be that has nothing left."""
 
     def __bool__(self):
         return False
 
 
 class ItsIterator:
-    """Whose iterator, not itself, knows where it is."""
+    """A stream whose iterator saves and loads its place."""
 
     class _Iterator:
         def __init__(self, length):
@@ -109,7 +110,7 @@ class ItsIterator:
 
 
 class ItsOwnIterator(ItsIterator._Iterator):
-    """Begins anew whenever it is asked for an iterator."""
+    """A stream that is its own iterator, and begins again at each ``iter()``."""
 
     def __init__(self, length):
         super().__init__(length)
@@ -120,8 +121,9 @@ class ItsOwnIterator(ItsIterator._Iterator):
 
 
 class Both(Counting):
-    """The stream knows the file, its iterator the line; it says how often it was asked
-    for one.
+    """A stream that counts what it has read, and whose iterator knows its place.
+
+    The elements say how often ``iter()`` was called.
     """
 
     class _Lines(ItsIterator._Iterator):
@@ -141,15 +143,16 @@ class Both(Counting):
         return self._Lines(self.length, self)
 
     def state_dict(self):
-        # It will be asked once more.
+        # After loading, ``iter()`` is called once more.
         return {"read": self.read, "asked": self.asked - 1}
 
     def load_state_dict(self, state):
-        self.read, self.asked = state["read"], state["asked"]
+        self.read = state["read"]
+        self.asked = state["asked"]
 
 
 class Drawing(Counting):
-    """Random numbers from everywhere."""
+    """A stream of random numbers from two generators."""
 
     def __iter__(self):
         for _ in range(self.length):
@@ -174,7 +177,7 @@ def test_the_library_shards_what_knows_nothing_of_workers(workers):
     with DataLoader(Counting(11), 3, num_workers=workers) as loader:
         assert [numbers(loader) for _ in range(3)] == [WHOLE] * 3
     assert epoch_of(Counting(11), drop_last=True, num_workers=workers) == WHOLE[:3]
-    # The second worker has nothing.
+    # The second worker has no element.
     with DataLoader(Counting(1), None, num_workers=workers) as loader:
         assert [number for _, number in loader] == [0]
 
@@ -214,7 +217,7 @@ def test_shards_of_unequal_length_are_read_to_their_ends():
 
 
 class AsksLate(Counting):
-    """Shards itself, but gives one element in every worker before."""
+    """A stream that shards itself only after its first element."""
 
     def __iter__(self):
         yield np.full(3, -1), -1
@@ -260,7 +263,7 @@ def test_randomness_doesnt_depend_on_workers():
 
 
 class DrawingOn(ItsIterator):
-    """Random numbers from everywhere, from its place on."""
+    """A stream of random numbers whose iterator saves and loads its place."""
 
     class _Iterator(ItsIterator._Iterator):
         def __next__(self):
@@ -363,7 +366,7 @@ def test_a_state_in_the_second_epoch_goes_on_there(stream, num_workers):
             assert numbers(loader) == rest
 
 
-def test_the_streams_state_is_loaded_before_its_iterator_is_made_and_the_iterators_after():
+def test_a_streams_state_is_loaded_before_its_iterator_is_made_the_iterators_after():
     with DataLoader(Both(11), 3) as loader:
         epoch = iter(loader)
         given = numbers([next(epoch), next(epoch)])
@@ -451,7 +454,10 @@ def test_a_changed_stream_is_sent_again_and_workers_stay_otherwise():
 
 
 class CountedElsewhere(Counting):
-    """Whose library's own loader counts what it hands out, and passes that on."""
+    """A stream whose state takes arguments.
+
+    The loader of its own library would pass them.
+    """
 
     def state_dict(self, read, workers, **more):
         return {"at": read * workers}
@@ -488,7 +494,7 @@ def test_a_stream_whose_state_takes_arguments_is_one_without_a_state():
 
 
 class Link:
-    """A part of a stream like Hugging Face's, which are chains of objects."""
+    """A part of a stream like Hugging Face's, which is a chain of objects."""
 
     def __init__(self, source):
         self.ex_iterable = source
@@ -518,8 +524,9 @@ class Buffer(Link):
 
 
 class Buffered:
-    """Reads through a buffer, which its state would leave out; claims to have any
-    attribute.
+    """A stream that reads through a buffer, which its state would leave out.
+
+    It has every attribute that it is asked for.
     """
 
     def __init__(self, chain):
@@ -559,7 +566,7 @@ def test_a_stream_with_a_shuffle_buffer_is_read_again_exactly(outer):
 
 
 class ByEpoch(Stateful):
-    """Counts its epochs, and begins each where it stands."""
+    """A stream that counts its epochs, and begins each at its place."""
 
     def __init__(self, length):
         super().__init__(length)
@@ -569,7 +576,8 @@ class ByEpoch(Stateful):
         return {"at": self.at, "epoch": self.epoch}
 
     def load_state_dict(self, state):
-        self.at, self.epoch = state["at"], state["epoch"]
+        self.at = state["at"]
+        self.epoch = state["epoch"]
 
     def __iter__(self):
         for _, number in super().__iter__():
@@ -578,8 +586,10 @@ class ByEpoch(Stateful):
 
 
 def epochs_of(loader, epochs=3):
-    """(when, batch) of some epochs: before an epoch's iterator is asked for, before its
-    batches, after its end.
+    """Yield (when, batch) at each place of some epochs.
+
+    There are places before ``iter()``, before the first batch, after each, and after
+    the end.
     """
     yield "made", None
     for epoch in range(epochs):
@@ -591,8 +601,9 @@ def epochs_of(loader, epochs=3):
 
 
 def at_each_place(make, stream):
-    """Save a state wherever one can, also between epochs, and go on: does it give what
-    the first loader gave?
+    """Resume from each place, also between epochs, and return those that go wrong.
+
+    A place is wrong if the batches aren't those of a loader that ran through.
     """
     with make(copy.copy(stream), 4) as loader:
         whole = [batch for _, batch in epochs_of(loader) if batch]
@@ -624,6 +635,6 @@ def test_a_stream_that_is_read_here_goes_on_from_wherever_it_was(kind):
     torch = pytest.importorskip("torch")
 
     class TorchsByEpoch(ByEpoch, torch.utils.data.IterableDataset):
-        """The same stream."""
+        """The same stream, as torch's kind of dataset."""
 
     assert at_each_place(loader, TorchsByEpoch(6)) == {}

@@ -1,4 +1,4 @@
-"""The iterators' state machine against Chainer's own."""
+"""The iterators' state machine is compared with Chainer's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sizes = st.integers(1, 30)
 
 
 class Recorder:
-    """An order sampler that rotates, and remembers what it was given."""
+    """An order sampler that rotates the order, and keeps what it was given."""
 
     def __init__(self, length):
         self.length = length
@@ -79,8 +79,11 @@ def test_a_number_of_epochs_is_cut_epoch_by_epoch(
 ):
     expected = []
     for epoch in range(epochs):
-        order = np.roll(np.arange(n), epoch + 1) if kind == "sampled" else np.arange(n)
-        order = Shuffled(n, 5, epoch).take(0, n) if kind == "shuffled" else order
+        order = np.arange(n)
+        if kind == "sampled":
+            order = np.roll(order, epoch + 1)
+        elif kind == "shuffled":
+            order = Shuffled(n, 5, epoch).take(0, n)
         for at in range(0, n, batch_size):
             if not drop_last or at + batch_size <= n:
                 expected.append(order[at : at + batch_size].tolist())

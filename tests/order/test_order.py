@@ -1,5 +1,6 @@
-"""The order of an epoch: a bijection evaluated at a position, whatever the length, and
-a format that is pinned.
+"""The order of an epoch is a bijection that is evaluated at any position.
+
+It exists for every length, and its format is pinned.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ def chi_square(counts):
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-# Upper 1e-4 quantiles of chi-square for n! − 1 degrees of freedom; the seeds are fixed,
-# so these tests never flicker.
+# These are upper 1e-4 quantiles of chi-square for n! − 1 degrees of freedom.  The seeds
+# are fixed, so these tests always give the same result.
 _CRITICAL = {2: 15.2, 3: 25.8, 5: 183.2}
 
 
@@ -102,7 +103,7 @@ def test_long_epochs_are_even_too():
         np.add.at(
             counts, (np.arange(length) * parts // length, taken * parts // length), 1
         )
-    # Every row and column has a fixed sum.
+    # The sum of every row and column is fixed, which takes away a degree of freedom.
     freedom = (parts - 1) ** 2
     assert abs(chi_square(counts) - freedom) < 5 * np.sqrt(2 * freedom)
 
@@ -136,13 +137,13 @@ GOLDEN = {
 
 @pytest.mark.parametrize(("length", "seed", "epoch"), list(GOLDEN))
 def test_the_order_is_a_format_and_stays_as_it_is(length, seed, epoch):
-    """Should this fail, saved states would go on in another order: mend the code, or
-    refuse them by another VERSION.
+    """If this fails, saved states would go on in another order.
+
+    Then mend the code, or refuse such states by another VERSION.
     """
     expected = GOLDEN[length, seed, epoch]
-    assert (
-        Shuffled(length, seed, epoch).take(0, 10).tolist()[: len(expected)] == expected
-    )
+    found = Shuffled(length, seed, epoch).take(0, 10).tolist()
+    assert found[: len(expected)] == expected
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_a_sampler_that_shuffles_in_place_cannot_change_what_is_planned():
 
 
 def drawing(seed):
-    """A stream of random orders, as Chainer's ShuffleOrderSampler is one."""
+    """Return an order sampler that draws each order, as ShuffleOrderSampler does."""
     random = np.random.RandomState(seed)
     return SamplerOfTheMoment(lambda order, position: random.permutation(len(order)))
 

@@ -1,5 +1,6 @@
-"""The rank of this process: from the user, else from what started the process;
-determined late, and logged.
+"""The rank of this process comes from the user, or from what started the process.
+
+It is determined late, and logged.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def test_torchs_launcher_within_slurm_goes_before(monkeypatch):
 def test_ranks_that_another_launcher_starts_in_a_job_of_slurms_are_that_launchers(
     names, monkeypatch
 ):
-    """Each inherits the variables of the job's script, which is task 0 of all."""
+    """Each rank inherits the variables of the job's script, which is task 0."""
     for name, value in zip(
         (*names, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), "1404", strict=True
     ):
@@ -103,8 +104,9 @@ def test_in_an_interactive_job_slurms_variables_mean_nothing(monkeypatch):
 
 
 def test_a_script_of_slurms_that_starts_no_step_is_the_only_process(monkeypatch):
-    """`sbatch --ntasks=4` and Python without srun: it would have a quarter of the data,
-    and the rest would be lost.
+    """`sbatch --ntasks=4` runs Python without srun.
+
+    As a rank, it would read a quarter of the data, and the rest would be lost.
     """
     for name, value in {
         "SLURM_PROCID": "0",

@@ -1,5 +1,6 @@
-"""The parts that ranks take of one order, planned for every rank and put together
-again.
+"""The parts that ranks take of one order make up that order.
+
+They are planned here for every rank, and put together again.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from mpiter.order.order import Sequential, Shuffled
 
 EPOCHS = 2
 
+# These are a length, a batch size, a number of ranks, and a position.
 SIZES = st.tuples(st.integers(1, 30), st.integers(1, 5), st.integers(1, 6)).flatmap(
     lambda sizes: st.tuples(*map(st.just, sizes), st.integers(0, sizes[0] - 1))
-)  # length, batch_size, ranks, position
+)
 
 
 def planned(
     pace: Pace, cursor: Cursor, most: int = 100
 ) -> tuple[list[list[tuple[int, int]]], list[Cursor]]:
-    """The batches that follow, as (epoch, position) of each row, and the place after
-    each.
+    """Return (epoch, position) of each row of the next batches.
+
+    The place after each batch comes with it.
     """
     batches = []
     places = []
@@ -96,9 +99,8 @@ def test_filled_up_all_ranks_get_as_many_batches_of_one_size_and_stand_at_one_pl
 @settings(max_examples=40)
 @given(SIZES)
 def test_exact_parts_are_each_sample_once(sizes):
-    assert all_rows(by_rank(sizes, wrap=False, epochs=EPOCHS, exact=True)) == wanted(
-        sizes[0], sizes[3]
-    )
+    found = by_rank(sizes, wrap=False, epochs=EPOCHS, exact=True)
+    assert all_rows(found) == wanted(sizes[0], sizes[3])
 
 
 @settings(max_examples=40)
@@ -183,8 +185,9 @@ def test_what_lies_ahead_of_a_rank_is_what_will_be_planned_for_it(
 def test_any_number_of_ranks_goes_on_from_any_place_and_nothing_comes_twice_or_never(
     length, sittings
 ):
-    """Each sitting has its own ranks, batch size and number of steps; the last goes on
-    to the epoch's end.
+    """Each run has its own number of ranks, batch size and number of steps.
+
+    The last one goes on to the epoch's end.
     """
     cursor = Cursor(0, 0, False, Shuffled(length, 3))
     rows = []

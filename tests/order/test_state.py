@@ -1,5 +1,6 @@
-"""Saved states: a way back that checks everything first, changes nothing when it
-refuses, and never unpickles.
+"""Loading a state checks everything first, and changes nothing if it refuses.
+
+It never unpickles.
 """
 
 from __future__ import annotations
@@ -163,7 +164,10 @@ def test_what_is_no_state_is_refused(wrong):
 
 
 def refused(it, state, match=None):
-    """The state is refused, the iterator as it was, and nothing was unpickled."""
+    """Check that the state is refused, and that the iterator stays as it was.
+
+    Nothing may be unpickled.
+    """
     first = it.next()
     twin = copy.copy(it)
     before = place(it)

@@ -1,6 +1,4 @@
-"""The bell that wakes the loop: any thread may ring it, and so may the garbage
-collector.
-"""
+"""Any thread may ring the bell that wakes the loop, and the garbage collector too."""
 
 from __future__ import annotations
 
@@ -34,7 +32,8 @@ def is_heard(bell: Bell) -> bool:
 
 
 def test_ringing_often_is_ringing_once_and_does_not_block(bell: Bell) -> None:
-    for _ in range(100_000):  # more than a pipe holds
+    # A pipe holds fewer bytes than this.
+    for _ in range(100_000):
         bell.ring()
     while is_heard(bell):
         bell.hush()
@@ -73,9 +72,7 @@ def test_the_garbage_collector_may_ring(bell: Bell) -> None:
 
 
 def test_no_ctrl_c_is_lost_in_a_bell(bell: Bell) -> None:
-    """It is no Python code that rings: the interrupt comes in the thread that rang it,
-    after the ringing.
-    """
+    """No Python code runs within ``ring()``, so Ctrl-C is raised only after it."""
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT) or bell.ring()
     bell.ring()

@@ -1,4 +1,4 @@
-"""Workers that are replaced because they have fetched enough samples."""
+"""Workers are replaced when they have fetched as many samples as they may."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_leaver_that_stays_is_killed_and_its_place_filled_when_it_is_gone(
     def stays(info: mpiter.WorkerInfo) -> None:
         if info.id == 1 and not marker.exists():
             marker.touch()
-            # For which a process waits before it ends.
+            # A process waits for its threads before it ends.
             threading.Thread(target=time.sleep, args=(600,)).start()
 
     with mpiter.MultiprocessIterator(

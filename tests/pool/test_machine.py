@@ -1,4 +1,4 @@
-"""How many cores we may use: by affinity and by the quota of our control groups."""
+"""Affinity and the quota of control groups limit how many cores we may use."""
 
 import os
 
@@ -24,14 +24,14 @@ def test_the_number_of_workers_respects_affinity(tmp_path):
 
 
 def groups(folder, monkeypatch, **files):
-    """Our control group is /job/step; its files lie in a folder of ours, and we are
-    alone on 64 cores.
+    """Put this process into the control group /job/step, on 64 cores.
+
+    The files of the group lie in ``folder``.
     """
     membership = "0::/job/step\n"
     for name, text in files.items():
-        path = folder / name.replace("__", "/").replace("_max", ".max").replace(
-            "_cfs", ".cfs"
-        )
+        name = name.replace("__", "/").replace("_max", ".max").replace("_cfs", ".cfs")
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     genuine = machine.text_of

@@ -1,5 +1,6 @@
-"""Our Pool: what is asked is answered or was with a worker that died, and nothing
-hangs; and any other Pool.
+"""Our Pool answers each block, unless the block's worker has died, and never hangs.
+
+The last tests do the same with any other Pool.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from mpiter.samples.envelope import OUT_OF_LINE
 from mpiter.worker.block import Lost
 from mpiter.worker.board import Line
 
-# Fork from a process with threads.
+# Some workers are forked from a process that has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 
 class Used:
-    """A Pool in use: what it has been asked, and what came of it."""
+    """A Pool with the blocks that it was given, its answers, and its deaths."""
 
     def __init__(self, make: Callable[..., Any], *args: Any) -> None:
         self.bell = Bell()
@@ -49,10 +50,11 @@ class Used:
         self.answers: dict[int, Any] = {}
         self.lost: dict[int, BaseException] = {}
         self.died: list[Died] = []
-        self.replaces = False  # workers that die
+        # If true, a worker that dies is replaced.
+        self.replaces = False
 
     def ask(self, func: Any, *args: Any) -> int:
-        """By a block of this number, once a worker takes blocks."""
+        """Send a block once a worker has room for it, and return its number."""
         self.until(lambda: self.pool.vacancies(1000))
         chore = Chore(len(self.asked), func, args)
         self.asked[chore.number] = chore
@@ -79,21 +81,18 @@ class Used:
             self.wait()
 
     def ready(self) -> Used:
-        """Once all its workers are."""
-        self.until(
-            lambda: all(
-                worker.state is State.READY for worker in self.pool._workers.values()
-            )
-        )
+        """Wait until all its workers are ready."""
+        workers = self.pool._workers
+        self.until(lambda: all(one.state is State.READY for one in workers.values()))
         return self
 
     def get(self, *numbers: int) -> list[Any]:
-        """The answers."""
+        """Wait for the answers to these blocks."""
         self.until(lambda: all(number in self.answers for number in numbers))
         return [self.answers.pop(number) for number in numbers]
 
     def error(self, number: int) -> BaseException:
-        """What came in place of an answer."""
+        """Wait for the error that comes in place of this block's answer."""
         self.until(lambda: number in self.lost)
         return self.lost[number]
 
@@ -103,8 +102,9 @@ class Used:
         ]
 
     def set_to_work(self, gate: Path, blocks: int = 4, workers: int = 1) -> list[int]:
-        """Blocks that are answered once the gate is open, of which so many workers have
-        one in hand.
+        """Send blocks that are answered once the gate is open.
+
+        Return when so many workers are fetching one.
         """
         numbers = [self.ask(chores.wait_at, gate) for _ in range(blocks)]
         wait_until(lambda: len(chores.waiting_at(gate)) >= workers, "they are at work")
@@ -126,7 +126,7 @@ def _ours(method: str, *args: Any, bell: Bell) -> Pool:
 
 @contextlib.contextmanager
 def made_of(make: Callable[..., Any]) -> Iterator[Callable[..., Used]]:
-    """Makes Pools, and ends them."""
+    """Return a function that makes Pools, which are closed in the end."""
     with contextlib.ExitStack() as made:
 
         def used(*args: Any) -> Used:
@@ -139,14 +139,14 @@ def made_of(make: Callable[..., Any]) -> Iterator[Callable[..., Used]]:
 
 @pytest.fixture
 def ours() -> Iterator[Callable[..., Used]]:
-    """For what may depend on how workers start."""
+    """Pools of a fork server, for what may depend on how workers start."""
     with made_of(partial(_ours, "forkserver")) as used:
         yield used
 
 
 @pytest.fixture
 def forked() -> Iterator[Callable[..., Used]]:
-    """For all else."""
+    """Pools of forked workers, which start quickly, for everything else."""
     with made_of(partial(_ours, "fork")) as used:
         yield used
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_pickled_opened_or_done_is_an_error_of_its_own(
 def test_answers_of_any_size_arrive_whole_one_after_the_other(
     forked: Callable[..., Used],
 ) -> None:
-    """Wherever one ends and the next begins in what a pipe brings at a time."""
+    """One read of a pipe may end anywhere within an answer."""
     pool = forked(2)
     kinds = (bytes, bytearray, partial(np.ones, dtype="b"))
     things = [
@@ -232,7 +232,7 @@ def test_an_answer_may_have_more_buffers_than_one_system_call_writes(
 def test_large_questions_and_large_answers_at_once_do_not_block(
     forked: Callable[..., Used],
 ) -> None:
-    """Both sides write, and each pipe is full."""
+    """Both sides write while each pipe is full."""
     pool = forked(2)
     texts = [bytes([at]) * (1 << 20) for at in range(12)]
     assert pool.get(*pool.ask_each(chores.same, texts)) == texts
@@ -340,7 +340,7 @@ def test_a_worker_that_retires_does_its_blocks_and_gets_no_more(
     pool.until(lambda: pool.died)
     assert pool.died == [Died(0, before[0], 0, State.RETIRING, ())]
     assert pool.pool.pids == {1: before[1]}
-    # After its end too: its last answer may be what asks for it.
+    # The loop may retire a worker after its end, because of its last answer.
     pool.pool.retire(0)
 
 
@@ -354,13 +354,14 @@ def test_each_block_is_answered_right_or_was_with_a_dead_worker(
     for at in range(200):
         if kills < 10 and dice.random() < 0.1 and (pids := pool.pool.pids):
             kills += 1
-            # It has died, and a later start has reaped it.
+            # The worker may have died before, and a later start has reaped it.
             with contextlib.suppress(ProcessLookupError):
                 by_us = dice.random() < 0.5
                 number = dice.choice(list(pids))
-                pool.pool.kill(number) if by_us else os.kill(
-                    pids[number], signal.SIGKILL
-                )
+                if by_us:
+                    pool.pool.kill(number)
+                else:
+                    os.kill(pids[number], signal.SIGKILL)
         pool.wait(dice.choice((0, 0.001)))
         pool.ask(chores.same, np.full(dice.choice((1, 50_000)), at))
     pool.until(lambda: not pool.pool.busy(range(3)))
@@ -373,8 +374,9 @@ def test_each_block_is_answered_right_or_was_with_a_dead_worker(
 def test_a_dead_workers_children_are_not_waited_for(
     ours: Callable[..., Used], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have its pipes and its sentinel; the system knows its exit code without
-    them.
+    """They keep its pipes and its sentinel open.
+
+    The system knows the worker's exit code without them.
     """
     monkeypatch.setattr(processes, "_FOR_A_CODE_S", 1e6)
     pool = ours(3).ready()
@@ -467,9 +469,8 @@ def test_threads_answer_pass_an_error_on_and_are_left_one_by_one(
         had = tuple(pool.pool._workers[0].out.values())
         pool.pool.kill(0)
         pool.wait()
-        assert [(died.number, died.code, died.blocks) for died in pool.died] == [
-            (0, None, had)
-        ]
+        (died,) = pool.died
+        assert (died.number, died.code, died.blocks) == (0, None, had)
         gate.touch()
         pool.pool.start(0)
         pool.works()
@@ -477,7 +478,7 @@ def test_threads_answer_pass_an_error_on_and_are_left_one_by_one(
 
 @pytest.fixture(params=OTHERS)
 def others(request: pytest.FixtureRequest) -> Iterator[Callable[..., Used]]:
-    """Of any other Pool."""
+    """Pools of another kind than ours."""
     with made_of(partial(_any, OTHERS[request.param])) as used:
         yield used
 
@@ -533,9 +534,12 @@ class Numbers:
         return index
 
 if __name__ == "__main__":
-    kinds = [{"n_processes": 0}, {"backend": "thread"}, {}]
-    kept = [mpiter.batches(Numbers(), 2, **{"n_processes": 2, **kind}) for kind in kinds]
-    kept.append(mpiter.DataLoader(Numbers(), 2))
+    kept = [
+        mpiter.batches(Numbers(), 2, n_processes=0),
+        mpiter.batches(Numbers(), 2, n_processes=2, backend="thread"),
+        mpiter.batches(Numbers(), 2, n_processes=2),
+        mpiter.DataLoader(Numbers(), 2),
+    ]
     under_way = [iter(one) for one in kept]
     print([len(next(one)) for one in under_way])
 """
@@ -544,5 +548,5 @@ if __name__ == "__main__":
 def test_a_pool_that_is_not_closed_ends_with_the_program_and_says_nothing(
     tmp_path: Path,
 ) -> None:
-    """From Python 3.12 on no thread starts while the interpreter ends."""
+    """From Python 3.12 on, no thread can be started while the interpreter ends."""
     assert run(tmp_path, UNCLOSED).ended_well().lines == ["[2, 2, 2, 2]"]

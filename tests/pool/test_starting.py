@@ -1,4 +1,4 @@
-"""Starting workers: a fork server without a name, black boxes and lifelines."""
+"""Workers are started by a fork server, or without one, and end with the program."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def box() -> Iterator[BlackBox]:
 
 
 def test_the_users_own_processes_are_left_in_peace(tmp_path: Path) -> None:
-    """A fork server of the user's, with preloaded modules, and one process started by
-    another.
+    """The user has a fork server with preloaded modules.
+
+    One of the user's processes starts another one.
     """
     text = """
     import multiprocessing, os, sys
@@ -58,14 +59,17 @@ def test_the_users_own_processes_are_left_in_peace(tmp_path: Path) -> None:
 
 
 def test_the_fork_server_imports_once_what_the_program_finds(tmp_path: Path) -> None:
-    """A library that is known, and what is to be preloaded; not what lies in the
-    working directory.
+    """It imports a library that is known, and the modules that are to be preloaded.
+
+    It imports nothing that only lies in the working directory.
     """
     for path, source in {
         "elsewhere/mpiter.py": "print('another', flush=True)",
         "own/my_data.py": "print('data', flush=True)\nclass Data(list): pass",
         "own/torchvision/__init__.py": "",
-        "own/torchvision/transforms.py": "print('library', flush=True)\nfrom my_data import Data",
+        "own/torchvision/transforms.py": (
+            "print('library', flush=True)\nfrom my_data import Data"
+        ),
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(source)
@@ -108,14 +112,17 @@ backend = mpiter.Process(sys.argv[1])
 closed = list(map(int, sys.argv[2:]))
 for descriptor in closed:
     os.close(descriptor)
-with mpiter.batches(Prints(range(8)), 2, shuffle=False, n_processes=1, backend=backend) as stream:
+with mpiter.batches(
+    Prints(range(8)), 2, shuffle=False, n_processes=1, backend=backend
+) as stream:
     batches = []
     for batch in stream:
         if 2 in closed:
             os.write(2, b"the program's")
         batches.append(batch.tolist())
     with open("found", "w") as file:
-        print(batches, *(os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in closed), file=file)
+        places = [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in closed]
+        print(batches, *places, file=file)
 """
 
 
@@ -123,26 +130,24 @@ with mpiter.batches(Prints(range(8)), 2, shuffle=False, n_processes=1, backend=b
 def test_a_program_may_have_closed_its_standard_descriptors(
     tmp_path: Path, method: str
 ) -> None:
-    """What is printed then goes nowhere: neither into a pipe nor into a batch that has
-    taken the number.
+    """What is printed then is lost.
+
+    It goes neither into a pipe nor into a batch that has got the descriptor's number.
     """
     assert run(tmp_path, SURROUNDED, method, 0, 2).ended_well()
     nothing = "/dev/null"
-    assert (tmp_path / "found").read_text().split("] ")[-1].split() == [
-        nothing,
-        nothing,
-    ]
-    assert (
-        (tmp_path / "found").read_text().startswith("[[0, 1], [2, 3], [4, 5], [6, 7]]")
-    )
+    found = (tmp_path / "found").read_text()
+    assert found.split("] ")[-1].split() == [nothing, nothing]
+    assert found.startswith("[[0, 1], [2, 3], [4, 5], [6, 7]]")
 
 
 @pytest.mark.parametrize("has_another", [True, False])
 def test_the_fork_server_starts_though_tmp_is_full(
     tmp_path: Path, has_another: bool
 ) -> None:
-    """Its socket lies where TMPDIR says, whose name may be longer than an address, else
-    in memory.
+    """Its socket lies in TMPDIR or in memory.
+
+    The path of TMPDIR may be longer than the address of a socket.
     """
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
@@ -171,7 +176,7 @@ class Data:
     def __getitem__(self, index):
         return index * SIZE
 """
-# The thread does what the dataset needs, and a forked process has none.
+# The dataset needs the module's thread, and a forked process doesn't have it.
 UNSHAREABLE = """
 import queue, threading
 asked, told = queue.Queue(), queue.Queue()
@@ -194,8 +199,9 @@ class Data:
 def test_workers_that_end_with_each_epoch_import_once_what_a_fork_can_share(
     tmp_path: Path,
 ) -> None:
-    """Each import is counted that an epoch adds; a fork server imports beside the
-    workers of the second one.
+    """The imports of each epoch are counted.
+
+    A fork server imports the modules beside the workers of the second epoch.
     """
     (tmp_path / "shared.py").write_text(NOTED + SHARED)
     (tmp_path / "unshareable.py").write_text(NOTED + UNSHAREABLE)
@@ -205,14 +211,14 @@ def test_workers_that_end_with_each_epoch_import_once_what_a_fork_can_share(
     import shared
 
     def epoch(dataset):
-        "Read all in a loader of its own."
+        "Read an epoch by a new loader."
         loader = mpiter.DataLoader(dataset, 2, num_workers=1, persistent_workers=False)
         before = pathlib.Path("imports").stat().st_size
         batches = [batch.tolist() for batch in loader]
         return *batches, pathlib.Path("imports").stat().st_size - before
 
     def until(is_over, dataset):
-        "Go on until the numbers of imports that epochs have added are such."
+        "Read epochs until their numbers of imports fulfil the condition."
         found = []
         while not (found and is_over(found)):
             found.append(epoch(dataset)[-1])
@@ -221,7 +227,8 @@ def test_workers_that_end_with_each_epoch_import_once_what_a_fork_can_share(
     data = shared.Data()
     print(*epoch(data))
     until(lambda added: added[-1] == 0, data)
-    shared.SIZE = 3  # what the program changes reaches workers, whoever has imported the module
+    # What the program changes reaches workers, though the server imported the module.
+    shared.SIZE = 3
     print(*epoch(data))
     os.utime("shared.py", (0, 0))  # as if it had been edited
     print(*epoch(data))
@@ -232,7 +239,8 @@ def test_workers_that_end_with_each_epoch_import_once_what_a_fork_can_share(
     import unshareable
     data = unshareable.Data()
     print(*epoch(data))
-    until(lambda added: sum(added) == len(added) + 2, data)  # a server tries both modules, beside the workers
+    # Beside the workers, a server tries both modules.
+    until(lambda added: sum(added) == len(added) + 2, data)
     print(*epoch(data))
     """
     assert run(tmp_path, text).ended_well().lines == [
@@ -249,7 +257,8 @@ def test_workers_that_end_with_each_epoch_import_once_what_a_fork_can_share(
 LINGERING = """
 import os, time
 
-if os.getppid() == int(os.environ.get("PROGRAM", "0")):  # a fork server imports this: a worker's parent is the server
+# Only in a fork server is the program the parent: a worker's parent is the server.
+if os.getppid() == int(os.environ.get("PROGRAM", "0")):
     while not os.path.exists("go on"):
         time.sleep(0.01)
 
@@ -261,8 +270,9 @@ class Data(list):
 def test_one_server_at_a_time_imports_beside_the_workers_even_if_another_is_wanted(
     tmp_path: Path,
 ) -> None:
-    """It can't be ended while it imports: on a busy machine servers that import in vain
-    would pile up.
+    """A server can't be ended while it imports.
+
+    On a busy machine, servers that import in vain would pile up.
     """
     (tmp_path / "lingering.py").write_text(LINGERING)
     text = """
@@ -273,8 +283,11 @@ def test_one_server_at_a_time_imports_beside_the_workers_even_if_another_is_want
 
     os.environ["PROGRAM"] = str(os.getpid())
     for number in range(4):
-        os.environ["NUMBER"] = str(number)  # a module might look at it: what an earlier server imports is outdated
-        for _ in mpiter.DataLoader(lingering.Data([1, 2]), 2, num_workers=1, persistent_workers=False):
+        # A module might look at it, so what an earlier server imports is outdated.
+        os.environ["NUMBER"] = str(number)
+        for _ in mpiter.DataLoader(
+            lingering.Data([1, 2]), 2, num_workers=1, persistent_workers=False
+        ):
             pass
     children = [" ".join(child.cmdline()) for child in psutil.Process().children()]
     print(sum("lingering" in command for command in children))
@@ -305,8 +318,9 @@ LEFT = {
 
 
 def test_the_fork_server_keeps_only_what_a_fork_can_share(tmp_path: Path) -> None:
-    """Each module is loaded in a process of its own, as the server's command line does;
-    it tells by its exit code.
+    """Each module is loaded in a process of its own, as the server's command does it.
+
+    The exit code of the process says whether the server would keep the module.
     """
     for name, source in {**KEPT, **LEFT}.items():
         (tmp_path / f"{name}.py").write_text(source)
@@ -327,10 +341,10 @@ def test_the_fork_server_keeps_only_what_a_fork_can_share(tmp_path: Path) -> Non
     ]
 
 
-def test_a_module_that_fails_where_workers_start_is_named_with_the_way_around_of_each_door(
+def test_a_module_that_fails_where_workers_start_is_named_with_each_doors_remedy(
     tmp_path: Path,
 ) -> None:
-    """The fork server imports it first, and goes on without it."""
+    """The fork server imports the module first, and goes on without it."""
     (tmp_path / "once.py").write_text(
         "import os; os.mkdir('lock')\nclass Data(list): pass"
     )
@@ -387,7 +401,7 @@ def test_a_worker_ends_with_the_main_process_though_no_kernel_sees_to_it(
 def test_workers_that_cannot_all_be_started_are_an_error_and_leave_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As if there were a limit of processes."""
+    """The second worker fails to start, as it would at a limit of processes."""
     kind = get_context("fork").Process
     starts = iter([True, False])
     genuine = kind.start
@@ -441,7 +455,7 @@ def test_a_child_that_the_user_forks_does_not_keep_our_workers_alive(
 
 
 def test_what_a_worker_dies_of_is_seen(tmp_path: Path) -> None:
-    """An exception outside of the dataset: Python's own words reach standard error."""
+    """Python prints an exception that is raised outside of the dataset."""
     text = """
     import mpiter
     from mpiter.pool import pipes
@@ -456,7 +470,9 @@ def test_what_a_worker_dies_of_is_seen(tmp_path: Path) -> None:
         genuine, pipes.WorkerEnd.send = pipes.WorkerEnd.send, send
 
     try:
-        next(mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=1, worker_init=at_start))
+        next(mpiter.MultiprocessIterator(
+            list(range(20)), 4, n_processes=1, worker_init=at_start
+        ))
     except mpiter.WorkerCrashed as error:
         print("an exception that was not caught" in str(error))
     """
@@ -468,7 +484,7 @@ def test_what_a_worker_dies_of_is_seen(tmp_path: Path) -> None:
 def test_no_signal_goes_to_a_worker_whose_process_id_is_unknown(
     box: BlackBox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal for process 0 goes to our whole process group."""
+    """A signal for process 0 would go to our whole process group."""
     monkeypatch.setattr(os, "kill", lambda *args: pytest.fail(f"kill{args}"))
     box.ask(0)
     box.ask(-1)
@@ -477,8 +493,9 @@ def test_no_signal_goes_to_a_worker_whose_process_id_is_unknown(
 def test_a_fork_closes_no_descriptor_that_has_become_anothers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One thread ends a Pool; another opens pipes, which get the numbers that have just
-    been closed, and forks.
+    """While one thread ends a Pool, another opens pipes and forks.
+
+    The pipes get the numbers that have just been closed.
     """
     closed: list[int] = []
     taken = threading.Event()
@@ -490,7 +507,7 @@ def test_a_fork_closes_no_descriptor_that_has_become_anothers(
         if threading.current_thread().name == "closes" and not closed:
             closed.extend(descriptors)
             taken.set()
-            # A fork that waits for us goes on after that.
+            # If the fork waits for this thread, it must go on in the end.
             forked.wait(1.0)
 
     monkeypatch.setattr(util, "close_fds", close_and_linger)
@@ -499,8 +516,10 @@ def test_a_fork_closes_no_descriptor_that_has_become_anothers(
     closing.start()
     assert taken.wait(60)
     ours: set[int] = set()
+    # The system gives the numbers that have just been closed to new pipes.
     while not ours.issuperset(closed):
         ours |= set(os.pipe())
+    # If the Pool closed its descriptors again in the child, it would close the pipes.
     child = os.fork()
     if child == 0:
         try:

@@ -1,5 +1,6 @@
-"""The audit: what was lost or repeated is found and named, and what was not is not;
-damaged logs are said to be so.
+"""The audit finds and names what was lost or repeated, and nothing else.
+
+It says which logs are damaged.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def note(
     length=None,
     step=0,
 ):
-    """A rank is handed these batches, each a list of keys."""
+    """Write the log of a rank that was handed these batches, each a list of keys."""
     start = {
         "receipts": 1,
         "rank": rank,
@@ -61,14 +62,13 @@ def note(
     for line, position in zip(lines[1:], at or (), strict=False):
         line["at"] = position
     folder.mkdir(exist_ok=True)
-    with open(
-        folder / f"rank-{rank}-of-{size}-{time.time_ns():x}.receipts.jsonl", "a"
-    ) as file:
-        for line in lines if end else lines[:-1]:
-            file.write(
-                json.dumps(line | {"epoch": epoch, "time": time.time()}, default=int)
-                + "\n"
-            )
+    if not end:
+        lines.pop()
+    name = f"rank-{rank}-of-{size}-{time.time_ns():x}.receipts.jsonl"
+    with open(folder / name, "a") as file:
+        for line in lines:
+            whole = line | {"epoch": epoch, "time": time.time()}
+            file.write(json.dumps(whole, default=int) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_each_sample_exactly_once_is_said_so(tmp_path, size, batch_size, length)
     train(tmp_path, size, batch_size, 1000, length, epochs=3)
     found = audit(tmp_path)
     assert found.is_sound
-    assert [(epoch.is_over, epoch.samples, epoch.length) for epoch in found.epochs] == [
-        (True, length, length)
-    ] * 3
+    assert len(found.epochs) == 3
+    for epoch in found.epochs:
+        assert (epoch.is_over, epoch.samples, epoch.length) == (True, length, length)
     assert (found.missing, found.twice, found.starts) == (0, 0, (size,))
     fills = -length % size if length % (size * batch_size) else 0
     assert (f"{fills} came again to fill up" in found.lines[1]) == (fills > 0)
@@ -138,7 +138,7 @@ def test_what_drop_last_leaves_out_is_not_lost(tmp_path, at):
 
 
 def rank_of(folder, make, rank, size, batch_size, state, steps, **options):
-    """A rank goes through one epoch, or so many steps of it; its state."""
+    """Run one rank for an epoch, or for some steps of it, and return its state."""
     shard = mpiter.Shard(rank, size, exact=options.pop("exact", False))
     loader = make(
         range(23), batch_size, shard=shard, receipts=folder, seed=5, **options
@@ -170,7 +170,7 @@ MAKES = {
 
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 @pytest.mark.parametrize(
-    # The number of ranks, the batch size, the steps.
+    # Each run has a number of ranks, a batch size, and a number of steps.
     "ways",
     [
         [(3, 4, 1), (1, 1, None)],
@@ -178,7 +178,7 @@ MAKES = {
         [(1, 2, 2), (2, 4, 1), (3, 4, None), (3, 1, None)],
     ],
 )
-def test_what_drop_last_leaves_out_after_a_resume_with_another_step_is_told_from_what_is_lost(
+def test_what_drop_last_leaves_out_after_a_resume_is_told_from_what_is_lost(
     tmp_path, make, ways
 ):
     state = None
@@ -226,7 +226,7 @@ def test_a_ranks_last_batch_is_missed_though_drop_last_may_leave_out_as_many(
 
 
 def test_a_loop_that_stops_at_the_last_batch_is_whole(tmp_path):
-    """As Lightning's, which counts."""
+    """Lightning's loop counts the batches, and stops at the last one."""
     for name, options in {"all": {}, "but the last": {"drop_last": True}}.items():
         with mpiter.DataLoader(
             range(22), 4, receipts=tmp_path / name, **options
@@ -290,7 +290,7 @@ def test_a_restart_that_goes_back_too_far_or_not_far_enough_is_found(tmp_path):
     assert (audit(tmp_path / "not").missing, audit(tmp_path / "not").twice) == (20, 0)
     train(tmp_path / "too far", 2, 5, 10, LENGTH)
     train(tmp_path / "too far", 2, 5, 100, LENGTH, start=(0, 60))
-    # Which say that the state was of place 80.
+    # These logs are altered to say that the state was of place 80.
     for path in logs_in(tmp_path / "too far"):
         if lines_in(path)[0]["place"] == 60:
             alter(path, lambda lines: [lines[0] | {"place": 80}, *lines[1:]])
@@ -391,9 +391,8 @@ def test_a_file_that_ends_before_it_says_where_it_starts_is_as_good_as_none(tmp_
     train(tmp_path, 1, 5, 100, LENGTH)
     [path] = logs_in(tmp_path)
     for size in (0, 1, 30):
-        (tmp_path / "rank-0-of-1-0-1.receipts.jsonl").write_bytes(
-            path.read_bytes()[:size]
-        )
+        cut_off = tmp_path / "rank-0-of-1-0-1.receipts.jsonl"
+        cut_off.write_bytes(path.read_bytes()[:size])
         assert audit(tmp_path).is_sound
     path.unlink()
     with pytest.raises(OptionError, match="no receipts"):

@@ -1,5 +1,6 @@
-"""One Ray for all tests; and a clean house where others' libraries have threads: what
-is ours is compared.
+"""Fixtures: one Ray for all tests, and a check that nothing of ours is left.
+
+Ray and MPI have threads of their own, so only what is ours is compared.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def no_ray_is_left() -> Iterator[None]:
 
 
 def _ours() -> dict[str, set[str]]:
-    """Threads of the engine, memory and bells."""
+    """Return the engine's threads, and the descriptors of memory and bells."""
     found = {
         f"{thread.name} {thread.ident}"
         for thread in threading.enumerate()
@@ -42,7 +43,7 @@ def _ours() -> dict[str, set[str]]:
 
 @pytest.fixture(autouse=True)
 def clean_house(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whatever a test starts of ours is gone when it ends."""
+    """Check that all of ours that a test has started is gone when it ends."""
     before = _ours()
     yield
     request.node.funcargs.clear()
@@ -52,7 +53,6 @@ def clean_house(request: pytest.FixtureRequest) -> Iterator[None]:
         left = {what: now - before[what] for what, now in _ours().items()}
         if not any(left.values()) or time.monotonic() > deadline:
             break
-        time.sleep(0.02)  # polling with a deadline
-    assert not any(left.values()), (
-        f"left behind: { {k: v for k, v in left.items() if v} }"
-    )
+        # Nothing announces the end of all, so poll until the deadline.
+        time.sleep(0.02)
+    assert not any(left.values()), f"left behind: {left}"

@@ -1,5 +1,6 @@
-"""The contract of iterators, unchanged, on MPI ranks; ``test_mpi.py`` runs it under
-``mpiexec``, as a program.
+"""The contract of iterators is checked unchanged on MPI ranks.
+
+``test_mpi.py`` runs this file under ``mpiexec``, as a program.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""``backend="mpi"``: one trainer, whose workers are the other ranks of an
-``mpi4py.futures`` program.
+"""With ``backend="mpi"`` a trainer's workers are the other ranks of its program.
+
+The program runs under ``mpi4py.futures``.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def test_ranks_keep_the_contract_of_iterators() -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-# A script as a newcomer writes it: no guard, classes and lambdas of its own, a module
-# beside it.
+# A newcomer writes a script like this, without a guard.  It has classes and lambdas of
+# its own, and a module beside it.
 NEWCOMER = (
     TELL
     + """
@@ -77,10 +78,12 @@ class Told:
 
     def __getitem__(self, index):
         info = mpiter.get_worker_info()
-        return self.change(beside.twice(index)), info.id, info.num_workers, MPI.COMM_WORLD.Get_rank(), os.getpid()
+        worker = info.id, info.num_workers, MPI.COMM_WORLD.Get_rank(), os.getpid()
+        return self.change(beside.twice(index)), *worker
 
 def all_of(**options):
-    with mpiter.batches(Told(60, lambda value: value + 1), 4, shuffle=False, backend="mpi", **options) as stream:
+    told = Told(60, lambda value: value + 1)
+    with mpiter.batches(told, 4, shuffle=False, backend="mpi", **options) as stream:
         batches = [[part.tolist() for part in batch] for batch in stream]
         workers = stream.stats().workers
     return batches, workers
@@ -104,8 +107,8 @@ counts = []
 for _ in range(4):
     with mpiter.batches(Heavy(), 8, backend="mpi") as stream:
         counts.append(max(next(stream).tolist()))
-tell("newcomer", 0, counts=counts, batches=batches, workers=workers, one=one, both=both, pid=os.getpid(),
-     segments=segments())
+tell("newcomer", 0, counts=counts, batches=batches, workers=workers, one=one, both=both,
+     pid=os.getpid(), segments=segments())
 """
 )
 
@@ -154,7 +157,9 @@ is_over = threading.Event()
 found = []
 
 def read_on():
-    with mpiter.batches(range(8), 4, epochs=None, backend="mpi", sample_timeout=0.5) as stream:
+    with mpiter.batches(
+        range(8), 4, epochs=None, backend="mpi", sample_timeout=0.5
+    ) as stream:
         for batch in stream:
             found.append(len(batch))
             if is_over.is_set():
@@ -162,7 +167,9 @@ def read_on():
 
 other = threading.Thread(target=read_on)
 other.start()
-with mpiter.batches(Slow(), 1, shuffle=False, backend="mpi", sample_timeout=60) as stream:
+with mpiter.batches(
+    Slow(), 1, shuffle=False, backend="mpi", sample_timeout=60
+) as stream:
     slow = [batch.tolist() for batch in stream]
 is_over.set()
 other.join()
@@ -195,11 +202,17 @@ class Pictures:
     def __getitem__(self, index):
         return np.full((100, 100), index, np.uint8), np.arange(100 * index), index
 
-with mpiter.MultiprocessIterator(Pictures(), 7, repeat=False, shuffle=False, backend="mpi") as it:
+with mpiter.MultiprocessIterator(
+    Pictures(), 7, repeat=False, shuffle=False, backend="mpi"
+) as it:
     rows = [row for batch in it for row in batch]
-right = [np.all(x == index) and x.shape == (100, 100) and np.array_equal(y, np.arange(100 * index))
-         and x.flags.writeable and y.flags.writeable for x, y, index in rows]
-tell("large", 0, right=sum(map(int, right)), count=len(rows), level=MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+right = 0
+for x, y, index in rows:
+    is_equal = np.all(x == index) and np.array_equal(y, np.arange(100 * index))
+    is_writeable = x.flags.writeable and y.flags.writeable
+    right += bool(is_equal and x.shape == (100, 100) and is_writeable)
+level = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+tell("large", 0, right=right, count=len(rows), level=level)
 """
 )
 
@@ -300,7 +313,8 @@ class Deadly:
 
 model = {"seen": []}
 it = mpiter.MultiprocessIterator(
-    Deadly(), 5, repeat=False, seed=1, backend="mpi", n_prefetch=1, run_ahead=0, sample_timeout=1
+    Deadly(), 5, repeat=False, seed=1, backend="mpi", n_prefetch=1, run_ahead=0,
+    sample_timeout=1
 )
 with it, mpiter.Checkpoint("run.npz", it, model=model, every_s=1e-9) as checkpoint:
     for batch in it:
@@ -319,9 +333,8 @@ def test_a_lost_rank_ends_the_run_in_words_and_a_checkpoint_goes_on_with_it(
         assert code != 0
         assert "MPI replaces no rank, so the run ends here" in err
         assert "what mpiter.Checkpoint or your own state_dict() saved" in err
-        assert (
-            "WorkerCrashed: no MPI rank has answered for 1 s (sample_timeout)" in err
-        ) == (how == "stopped")
+        stopped = "WorkerCrashed: no MPI rank has answered for 1 s (sample_timeout)"
+        assert (stopped in err) == (how == "stopped")
         assert not list(tmp_path.glob("trainer*"))
         assert mpiter.Checkpoint.read(tmp_path / "run.npz")["model"]["seen"]
     code, _, err = launch(tmp_path, by_futures(3), TRAINER, "well")
@@ -362,7 +375,10 @@ def test_ctrl_c_ends_all_ranks(tmp_path: Path) -> None:
 LEFT_OPEN = """
     import mpiter
 
-    endless = [mpiter.MultiprocessIterator(range(1000), 4, backend="mpi", n_prefetch=8) for _ in range(2)]
+    endless = [
+        mpiter.MultiprocessIterator(range(1000), 4, backend="mpi", n_prefetch=8)
+        for _ in range(2)
+    ]
     for _ in range(5):
         for it in endless:
             next(it)
@@ -371,7 +387,8 @@ LEFT_OPEN = """
 
 def test_a_program_ends_as_it_would_without_workers(tmp_path: Path) -> None:
     code, _, err = launch(tmp_path, by_futures(3), LEFT_OPEN)
-    assert (code, err) == (0, "")  # nothing was killed
+    # If mpiexec had killed a rank, it would have printed that.
+    assert (code, err) == (0, "")
 
 
 STUCK_AT_THE_END = """
@@ -417,7 +434,7 @@ STUCK_AT_THE_END = """
 def test_a_program_ends_though_a_rank_is_stuck(
     tmp_path: Path, is_left: str, how: str, ends: int, says: str
 ) -> None:
-    """mpi4py would wait for it for ever."""
+    """mpi4py would wait for the stuck rank for ever."""
     script = Launched(tmp_path, by_futures(3), STUCK_AT_THE_END, is_left, how)
     code, _, err = script.ends()
     assert code == ends
@@ -442,23 +459,28 @@ class Looks:
 
     def __getitem__(self, index):
         from mpi4py import MPI  # begins MPI, in a worker that has not inherited it
-        places = [os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")
-                  if os.path.islink(f"/proc/self/fd/{number}")]
-        return MPI.COMM_WORLD.Get_size(), os.environ.get("PMI_RANK"), places.count(launcher), os.getpid()
+        numbers = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+        places = [os.readlink(link) for link in numbers if os.path.islink(link)]
+        found = places.count(launcher)
+        return MPI.COMM_WORLD.Get_size(), os.environ.get("PMI_RANK"), found, os.getpid()
 
 rank = MPI.COMM_WORLD.Get_rank()
 launcher = os.readlink(f"/proc/self/fd/{os.environ['PMI_FD']}")  # a socket
-with mpiter.MultiprocessIterator(Looks(), 4, repeat=False, n_processes=1, shard="auto", seed=0) as it:
+with mpiter.MultiprocessIterator(
+    Looks(), 4, repeat=False, n_processes=1, shard="auto", seed=0
+) as it:
     rows = [list(row) for batch in it for row in batch]
     restarts = it.stats().restarts
-tell("among", rank, rows=rows, restarts=restarts, pid=os.getpid(), ranks=MPI.COMM_WORLD.allreduce(1))
+ranks = MPI.COMM_WORLD.allreduce(1)
+tell("among", rank, rows=rows, restarts=restarts, pid=os.getpid(), ranks=ranks)
 """
 )
 
 
 def test_workers_of_a_rank_know_the_way_to_its_launcher_no_more(tmp_path: Path) -> None:
-    """MPI would write to that descriptor, which in a worker is something else, the fork
-    server's end perhaps.
+    """MPI would write to that descriptor.
+
+    In a worker it is something else, perhaps the fork server's end of a pipe.
     """
     code, out, err = launch(tmp_path, by_mpiexec(2), AMONG_RANKS)
     assert (code, out, err) == (0, "", "")

@@ -1,4 +1,4 @@
-"""Many trainers, one epoch, under real launchers: MPI's and torch's."""
+"""Several ranks share one epoch under real launchers: MPI's and torch's."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ if rank == 1 and has_fault:
     options["shard"] = mpiter.Shard(0, size, exact=exact)
 if sys.argv[2:] == ["torch"]:
     import mpiter.torch
-    stream = mpiter.torch.DataLoader(Indices(), batch_size, shuffle=True, num_workers=workers, **options)
+    stream = mpiter.torch.DataLoader(
+        Indices(), batch_size, shuffle=True, num_workers=workers, **options)
 else:
     stream = mpiter.batches(Indices(), batch_size, n_processes=workers, **options)
 with stream:
@@ -75,7 +76,8 @@ if sys.argv[2:] == ["torch"]:
     torch.distributed.destroy_process_group()
 """
 )
-# Ranks, batch size, workers, steps.
+# Each run has its name, the run that it goes on from, and numbers of ranks, samples in
+# a batch, workers and steps.
 RUNS: list[tuple[str, str, int, int, int, int | None]] = [
     ("three", "", 3, 4, 0, 2),
     ("two", "three", 2, 3, 1, None),
@@ -90,21 +92,24 @@ LAUNCHERS: list[Any] = [
 
 
 class Trained:
-    """What three ranks have begun, for two to end."""
+    """An epoch that three ranks have begun, and that two can complete."""
 
     def __init__(self, folder: Path, launcher: tuple[Any, str, bool]) -> None:
-        self.folder, (self._by, self._library, self.exact) = folder, launcher
-        # How often each sample was handed out.
+        self.folder = folder
+        self._by, self._library, self.exact = launcher
+        # Counts how often each sample was handed out.
         self.given: Counter[int] = Counter()
         for run in RUNS[:-1]:
             self._run(*run, has_fault=False)
 
     def ended(self, folder: Path, has_fault: bool = False) -> Trained:
-        """A copy, in an empty folder, gone on with to the end; one of the ranks may
-        take another's seat.
+        """Complete the epoch in a copy of its folder.
+
+        If ``has_fault``, rank 1 takes the part of rank 0.
         """
         ended = copy(self)
-        ended.folder, ended.given = folder, Counter(self.given)
+        ended.folder = folder
+        ended.given = Counter(self.given)
         shutil.copytree(self.folder, folder, dirs_exist_ok=True)
         ended._run(*RUNS[-1], has_fault)
         return ended
@@ -155,16 +160,15 @@ def test_ranks_share_an_epoch_and_fewer_go_on_with_it(
 ) -> None:
     given = trained.ended(tmp_path).given
     assert sorted(given) == list(range(LENGTH))
-    # What is left for two ranks is odd.
+    # The number of samples left for two ranks is odd, so one comes twice unless exact.
     assert given.total() == LENGTH + (not trained.exact)
     verdict = audit(tmp_path / "receipts")
     assert verdict.is_sound, "\n".join(verdict.lines)
     assert verdict.starts == tuple(ranks for _, _, ranks, *_ in RUNS)
     [epoch] = verdict.epochs
     assert (epoch.is_over, epoch.samples) == (True, LENGTH)
-    assert (
-        "1 came again to fill up the last step" in epoch.lines[0]
-    ) is not trained.exact
+    filled_up = "1 came again to fill up the last step"
+    assert (filled_up in epoch.lines[0]) is not trained.exact
 
 
 @pytest.mark.timeout(3 * LIMIT_S)
@@ -224,7 +228,7 @@ if __name__ == "__main__":
 
 @pytest.mark.torch
 def test_processes_of_jax_find_their_part_once_jax_has_begun(tmp_path: Path) -> None:
-    """The loader is made first, when the number of ranks isn't known yet."""
+    """The loader is made before the number of ranks is known."""
     pytest.importorskip("jax", reason="JAX is not installed: run `python3 tests --all`")
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"

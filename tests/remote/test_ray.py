@@ -1,5 +1,6 @@
-"""Workers on Ray: how the dataset travels, what becomes of actors that die, and what
-the cluster has to have.
+"""Workers on Ray: the dataset's way to them, deaths of actors, and needs of a cluster.
+
+They are actors of Ray, on one machine here.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def labels_of(it: mpiter.MultiprocessIterator) -> list[int]:
 
 
 class Told(Squares):
-    """Pictures, and the process that made them."""
+    """Samples are a picture, its index, and the process that made it."""
 
     def __getitem__(self, index: int) -> Any:
         return super().__getitem__(index), index, os.getpid()
@@ -58,24 +59,22 @@ def test_pieces_of_a_dear_batch_are_put_together(ray: Any) -> None:
     with ordered(
         large, backend=backend, batch_size=10, n_processes=2, repeat=True
     ) as it:
-        for number in range(600):  # until both workers have a place
+        # Ray may take its time to place the second worker.
+        for number in range(600):
             batch = next(it)
             expected = [
                 Squares.__getitem__(large, (10 * number + row) % 30)
                 for row in range(10)
             ]
-            assert plain_batch([picture for picture, *_ in batch]) == plain_batch(
-                expected
-            )
+            pictures = [picture for picture, *_ in batch]
+            assert plain_batch(pictures) == plain_batch(expected)
             if len({pid for _, _, pid in batch}) == 2:
                 return
     raise AssertionError("no batch has come from two workers")
 
 
 class Telling:
-    """Tells whether its array may be written to, and whether it lies in the object
-    store.
-    """
+    """Samples say whether the array is writeable and lies in the object store."""
 
     def __init__(self) -> None:
         self.array = np.arange(1 << 18, dtype=np.float64)
@@ -104,7 +103,7 @@ def lies_in_the_store(array: np.ndarray) -> bool:
     return False
 
 
-def test_workers_read_arrays_from_the_store_of_their_node_and_a_changed_one_is_seen_there(
+def test_workers_read_arrays_from_their_nodes_store_and_see_a_changed_one_there(
     ray: Any,
 ) -> None:
     dataset = Telling()
@@ -196,7 +195,7 @@ def test_an_epoch_goes_on_elsewhere_after_ray(ray: Any) -> None:
 
 
 class Deadly(Squares):
-    """One sample ends its worker, another one stands still."""
+    """One sample ends its worker, and another one never comes."""
 
     def __init__(self, ends: int = -1, stands: int = -1) -> None:
         super().__init__(24)
@@ -224,10 +223,10 @@ def test_a_sample_that_ends_its_actor_twice_is_named(ray: Any) -> None:
 
 
 @pytest.mark.death
-def test_the_very_first_sample_is_left_out_if_it_ends_its_actor_and_a_later_one_that_stands_still_is(
+def test_the_first_sample_is_left_out_if_it_ends_its_actor_and_a_later_one_if_stuck(
     ray: Any,
 ) -> None:
-    """Of the first the actor has not been asked yet what it does."""
+    """At the first sample, the loop hasn't asked the actor yet what it is fetching."""
     with ordered(
         Deadly(ends=0, stands=8), sample_timeout=0.5, on_error="skip", n_processes=2
     ) as it:
@@ -251,7 +250,10 @@ def test_a_cluster_without_room_is_an_error_that_says_so(ray: Any) -> None:
         lambda: ray_here.free_cpus(ray) == ray_here.CPUS, "all processors are free"
     )
     backend = Ray(cpus_per_worker=ray_here.CPUS + 1, start_timeout=1.0)
-    says = r"no place .* each wants 5 CPU \(4 of 4 free\).* Where there is room, .* the logs of that node"
+    says = (
+        r"no place .* each wants 5 CPU \(4 of 4 free\).* "
+        r"Where there is room, .* the logs of that node"
+    )
     with ordered(Squares(), backend=backend) as it:
         for _ in range(2):
             with pytest.raises(mpiter.errors.WorkerStartError, match=says):
@@ -265,8 +267,9 @@ def test_workers_for_whom_there_is_no_room_yet_are_not_waited_for(ray: Any) -> N
 
 
 def test_a_program_within_a_placement_group_has_its_workers_there(ray: Any) -> None:
-    """As Ray Train and Tune start programs, which are actors; outside of the group
-    there may be no room.
+    """Ray Train and Tune start programs like this, as actors of a group.
+
+    Outside of the group there may be no room.
     """
     ray_here.wait_until(
         lambda: ray_here.free_cpus(ray) == ray_here.CPUS, "all processors are free"

@@ -1,4 +1,4 @@
-"""The contract of iterators on Ray, unchanged, as far as workers have a part in it."""
+"""The contract of iterators is checked unchanged on Ray, where it concerns workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ globals().update(contract(without=CONSUMERS))
 
 @pytest.fixture
 def default() -> dict[str, Any]:
-    # Starting an actor takes longer than the test.
+    # One worker must do, since starting an actor takes longer than a test.
     return {"n_processes": 1, "backend": "ray"}
 
 

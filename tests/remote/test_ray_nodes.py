@@ -1,5 +1,6 @@
-"""Two Ray nodes on one machine: where the dataset lies, what becomes of an epoch when
-one of them is killed.
+"""Two Ray nodes run on one machine, and an epoch survives the end of one.
+
+Each node has the dataset in its memory once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray"), pytest.mark.death
 
 CPUS = 2
 STORE_BYTES = 80 << 20
-# How soon Ray sees that a node is gone: by itself it takes half a minute.
+# With these Ray soon sees that a node is gone.  Otherwise it takes half a minute.
 QUICK = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 300,
@@ -31,7 +32,7 @@ QUICK = {
 
 
 class Standing:
-    """Gives some samples, and then no more."""
+    """A dataset whose samples come only up to the eighth."""
 
     def __len__(self) -> int:
         return 600
@@ -43,7 +44,7 @@ class Standing:
 
 
 def test_after_the_end_of_ray_there_is_an_error_and_no_hang(ray: Any) -> None:
-    """Before the next test, which has a cluster of its own."""
+    """This test comes before the next one, which has a cluster of its own."""
     with mpiter.batches(
         Standing(), 6, n_processes=1, backend="ray", shuffle=False
     ) as stream:
@@ -55,11 +56,11 @@ def test_after_the_end_of_ray_there_is_an_error_and_no_hang(ray: Any) -> None:
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    """One of its own, in which the program is on the head node."""
+    """A cluster of the test's own, in which the program is on the head node."""
     ray = pytest.importorskip("ray", reason=ray_here.REASON)
     from ray.cluster_utils import Cluster
 
-    # That of other tests, if any is left.
+    # Other tests may have left a Ray.
     ray.shutdown()
     head = {
         "num_cpus": CPUS,
@@ -76,8 +77,9 @@ def cluster() -> Iterator[Any]:
 
 
 class Placed:
-    """Noise that depends on the place in the order, and on which node, where in its
-    store and by whom it was made.
+    """Samples are noise that depends on the place in the order, and where it was made.
+
+    The latter is a node, a process, and a place in the node's store.
     """
 
     def __init__(self) -> None:
@@ -89,8 +91,11 @@ class Placed:
     def __getitem__(self, index: int) -> Any:
         import ray
 
-        time.sleep(0.002)  # the epoch outlasts the node
-        node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+        # The epoch must outlast the node.
+        time.sleep(0.002)
+        node = ""
+        if ray.is_initialized():
+            node = ray.get_runtime_context().get_node_id()
         return (
             mpiter.get_rng().random((64, 64), np.float32),
             index,
@@ -100,7 +105,7 @@ class Placed:
         )
 
     def _place(self) -> str:
-        """The file that the array lies in, and where."""
+        """Return the file that the array lies in, and its place there."""
         address = self.values.__array_interface__["data"][0]
         for line in Path("/proc/self/maps").read_text().splitlines():
             span, _, begins, _, file, *_ = line.split()

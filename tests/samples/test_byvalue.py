@@ -1,5 +1,6 @@
-"""Classes that can't be imported by name, as samples, exceptions and parts of datasets:
-the caller's own again.
+"""Classes that can't be imported by name come back as the caller's own classes.
+
+They are those of samples, exceptions and parts of datasets.
 """
 
 import dataclasses
@@ -38,15 +39,14 @@ Renamed.__name__ = Renamed.__qualname__ = "Gone"
 
 
 class Odd:
-    """Samples of classes that aren't where their names say, that are nowhere, and that
-    a worker makes for itself.
-    """
+    """Samples of classes that can't be found by their names, or that a worker makes."""
 
     def __init__(self):
         class Thing:
             __slots__ = ("index",)
 
-        self.thing, self.point = Thing, namedtuple("Point", "a")
+        self.thing = Thing
+        self.point = namedtuple("Point", "a")
         self.numbers = memoryview(
             bytearray(np.arange(12, dtype=np.int32).tobytes())
         ).cast("i", (3, 4))
@@ -89,9 +89,8 @@ def test_classes_come_back_as_the_callers_and_what_only_a_worker_knows_by_value(
         ]
         assert [*map(type, (renamed, thing))] == [Other, dataset.thing]
         assert type(made).__name__ == "Made"
-        assert [*outer.a, pair.a, point.a, renamed.index, thing.index, made.index] == [
-            index
-        ] * 7
+        values = *outer.a, pair.a, point.a, renamed.index, thing.index, made.index
+        assert [*values] == [index] * 7
         assert number == 4 * index + 1
         assert (type(view), view.format, view.tolist()) == (
             memoryview,
@@ -139,7 +138,8 @@ SCRIPT = """
 
     class Things:
         def __init__(self, transform):
-            self.transform, self.packed = transform, mpiter.Packed(map(made, range(0, 8, 2)))
+            self.transform = transform
+            self.packed = mpiter.Packed(map(made, range(0, 8, 2)))
         def worker_init(self, info):
             self.is_open = True
         def __len__(self):
@@ -152,12 +152,15 @@ SCRIPT = """
 
     def main(outer, method):
         if outer:
-            child = multiprocessing.get_context(outer[0]).Process(target=main, args=(outer[1:], method))
+            context = multiprocessing.get_context(outer[0])
+            child = context.Process(target=main, args=(outer[1:], method))
             child.start()
             child.join()
             sys.exit(child.exitcode)
         backend, method = mpiter.Process(method), Slots.hidden
-        with mpiter.MultiprocessIterator(Things(doubled), 2, shuffle=False, n_processes=2, backend=backend) as it:
+        with mpiter.MultiprocessIterator(
+            Things(doubled), 2, shuffle=False, n_processes=2, backend=backend
+        ) as it:
             found = [*next(it), *next(it)]
             try:
                 next(it)
@@ -181,14 +184,15 @@ SCRIPT = """
     ("outer", "method"), [("", "forkserver"), ("fork spawn", "forkserver")]
 )
 def test_what_a_script_defines_works_wherever_the_script_runs(tmp_path, outer, method):
-    """Outer processes as ``torch.multiprocessing.spawn`` starts them: the script is
-    ``__mp_main__`` there.
+    """In processes that ``torch.multiprocessing.spawn`` starts, it is ``__mp_main__``.
+
+    ``outer`` names the start methods of such processes, from the outermost on.
     """
     run(tmp_path, SCRIPT, outer, method).ended_well()
 
 
 def test_a_class_of_every_kind_is_in_workers_what_it_is_in_forked_ones(tmp_path):
-    """The table is ``class_kinds.ROWS``."""
+    """The classes are those of the table ``class_kinds.ROWS``."""
     table = Path(class_kinds.__file__).read_text()
     shutil.copy(imported_bases.__file__, tmp_path)
     assert run(tmp_path, table, "forkserver").ended_well().lines == []
@@ -228,9 +232,13 @@ REFUSED = """
         def __getitem__(self, index):
             return self.function()
 
+    backend = mpiter.Process("forkserver")
     for function in (shows, knows, holds):
+        it = mpiter.MultiprocessIterator(
+            Calls(function), 1, n_processes=1, backend=backend
+        )
         try:
-            mpiter.MultiprocessIterator(Calls(function), 1, n_processes=1, backend=mpiter.Process("forkserver")).next()
+            it.next()
         except mpiter.errors.DatasetNotPicklable as error:
             print(str(error).partition(". ")[0])
     with mpiter.MultiprocessIterator(Calls(knows), 1, n_processes=1) as it:
@@ -238,7 +246,7 @@ REFUSED = """
 """
 
 
-def test_what_a_worker_could_not_look_up_in_the_script_is_found_by_packing_and_has_the_workers_forked(
+def test_workers_are_forked_if_packing_finds_what_they_could_not_look_up_in_the_script(
     tmp_path,
 ):
     outcome = run(tmp_path, REFUSED)
@@ -295,7 +303,9 @@ if __name__ == "__main__":
     for module in modules:
         module.SIZE = 7
     dataset = Holds(Rows(), *(module.Sizes() for module in modules))
-    loader = mpiter.DataLoader(dataset, 1, num_workers=1, collate_fn=list, multiprocessing_context=sys.argv[1])
+    loader = mpiter.DataLoader(
+        dataset, 1, num_workers=1, collate_fn=list, multiprocessing_context=sys.argv[1]
+    )
     for ((a, first, second),) in loader:
         kinds = [type(made) for _, made in (first, second)]
         print(a, first[0], second[0], kinds == [module.Made for module in modules])
@@ -325,7 +335,7 @@ def test_what_workers_cannot_import_goes_by_value_and_what_only_seems_so_by_name
     ]
 
 
-def test_code_that_goes_by_value_knows_its_file_so_that_tracebacks_name_it_and_show_its_lines():
+def test_code_by_value_knows_its_file_so_that_tracebacks_name_it_and_show_its_lines():
     def outer():
         return lambda: 1 / 0
 

@@ -1,5 +1,6 @@
-"""A sample's journey through a room: whatever goes in comes back as it was, writable,
-private, within its own row.
+"""A sample that travels through a room comes back as it was.
+
+It is writable and private, and fills its own row only.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CELLS = memoryview(bytearray(LINE_BYTES)).cast("q")
 
 
 class Memory:
-    """An arena for one slot, with something written all over it."""
+    """An arena for one slot, all of whose bytes have been written before."""
 
     def allocate(self, size):
         self.map = bytearray([CANARY]) * (size + 64)
@@ -44,10 +45,11 @@ class Memory:
 
 
 class Journey:
-    """What a worker and the consumer do with one batch, without either."""
+    """Does with one batch what a worker and the consumer do, in this process."""
 
     def __init__(self, batch, first=None, spare=0, travels=False, copy=False):
-        self.batch, self.memory = batch, Memory()
+        self.batch = batch
+        self.memory = Memory()
         bell = SimpleNamespace(ring=lambda: None)
         slots = Slots(self.memory, 1 << 40, bell)
         rules = Rules(1, as_samples=False)
@@ -71,24 +73,21 @@ class Journey:
         return Writer(self.memory).sheet(self.room.brief, self.room.address, row, rows)
 
     def fetch(self, row, some, seeded=False):
-        """Have a worker fetch these, as the rows from this one on."""
+        """Fetch these samples as a worker does, into the rows from ``row`` on."""
         sheet = self.sheet(row, len(some))
         sheet.fetch(some, iter(range(len(some))), 0, CELLS, seeded)
         self.arrive(row, len(some), sheet)
 
     def arrive(self, row, rows, sheet):
-        columns, at, sealed = pickle.loads(pickle.dumps(sheet.payload(), 5)) or (
-            None,
-            [],
-            None,
-        )
+        payload = pickle.loads(pickle.dumps(sheet.payload(), 5))
+        columns, at, sealed = payload or (None, [], None)
         if columns is not None:
             self.rooms.fill(self.room, row, rows, columns)
         for place, value in zip(at, sealed.open() if sealed else (), strict=True):
             (self.odd if place >= 0 else self.asides)[row + max(place, ~place)] = value
 
     def write(self, at_once=None, start=0, seeded=False):
-        """In blocks of so many rows."""
+        """Fetch all samples in blocks of ``at_once`` rows."""
         step = at_once or len(self.batch)
         for row in range(0, len(self.batch), step):
             self.fetch(start + row, self.batch[row : row + step], seeded)
@@ -106,7 +105,7 @@ def travelled(batch, **options):
 
 
 def opened(*values):
-    """What comes of objects that travel sealed."""
+    """Return what objects become that travel sealed."""
     sealing = Sealing()
     for value in values:
         sealing.add(value)
@@ -153,9 +152,8 @@ def test_every_leaf_comes_back_alone(leaf):
 @given(first=samples, at_once=some_rows, travels=st.booleans(), data=st.data())
 def test_nothing_is_written_beyond_the_rows_own_share(first, at_once, travels, data):
     batch = [like(data.draw, first) for _ in range(3)] + [data.draw(samples)]
-    journey = Journey(batch, first=first, spare=2, travels=travels).write(
-        at_once, start=1
-    )
+    journey = Journey(batch, first=first, spare=2, travels=travels)
+    journey.write(at_once, start=1)
     ours = np.zeros(len(journey.memory.map), bool)
     for shape, dtype, at in journey.layout.leaves:
         size = dtype.itemsize * int(np.prod(shape))
@@ -166,7 +164,7 @@ def test_nothing_is_written_beyond_the_rows_own_share(first, at_once, travels, d
 
 @pytest.mark.parametrize("travels", [False, True])
 def test_a_sample_that_cannot_be_sent_leaves_no_trace(travels):
-    """The row in hand is on the board, and the worker goes on with the next one."""
+    """The board names the row, and the worker goes on with the next one."""
     batch = [(1, "a"), (2, [np.ones(5000), threading.Lock()]), (3, np.ones(5000))]
     journey = Journey(batch, travels=travels)
     keys = iter(range(3))
@@ -225,7 +223,7 @@ def assert_rows_same(batch, columns):
             if isinstance(columns, list):
                 assert_same(sample, columns[row])
             elif isinstance(columns, np.ndarray):
-                # … keeps the dtype of what has no dimensions.
+                # The index with ``...`` keeps the dtype of an array without dimensions.
                 assert_same(np.asarray(sample, columns.dtype), columns[row, ...])
     else:
         assert type(columns) is type(first)
@@ -236,7 +234,9 @@ def assert_rows_same(batch, columns):
 
 
 def parts(container):
-    return list(container.values()) if isinstance(container, dict) else list(container)
+    if isinstance(container, dict):
+        return list(container.values())
+    return list(container)
 
 
 def test_columns_of_samples_that_disagree_are_lists():
@@ -304,7 +304,9 @@ def test_only_the_rows_that_do_not_fit_are_odd_whatever_their_size():
 
 
 def test_what_plain_pickle_cannot_send_comes_back_and_so_does_what_stands_beside_it():
-    function = lambda: 7
+    def function():
+        return 7
+
     array = np.arange(100)
     sent = [array, (array, function, array + 1), array]
     for got in (opened(*sent), travelled(sent)):
@@ -389,14 +391,13 @@ def test_torch_tensors_come_back_as_tensors():
 
 @pytest.mark.parametrize("text", [np.bytes_(b"a\0\0"), np.str_("a\0")])
 def test_numpys_text_keeps_the_zeros_at_its_end(text):
-    """NumPy compares them as little as it pickles them."""
+    """NumPy neither compares nor pickles them."""
     plain = bytes if isinstance(text, bytes) else str.__str__
     for sample in ([text], {text: 1}, np.array([text], object)):
         with contextlib.closing(ship.Shipment((sample, None))) as shipment:
             for got in (travelled([sample, sample])[1], shipment.open(pytest.fail)[0]):
-                assert [(type(part), plain(part)) for part in got] == [
-                    (type(text), plain(text))
-                ]
+                (part,) = got
+                assert (type(part), plain(part)) == (type(text), plain(text))
 
 
 VARIED = [

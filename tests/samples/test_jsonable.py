@@ -1,5 +1,6 @@
-"""What states hold, in JSON: every value comes back with its type, or is refused with
-its path.
+"""Every value of a state comes back from JSON with its type, or is refused.
+
+The error has the path of the value.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def test_tensors_come_back_as_they_were() -> None:
         back = through_json({"g": tensor})["g"]
         assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape)
         assert torch.equal(back, tensor)
-        back.zero_()  # it is one's own
+        # The tensor may be changed.
+        back.zero_()
     for odd in (
         torch.eye(2).to_sparse(),
         torch.zeros(2, requires_grad=True),
@@ -171,7 +173,7 @@ def test_the_name_of_a_dtype_has_torch_import_nothing(
 ) -> None:
     torch = pytest.importorskip("torch", reason=NO_TORCH)
     asked: list[str] = []
-    # Where torch imports submodules.
+    # This is where torch imports submodules on demand.
     monkeypatch.setattr(torch, "__getattr__", asked.append)
     with pytest.raises(StateError, match="'_planted' is no dtype"):
         decoded({"~tensor": ["_planted", [1], "AAAA"]})

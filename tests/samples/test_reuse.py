@@ -1,8 +1,8 @@
-"""A dataset may return the same memory again and again: its samples arrive as they were
-when it returned them.
+"""A dataset may return the same memory again and again.
 
-Whatever it returns, from processes; from threads columns do, and arrays in lists, whose
-batches are the very objects until a buffer is seen to be filled again within a block.
+Its samples arrive as they were when it returned them.  From processes, all kinds of
+samples do.  From threads, columns do, and arrays in lists: these batches hold the very
+objects until a buffer is seen to be filled again within a block.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Thing:
 
 
 class Reusing(Squares):
-    """Returns what it returned before, with something else in it."""
+    """Returns the same objects at each sample, with other contents."""
 
     def __init__(
         self, way: str, buffers: int = 1, size: int = 6, length: int = LENGTH
@@ -49,11 +49,11 @@ class Reusing(Squares):
         self.size = size
         self.asked = 0
         self.ring = [np.empty(size, np.float32) for _ in range(buffers)]
-        self.list, self.dict, self.thing = [0, 0], {"x": 0}, Thing()
-        self.structured, self.mask = (
-            np.zeros(1, [("a", "i4"), ("b", "f4")]),
-            np.zeros(2, bool),
-        )
+        self.list = [0, 0]
+        self.dict = {"x": 0}
+        self.thing = Thing()
+        self.structured = np.zeros(1, [("a", "i4"), ("b", "f4")])
+        self.mask = np.zeros(2, bool)
 
     def __getitem__(self, index: int) -> Any:
         self.asked += 1
@@ -62,8 +62,11 @@ class Reusing(Squares):
         return self.sample(index, array)
 
     def sample(self, index: int, array: Any) -> Any:
-        self.list[:], self.dict["x"], self.thing.value = [index, -index], index, index
-        self.structured["a"], self.mask[0] = index, index % 2
+        self.list[:] = [index, -index]
+        self.dict["x"] = index
+        self.thing.value = index
+        self.structured["a"] = index
+        self.mask[0] = index % 2
         arrays = {
             "an array": array,
             "in a tuple": (array, index),
@@ -85,7 +88,8 @@ class Reusing(Squares):
         values = self.list, self.dict, self.structured[0]
         if self.way == "values":
             return values
-        return {  # some of which travel as objects
+        # Some of these travel as objects.
+        return {
             "arrays": arrays,
             "values": values,
             "record": (self.structured[0], self.structured.view(np.recarray)[0]),
@@ -98,7 +102,7 @@ class Reusing(Squares):
 
 
 class Fresh(Reusing):
-    """The same samples, none of which has to do with another."""
+    """The same samples, none of which shares memory with another."""
 
     def __getitem__(self, index: int) -> Any:
         return type(self)(self.way, size=self.size).sample(
@@ -125,11 +129,9 @@ def told(sample: Any) -> Any:
         return {name: told(part) for name, part in sample.items()}
     if isinstance(sample, memoryview):
         return sample.tolist()
-    return (
-        repr(sample)
-        if {"Thing", "deque", "object"} & set(re.findall(r"\w+", repr(sample)))
-        else plain(sample)
-    )
+    if {"Thing", "deque", "object"} & set(re.findall(r"\w+", repr(sample))):
+        return repr(sample)
+    return plain(sample)
 
 
 def samples_of(dataset: Any, batch_size: int = 50, **options: Any) -> list[Any]:
@@ -161,9 +163,8 @@ def expected(way: str, **how: Any) -> list[Any]:
 def test_samples_from_processes_are_what_they_were_when_they_were_returned(
     way: str, serializer: str
 ) -> None:
-    assert samples_of(Reusing(way), n_processes=2, serializer=serializer) == expected(
-        way
-    )
+    found = samples_of(Reusing(way), n_processes=2, serializer=serializer)
+    assert found == expected(way)
 
 
 @pytest.mark.parametrize("way", [*ARRAYS, "values"])
@@ -211,7 +212,8 @@ def test_so_are_the_parts_of_a_sample_whose_buffers_take_turns(
         def __getitem__(self, index: int) -> Any:
             now = self.buffers[index % 2]
             before = self.buffers[(index + 1) % 2]
-            now[:], before[:] = index, index - 1
+            now[:] = index
+            before[:] = index - 1
             return now, before
 
     pairs = [
@@ -224,10 +226,9 @@ def test_so_are_the_parts_of_a_sample_whose_buffers_take_turns(
 TENSORS: dict[str, Any] = {
     "plain": lambda torch, memory: memory,
     "a view": lambda torch, memory: memory[1:],
-    # New each time, all on the same memory.
+    # Each of these is a new tensor on the same memory.
     "of numpy": lambda torch, memory: torch.from_numpy(memory.numpy()),
-    # the others travel as objects
-    # The leading half of a float32.
+    # The others travel as objects.  A bfloat16 is the leading half of a float32.
     "bfloat16": lambda torch, memory: memory.view(torch.bfloat16)[1:],
     "conjugate": lambda torch, memory: torch.complex(memory, memory).conj(),
     "parameter": lambda torch, memory: torch.nn.Parameter(memory),
@@ -247,7 +248,7 @@ TENSORS: dict[str, Any] = {
 )
 def test_so_are_tensors(options: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
-    # a list from threads holds the very objects, of which only arrays are looked at
+    # A list from threads holds the very objects, and only arrays are compared in it.
     ways = [*TENSORS][:4] if options is THREAD else [*TENSORS]
 
     class Tensors(Squares):
@@ -264,9 +265,7 @@ def test_so_are_tensors(options: dict[str, Any]) -> None:
                 assert values[0].detach().real.item() == index, way
 
 
-def test_an_array_in_which_nothing_changes_is_fetched_once_and_handed_over_as_it_is() -> (
-    None
-):
+def test_an_array_that_never_changes_is_fetched_once_and_handed_over_as_it_is() -> None:
     class Parts(Squares):
         parts = np.arange(60.0).reshape(20, 3)
         asked = 0
@@ -295,17 +294,21 @@ def test_what_must_not_be_fetched_twice_never_is() -> None:
 
 
 class Some(Squares):
-    """One of four pictures stays as it is, the others share a buffer, and so do labels,
-    which often come again.
+    """One of four pictures has memory of its own, and the others share a buffer.
+
+    So do the labels, whose values come again and again.
     """
 
     def __init__(self, parts: slice) -> None:
         super().__init__(64)
-        self.parts, self.buffer, self.label = parts, np.zeros(3), np.zeros(3)
+        self.parts = parts
+        self.buffer = np.zeros(3)
+        self.label = np.zeros(3)
         self.kept = {index: np.full(3, float(index)) for index in range(0, 64, 4)}
 
     def __getitem__(self, index: int) -> Any:
-        self.label[:], self.buffer[:] = index % 2, index
+        self.label[:] = index % 2
+        self.buffer[:] = index
         return (
             self.kept.get(index, self.buffer),
             self.label,
@@ -320,8 +323,9 @@ class Some(Squares):
 def test_a_buffer_is_noticed_whose_first_contents_come_again(
     parts: slice, options: dict[str, Any]
 ) -> None:
-    """At a batch's end its first sample may look as it did, though those between are
-    lost.
+    """At the end of a batch its first sample may look as it did before.
+
+    The samples between would be lost all the same.
     """
     for seed in range(3):
         with iterator(Some(parts), 8, repeat=False, seed=seed, **options) as it:

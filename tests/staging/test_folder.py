@@ -1,5 +1,6 @@
-"""A tier by itself: which process copies what, the bound, and what killed processes
-leave behind.
+"""A tier is filled by several processes, and keeps within its bound.
+
+What killed processes leave behind is removed.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def test_copies_of_many_processes_never_exceed_the_bound(folder, tmp_path):
     for child in children:
         child.start()
     while any(child.is_alive() for child in children):
-        # Else a copy may be counted under two names, one after the other.
+        # Without this lock a copy could be counted under two names, one after the
+        # other.
         with folder._changing():
             assert bytes_below(tmp_path) <= 10_000
     assert [child.exitcode for child in children] == [0, 0, 0]
@@ -161,7 +163,8 @@ staging = Staging(sys.argv[2], 60 * 20_016)
 with mpiter.batches(staging.of(store), 4, n_processes=1, epochs=None, seed=0) as stream:
     print("begun", flush=True)
     for indices, totals in stream:
-        assert all(map(store.is_right, indices.tolist(), totals.tolist())), "a torn copy"
+        is_right = map(store.is_right, indices.tolist(), totals.tolist())
+        assert all(is_right), "a torn copy"
 """
 
 
@@ -189,7 +192,8 @@ def test_programs_that_are_killed_leave_nothing_that_is_served_torn_and_the_boun
     tier = tmp_path / "tier"
     rng = random.Random(0)
     store = Store(tmp_path, 120, 20_000)
-    with program(tmp_path) as one, program(tmp_path) as other:  # which share the folder
+    # Both programs share the folder.
+    with program(tmp_path) as one, program(tmp_path) as other:
         for killed in (one, other):
             assert killed.stdout.readline() == "begun\n"
         for killed in (one, other):

@@ -1,4 +1,4 @@
-"""Resident first: what such an order is, how random it is, and that it comes again."""
+"""``ResidentFirst`` takes local samples first, in an order that can be resumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mpiter.staging.resident import entropy
 
 @pytest.fixture
 def staged(tmp_path):
-    """Of 40 samples, the first 10 are local."""
+    """A staged dataset of 40 samples, of which the first 10 are local."""
     found = Staging(tmp_path / "tier", "1MB", threads=0).of(Store(tmp_path))
     for index in range(10):
         found[index]
@@ -31,13 +31,10 @@ def test_the_entropy_is_that_of_all_the_orders_there_may_be(window, local):
     told = 0.0
     for order in itertools.permutations(range(5)):
         windows = [order[start : start + window] for start in range(0, 5, window)]
-        outcomes[
-            tuple(
-                index
-                for part in windows
-                for index in sorted(part, key=lambda i: i >= local)
-            )
-        ] += 1
+        outcome = []
+        for part in windows:
+            outcome += sorted(part, key=lambda i: i >= local)
+        outcomes[tuple(outcome)] += 1
         told += entropy(np.array(order) < local, window)
     total = sum(outcomes.values())
     truth = -sum(
@@ -78,9 +75,8 @@ def test_a_resumed_run_goes_on_with_the_order_it_had(staged):
     ) as stream:
         stream.load_state_dict(state)
         assert indices_of(stream, 6) == rest
-        assert sorted(i for batch in indices_of(stream, 10) for i in batch) == list(
-            range(40)
-        )
+        whole = [index for batch in indices_of(stream, 10) for index in batch]
+        assert sorted(whole) == list(range(40))
 
 
 def test_an_empty_dataset_has_an_empty_order(tmp_path):

@@ -1,5 +1,6 @@
-"""Datasets that are staged: the same samples and states, each read from the store once,
-and what stays in the tier.
+"""A staged dataset has the same samples and states as the one in the store.
+
+Each sample is read from the store once, and stays in the tier.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import mpiter
 from mpiter.staging import Staging
 from mpiter.staging import staging as module
 
-# Of a sample; of what stands behind it in a file.
-SIZE, TAIL = 1000, 16
+SIZE = 1000  # bytes of a sample
+TAIL = 16  # bytes behind it in its file
 
 
 def gone_through(dataset, **options):
@@ -111,8 +112,9 @@ def test_a_full_disk_ends_the_copying_and_nothing_else(tmp_path, monkeypatch, ca
 
 
 def test_a_tier_that_is_gone_ends_the_copying_and_nothing_else(tmp_path, caplog):
-    """The threads that copy ahead say so once, in the log, where no line of the user's
-    is to blame.
+    """The threads that copy ahead say so once.
+
+    It goes to the log, since no line of the user's program is the cause.
     """
     store = Store(tmp_path)
     staging = Staging(tmp_path / "tier", "1MB")
@@ -131,7 +133,7 @@ def test_a_tier_that_is_gone_ends_the_copying_and_nothing_else(tmp_path, caplog)
 
 @pytest.mark.death
 def test_workers_that_are_killed_hold_no_others_up(tmp_path):
-    """Whatever they were copying."""
+    """A worker may be killed while it copies a sample."""
     store = Store(tmp_path, 100)
     staging = Staging(tmp_path / "tier", "1MB", threads=0)
     staged = staging.of(store)
@@ -140,7 +142,8 @@ def test_workers_that_are_killed_hold_no_others_up(tmp_path):
         mpiter.batches(staged, 4, n_processes=2, epochs=2) as stream,
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore")  # that they were
+        # There are warnings of the deaths.
+        warnings.simplefilter("ignore")
         for number, (index, total) in enumerate(stream):
             assert all(map(store.is_right, index.tolist(), total.tolist()))
             seen += index.tolist()
@@ -154,16 +157,14 @@ def test_workers_that_are_killed_hold_no_others_up(tmp_path):
 
 
 class Hanging(Store):
-    """Whose first read, in whatever process, lasts until it may end."""
+    """A store whose first read, in any process, lasts until it may end."""
 
     def __init__(self, folder):
         super().__init__(folder)
         context = multiprocessing.get_context("fork")
-        self.may_end, self.is_first, self.has_begun = (
-            context.Event(),
-            context.Semaphore(1),
-            context.Event(),
-        )
+        self.may_end = context.Event()
+        self.is_first = context.Semaphore(1)
+        self.has_begun = context.Event()
 
     def fetch(self, index):
         if self.is_first.acquire(block=False):
@@ -179,7 +180,7 @@ def test_a_process_that_hangs_while_it_copies_does_not_hold_others_up_for_long(
     store = Hanging(tmp_path)
     staging = Staging(tmp_path / "tier", "1MB", threads=0)
     staged = staging.of(store)
-    # Another program
+    # This process stands for another program.
     copier = multiprocessing.get_context("fork").Process(
         target=staged.fetch.copy, args=(3,)
     )
@@ -300,17 +301,15 @@ def test_a_url_is_fetched_by_fsspec(tmp_path):
     from mpiter.images import ImageList
 
     for number in range(8):
-        Image.fromarray(image_files.smooth(20, 30, number)).save(
-            tmp_path / f"{number}.png"
-        )
+        image = Image.fromarray(image_files.smooth(20, 30, number))
+        image.save(tmp_path / f"{number}.png")
     pairs = [(f"{number}.png", number) for number in range(8)]
     staging = Staging(tmp_path / "tier", "1MB")
     staged = staging.of(ImageList(pairs, root=f"file://{tmp_path}"))
     with mpiter.batches(staged, 4, n_processes=0, epochs=2) as stream:
         for pictures, labels in stream:
             for picture, label in zip(pictures, labels, strict=True):
-                assert (
-                    picture == np.asarray(Image.open(tmp_path / f"{label}.png"))
-                ).all()
+                whole = np.asarray(Image.open(tmp_path / f"{label}.png"))
+                assert (picture == whole).all()
     assert staging.stats().held == 8
     assert staging.stats().hits >= 8

@@ -1,6 +1,4 @@
-"""The threads that copy ahead: in which order, how far, and what comes after a
-place.
-"""
+"""Threads copy samples ahead, in the order in which they come, up to a limit."""
 
 from __future__ import annotations
 
@@ -14,11 +12,11 @@ from mpiter.staging import Staging, staging
 
 
 def read_of(store, since=0):
-    """The samples that were read of the store, in order."""
+    """Return the samples that were read from the store, in order."""
     return list(map(int, Path(store.log).read_text().split()))[since:]
 
 
-def test_samples_are_copied_in_the_order_in_which_they_will_be_wanted_and_no_more_than_so_many(
+def test_samples_are_copied_in_the_order_that_will_be_wanted_up_to_a_limit(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(staging, "_AHEAD", 10)
@@ -31,9 +29,8 @@ def test_samples_are_copied_in_the_order_in_which_they_will_be_wanted_and_no_mor
         next(stream)
         store.wait_until_copied(10)
         assert sorted(read_of(store)) == sorted(wanted[:14])
-        assert [index for index in read_of(store) if index not in wanted[:4]] == wanted[
-            4:14
-        ]
+        ahead = [index for index in read_of(store) if index not in wanted[:4]]
+        assert ahead == wanted[4:14]
         stream.load_state_dict({**start, "position": 60})
         next(stream)
         store.wait_until_copied(10)

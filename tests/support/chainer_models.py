@@ -11,7 +11,7 @@ if int(np.__version__.partition(".")[0]) >= 2 or sys.version_info >= (3, 12):
 
 
 class Breaking:
-    """Raises after a while."""
+    """A dataset whose sample 10 raises."""
 
     def __init__(self, error):
         self.error = error
@@ -30,7 +30,7 @@ def double(pair):
 
 
 def pairs(length):
-    """A learnable TupleDataset: (six numbers, which third is the largest)."""
+    """Return a TupleDataset of six numbers, and which third of them is the largest."""
     from chainer.datasets import TupleDataset
 
     images = np.random.RandomState(length).rand(length, 6).astype(np.float32)
@@ -49,10 +49,8 @@ def classifier():
             super().__init__()
             weight = LeCunNormal(rng=np.random.RandomState(1))
             with self.init_scope():
-                self.hidden, self.out = (
-                    links.Linear(6, 8, initialW=weight),
-                    links.Linear(8, 3, initialW=weight),
-                )
+                self.hidden = links.Linear(6, 8, initialW=weight)
+                self.out = links.Linear(8, 3, initialW=weight)
 
         def forward(self, x):
             return self.out(functions.relu(self.hidden(x)))

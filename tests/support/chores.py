@@ -1,6 +1,7 @@
-"""What tests have a Pool's workers do, in a module that every worker can import.
+"""Functions that tests call in a Pool's workers, which can import this module.
 
-Processes meet in a folder: files there say where each process is, and let it go on.
+Processes communicate by a folder: files in it say where each process is, and let it go
+on.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ class Chore(NamedTuple):
 
 
 def do(chore: tuple[Any, ...]) -> tuple[int, Any]:
-    """Do the chore, and return its result; a Pool of processes sends the fields of a
-    block as a plain tuple.
+    """Do the chore, and return its number and result.
+
+    A Pool of processes sends the fields of a block as a plain tuple.
     """
     number, func, args = chore
     return number, func(*args)
 
 
 class Sore(Exception):
-    """An error of the chore's own."""
+    """An error that a chore raises."""
 
 
 def equip(*things: Any) -> None:
-    """An initializer."""
+    """Do nothing, as the Pool's initializer."""
 
 
 def square(number: int) -> int:
@@ -57,14 +59,15 @@ def unpicklable() -> Any:
 
 
 def _wait_for(condition: Any) -> None:
-    end = time.monotonic() + 60  # against hanging
+    # A test that would hang fails after a minute.
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "no process came"
         time.sleep(0.001)
 
 
 def wait_at(gate: Path) -> int:
-    """Say that we are here, and come back once the gate is open."""
+    """Note that this process is here, and return once the gate is open."""
     gate.with_name(f"at {gate.name} {os.getpid()}").touch()
     _wait_for(gate.exists)
     return os.getpid()
@@ -88,7 +91,7 @@ def end(code: int) -> None:
 
 
 def end_in_mid_answer(value: Any) -> Any:
-    """Answer, but end when half of it is written."""
+    """Answer, but end this process when half of the answer is written."""
 
     def writev(descriptor: int, parts: list[Any]) -> int:
         message = b"".join(map(bytes, parts))
@@ -102,7 +105,7 @@ def end_in_mid_answer(value: Any) -> Any:
 
 
 def end_with_a_child(gate: Path) -> None:
-    """End, and leave behind a process that has all our descriptors."""
+    """End this process, and leave one behind that has all its descriptors."""
     if os.fork() == 0:
         _wait_for(gate.exists)
         os._exit(0)
@@ -121,7 +124,7 @@ def _raise() -> None:
 
 
 class Pids:
-    """A dataset: each sample is the number of the process that fetched it."""
+    """A dataset whose samples are the number of the process that fetched them."""
 
     def __len__(self) -> int:
         return 200

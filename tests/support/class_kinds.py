@@ -1,9 +1,8 @@
-"""A script with a class of every kind, and what each shows; run as a program, it prints
-what differs in its workers.
+"""A script with a class of every kind, which prints what differs in its workers.
 
-``ROWS`` is the table: its functions use classes of this script, and what decorators
-make; what they return is compared. So are the classes themselves: their own attributes,
-their order of look-up and their layout.
+The functions in the table ``ROWS`` use classes of this script, and what decorators
+make.  What they return is compared.  So are the classes themselves: their own
+attributes, their order of look-up and their layout.
 """
 
 from __future__ import annotations
@@ -821,9 +820,7 @@ def names():
 
 
 def portrait(cls):
-    """What a class is: its own attributes, by value where they are plain, and its
-    layout.
-    """
+    """Describe a class: its own attributes, their values if plain, and its layout."""
     plain = (int, str, bool, type(None), tuple, list, dict, frozenset)
     own = {
         name: value if isinstance(value, plain) else type(value)
@@ -848,7 +845,7 @@ def shown(use):
 
 
 class Each:
-    """What each row shows in a worker; an error is what a row shows, too."""
+    """A dataset of what each row returns in a worker, or the error that it raises."""
 
     def __init__(self, uses):
         self.uses = uses
@@ -867,7 +864,7 @@ class Each:
 
 
 def packed(use):
-    """The row by itself, so that what fails to travel fails alone."""
+    """Pickle a row by itself, so that one that can't be pickled fails alone."""
     try:
         return by_value(use)
     except Exception as error:
@@ -887,14 +884,10 @@ if __name__ == "__main__":
     other = in_workers(sys.argv[1], [(name, packed(use)) for name, use in ROWS.items()])
     for name, value in alike.items():
         if (found := other[name]) != value:
-            at = next(
-                (
-                    at
-                    for at, (one, two) in enumerate(zip(value, found, strict=False))
-                    if one != two
-                ),
-                0,
-            )
+            letters = enumerate(zip(value, found, strict=False))
+            differing = [at for at, (one, two) in letters if one != two]
+            # Print the texts around their first difference.
+            at = min(differing, default=0)
             place = slice(max(0, at - 40), at + 80)
             print(
                 f"{name}: {value[place]} in a forked worker, {found[place]} in another"

@@ -1,8 +1,7 @@
-"""Damaged files, as a program: `python damaged.py FIRST LAST DECODER…`; prints what
-became of them with each decoder.
+"""A program that decodes damaged files: `python damaged.py FIRST LAST DECODER…`.
 
-JSON: for each file the error's reason, or the picture's shape and sum; what else is
-raised ends the program.
+It prints JSON: for each decoder and file, the error's reason, or the picture's shape
+and sum.  Any other error ends the program.
 """
 
 from __future__ import annotations
@@ -20,8 +19,10 @@ from mpiter.images.transforms import plain
 
 
 def damaged(number: int, files: list[bytes]) -> bytes:
-    """The file of this number: bytes changed, the end cut off, or two halves joined;
-    often several.
+    """Return the file of this number.
+
+    Its bytes are changed, its end is cut off, or two halves are joined, often several
+    of these.
     """
     rng = random.Random(number)
     data = bytearray(rng.choice(files))
@@ -31,16 +32,15 @@ def damaged(number: int, files: list[bytes]) -> bytes:
             for _ in range(rng.choice((1, 3, 30))):
                 data[rng.randrange(len(data))] = rng.randrange(256)
         elif how == 2:
-            for _ in range(rng.choice((1, 3))):  # among the headers
+            # The headers lie in the first bytes.
+            for _ in range(rng.choice((1, 3))):
                 data[rng.randrange(min(200, len(data)))] = rng.randrange(256)
         elif how == 3:
             del data[rng.randrange(1, len(data)) :]
         elif how == 4:
             other = rng.choice(files)
-            data = (
-                data[: rng.randrange(1, len(data) + 1)]
-                + other[rng.randrange(len(other)) :]
-            )
+            start = data[: rng.randrange(1, len(data) + 1)]
+            data = start + other[rng.randrange(len(other)) :]
         else:
             at = rng.randrange(len(data))
             del data[at : at + rng.randrange(1, 50)]
@@ -59,7 +59,7 @@ def became(data: bytes, path: str, decoding: Decoding) -> str | list[int]:
 
 
 def main(first: int, last: int, *decoders: str) -> None:
-    # Pillow's, of what is strange in a file.
+    # Pillow warns of what is strange in a file.
     warnings.simplefilter("ignore")
     files = list(image_files.kinds().values())
     broken = {f"file {number}": damaged(number, files) for number in range(first, last)}

@@ -24,7 +24,7 @@ class Record:
 
 
 class Squares:
-    """(array, label): the plainest of datasets."""
+    """A plain dataset of pairs of an array and a label."""
 
     def __init__(self, length: int = 20, shape: tuple[int, ...] = (3, 4)) -> None:
         self.length = length
@@ -92,7 +92,7 @@ class Every(Squares):
 
 
 class Random(Squares):
-    """Draws from every generator a dataset may use."""
+    """Samples draw from every generator that a dataset may use."""
 
     def __init__(self, length: int = 20, draws: str = "all") -> None:
         super().__init__(length)
@@ -110,7 +110,7 @@ class Random(Squares):
 
 
 class Failing(Squares):
-    """Raises for some indices, each in a way of its own."""
+    """Some samples raise the errors that are given for them."""
 
     def __init__(self, errors: dict[int, Any], length: int = 20) -> None:
         super().__init__(length)
@@ -123,14 +123,14 @@ class Failing(Squares):
 
 
 class TwoArguments(Exception):
-    """Pickles, but does not unpickle."""
+    """An error that can be pickled, but not unpickled."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
 
 
 class Unpicklable(Exception):
-    """Does not even pickle."""
+    """An error that can't be pickled."""
 
     def __init__(self) -> None:
         super().__init__("holds a lock")
@@ -140,7 +140,7 @@ class Unpicklable(Exception):
 
 
 class Gated(Squares):
-    """Waits for a file to appear before it gives a sample beyond ``free``."""
+    """Samples from ``free`` on wait until a file exists."""
 
     def __init__(self, gate: str, free: int = 0, length: int = 20) -> None:
         super().__init__(length)
@@ -154,7 +154,7 @@ class Gated(Squares):
 
 
 def plain(sample: Any) -> Any:
-    """A sample as something that ``==`` compares to the last bit, types included."""
+    """Describe a sample so that ``==`` compares it to the last bit, types included."""
     if isinstance(sample, np.ma.MaskedArray):
         return "masked", plain(np.asarray(sample.data)), plain(np.asarray(sample.mask))
     if isinstance(sample, np.ndarray):
@@ -176,13 +176,13 @@ def plain_batch(batch: Any) -> list[Any]:
 
 
 class Attributes(dict):  # type: ignore[type-arg]
-    """A mapping with more to it than its items."""
+    """A mapping that also has an attribute."""
 
     colour = "none"
 
 
 class Several(list):  # type: ignore[type-arg]
-    """A sequence of a type of its own."""
+    """A list of another type."""
 
 
 class Built(Squares):
@@ -197,9 +197,7 @@ class Built(Squares):
 
 
 class Looked(Squares):
-    """The items of ``mpiter.Packed``, the file that they are read from, and the process
-    that reads it.
-    """
+    """Samples are an item of ``mpiter.Packed``, its file, and the reading process."""
 
     def __init__(self, packed: Any) -> None:
         super().__init__(len(packed))

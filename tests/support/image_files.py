@@ -1,6 +1,4 @@
-"""Files of pictures to test with: smooth ones, as photographs are, of every kind that a
-decoder meets.
-"""
+"""Makes files of every kind that a decoder meets, with smooth pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ WIDTH = 124
 
 
 def smooth(height: int = HEIGHT, width: int = WIDTH, seed: int = 0) -> Any:
-    """Colours that change slowly, with some noise, up to the ends of the scale."""
+    """Return slowly changing colours with some noise, up to the ends of the scale."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width] / 20.0
     waves = [np.sin(x * a + y * b + c) for a, b, c in rng.uniform(0.3, 3, (3, 3))]
@@ -30,7 +28,7 @@ def encoded(image: Any, form: str, **options: Any) -> bytes:
 
 
 def kinds() -> dict[str, bytes]:
-    """A file of each kind, by name."""
+    """Return a file of each kind, by name."""
     rgb = Image.fromarray(smooth())
     odd = Image.fromarray(smooth(61, 47, 1))
     wide = (smooth()[:, :, 0].astype(np.uint16) << 8) | smooth(seed=3)[:, :, 1]

@@ -1,6 +1,4 @@
-"""Bases that the script of ``class_kinds`` imports, and whose subclasses name
-keywords.
-"""
+"""Bases that ``class_kinds`` imports, and whose subclasses take keywords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches and checkpoints with JAX's arrays: run by test_jax.py."""
+"""Tests of batches and checkpoints with JAX's arrays, which test_jax.py runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_columns_of_jaxs_arrays_are_gathered(workers):
         x, y = batch.values() if isinstance(batch, dict) else batch
         assert type(x) is type(y) is np.ndarray
         assert (x == np.asarray(X)[y]).all()
-        x += 1  # it is the user's own
+        # The user may change the array.
+        x += 1
 
 
 def test_a_list_has_jaxs_arrays_as_they_were():

@@ -1,6 +1,4 @@
-"""Logs of receipts for tests: what is in a folder, and pretended trainers that write
-some.
-"""
+"""Reads and changes logs of receipts, and writes those of pretended trainers."""
 
 from __future__ import annotations
 
@@ -23,44 +21,41 @@ def lines_in(path):
 
 
 def alter(path, change):
-    """The file anew, with the lines that ``change`` makes of its lines."""
-    Path(path).write_text(
-        "".join(json.dumps(line) + "\n" for line in change(lines_in(path)))
-    )
+    """Write the file again, with the lines that ``change`` makes of its lines."""
+    lines = [json.dumps(line) + "\n" for line in change(lines_in(path))]
+    Path(path).write_text("".join(lines))
 
 
 def keys_in(path, kind="handed"):
-    """The keys that a file says were handed out, were skipped or have failed, in their
-    order.
+    """Return the keys that were handed out, according to a file, in their order.
+
+    With another ``kind``, return those that were "skipped" or have "failed".
     """
     found = []
     for line in lines_in(path):
         for row, key in enumerate(line.get("keys", ())):
-            is_skipped = row in line.get("skipped", ())
-            has_failed = line.get("failed", False)
-            if kind == (
-                "skipped" if is_skipped else "failed" if has_failed else "handed"
-            ):
+            became = "handed"
+            if row in line.get("skipped", ()):
+                became = "skipped"
+            elif line.get("failed", False):
+                became = "failed"
+            if became == kind:
                 found.append(key)
     return found
 
 
 def train(folder, size, batch_size, steps, length, start=(0, 0), epochs=1, seeds=None):
-    """Ranks that are handed their parts of so many steps each, from ``start`` on; where
-    they then are.
+    """Write the logs of ranks that are handed their parts of steps from ``start`` on.
 
-    ``steps``: of each rank, or of all; ``seeds``: of ranks whose own differs.
+    Return the places of each rank.  ``steps`` is a number for all ranks, or one for
+    each.  ``seeds`` has those of ranks whose seed differs.
     """
     steps = [steps] * size if isinstance(steps, int) else steps
     places = []
     for rank in range(size):
         pace = Pace(batch_size, wrap=False, epochs=epochs, share=Share(rank, size))
-        cursor = Cursor(
-            start[1],
-            start[0],
-            False,
-            Shuffled(length, (seeds or {}).get(rank, 5), start[0]),
-        )
+        order = Shuffled(length, (seeds or {}).get(rank, 5), start[0])
+        cursor = Cursor(start[1], start[0], False, order)
         places.append([start])
         with closing(Receipts(folder, rank, size)) as receipts:
             notes = Notes(receipts, Shard(rank, size))

@@ -1,5 +1,6 @@
-"""Both loaders behind one face: what they share is tested once, in NumPy's words and in
-torch's.
+"""Both loaders behind one interface, so that one test can check both.
+
+They are ``mpiter.DataLoader`` and ``mpiter.torch.DataLoader``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import pytest
 import mpiter
 
 NO_TORCH = "torch is not installed: run `python3 tests --all`"
-# Before the fork server starts, which then needs to import it only once.
+# This is imported before the fork server starts, which then imports it only once.
 if importlib.util.find_spec("torch"):
     import mpiter.torch
 
 KINDS = ("numpy", pytest.param("torch", marks=pytest.mark.torch))
-# For scripts
+# Scripts import the loader of a kind by these lines.
 IMPORTS = {
     "numpy": "from mpiter import DataLoader",
     "torch": "from mpiter.torch import DataLoader",
@@ -30,7 +31,7 @@ both_kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def loader_class(kind: str) -> Any:
-    """The loader of this kind; without torch the test is skipped."""
+    """Return the loader of this kind, or skip the test without torch."""
     if kind == "numpy":
         return mpiter.DataLoader
     pytest.importorskip("torch", reason=NO_TORCH)
@@ -38,8 +39,9 @@ def loader_class(kind: str) -> Any:
 
 
 class Maker:
-    """Makes loaders of one kind, each with so many workers, and closes them in the
-    end.
+    """Makes loaders of one kind, and closes them in the end.
+
+    By default each has ``workers`` workers.
     """
 
     def __init__(self, kind: str, workers: int, opened: contextlib.ExitStack) -> None:
@@ -50,7 +52,7 @@ class Maker:
 
     def __call__(self, dataset: Any, batch_size: Any = 1, **options: Any) -> Any:
         options = {"num_workers": self.workers, **options}
-        # What has no meaning then, and is refused.
+        # Loaders without workers refuse this option.
         if not options["num_workers"]:
             options.pop("persistent_workers", None)
         if "batch_sampler" not in options:
@@ -58,18 +60,18 @@ class Maker:
         return self._opened.enter_context(self.class_(dataset, **options))
 
     def seed(self, seed: int) -> None:
-        """What shuffling depends on unless it is told otherwise."""
+        """Seed the generator that shuffling uses by default."""
         if self.kind == "torch":
             _torch().manual_seed(seed)
         else:
             np.random.seed(seed)
 
     def globals(self) -> tuple[Any, ...]:
-        """What a checkpoint of the user's holds of the global generators."""
-        return (
-            np.random.get_state(),
-            _torch().get_rng_state() if self.kind == "torch" else None,
-        )
+        """Return the global generators' states, as a user's checkpoint holds them."""
+        of_torch = None
+        if self.kind == "torch":
+            of_torch = _torch().get_rng_state()
+        return np.random.get_state(), of_torch
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         np.random.set_state(saved[0])
@@ -92,14 +94,14 @@ def makers(kind: str, workers: int) -> Iterator[Maker]:
 
 
 def plain(batch: Any) -> Any:
-    """A batch of any loader in Python's own lists, dicts and numbers."""
+    """Turn a batch of any loader into Python's own lists, dicts and numbers."""
     if hasattr(batch, "tolist"):
         return batch.tolist()
     if isinstance(batch, dict):
         return {name: plain(part) for name, part in batch.items()}
-    return (
-        [plain(part) for part in batch] if isinstance(batch, (list, tuple)) else batch
-    )
+    if isinstance(batch, (list, tuple)):
+        return [plain(part) for part in batch]
+    return batch
 
 
 def flat(lists: Iterable[list[Any]]) -> list[Any]:
@@ -111,13 +113,14 @@ def epoch(loader: Any) -> list[Any]:
 
 
 def some(batches: Any, count: int) -> list[Any]:
-    """The next ``count`` of them, without looking whether there are more."""
+    """Return the next ``count`` batches, without looking whether there are more."""
     return [plain(next(batches)) for _ in range(count)]
 
 
 def until_the_end(batches: Any) -> tuple[list[Any], list[Exception]]:
-    """What an iterator gives, errors among it, when next() is called again after
-    each.
+    """Return the batches and the errors of an iterator.
+
+    After each error ``next()`` is called again.
     """
     given: list[Any] = []
     errors: list[Exception] = []

@@ -1,5 +1,6 @@
-"""Few combinations in place of all, where the parts of a test don't interact by more
-than two.
+"""Takes a few combinations of a test's parameters in place of all.
+
+This will do where no more than two parameters interact.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ import pytest
 
 
 def pairs(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Return a part of the product in which every value of an axis still meets every
-    value of each other one.
-    """
+    """Return combinations in which each value of an axis meets each of any other."""
     left = {
         combination: _pairs_in(combination) for combination in itertools.product(*axes)
     }
@@ -28,7 +27,7 @@ def pairs(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
 
 
 def slow_but(values: Iterable[Any], *usual: Any) -> list[Any]:
-    """All of them, of which the usual ones will do where tests are to be quick."""
+    """Mark all values as slow except for the usual ones."""
     return [
         value if value in usual else pytest.param(value, marks=pytest.mark.slow)
         for value in values

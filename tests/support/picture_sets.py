@@ -1,6 +1,4 @@
-"""The same few pictures as every dataset that there is of them: folders, packed,
-staged; to go through every door.
-"""
+"""The same few pictures as every kind of dataset: a folder, packed, and staged."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ CLASSES = 3
 EACH = 6
 SIDE = 12
 LENGTH = CLASSES * EACH
-# In the folder that `drawn` spoils.
+# These files are broken in the folder that ``drawn(broken=True)`` makes.
 BROKEN = (4, 11)
 AUGMENT = Compose([RandomResizedCrop(SIDE), Flip()])
 FORMS: dict[str, dict[str, Any]] = {
@@ -36,22 +34,20 @@ FORMS: dict[str, dict[str, Any]] = {
         "transform": Compose([RandomResizedCrop(SIDE), Flip(), Normalize()]),
         "layout": "CHW",
     },
-    # Draws nothing, so that it is the same with any loader.
+    # This one draws no random numbers, so it is the same with any loader.
     "fixed": {"transform": Resize((SIDE, SIDE))},
 }
 
 
 def drawn(folder: Path, broken: bool = False) -> Path:
-    """A folder of pictures, some JPEG and some PNG; two of them cut off if it is to be
-    ``broken``.
+    """Make a folder of pictures, some JPEG and some PNG.
+
+    If ``broken``, two of them are cut off.
     """
     root = folder / ("broken" if broken else "whole")
     for number in range(LENGTH):
-        path = (
-            root
-            / f"class{number // EACH}"
-            / f"{number:02}.{'png' if number % 3 == 0 else 'jpg'}"
-        )
+        suffix = "png" if number % 3 == 0 else "jpg"
+        path = root / f"class{number // EACH}" / f"{number:02}.{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image_files.smooth(40 + number, 60 - number, number)).save(path)
         if broken and number in BROKEN:
@@ -81,7 +77,7 @@ KINDS = {"folder": folder_of, "packed and staged": packed_and_staged}
 
 
 def plain(stream: Any, batches: int | None = None) -> list[tuple[Any, list[int]]]:
-    """Batches of any loader, as copies: pictures, and their labels."""
+    """Copy the batches of any loader: their pictures, and their labels."""
     found = []
     for pictures, labels in stream:
         found.append((np.asarray(pictures).copy(), np.asarray(labels).tolist()))

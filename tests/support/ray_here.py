@@ -1,6 +1,4 @@
-"""A Ray cluster of one node, shared by all tests of a process; and what of it is in
-use.
-"""
+"""A Ray cluster of one node, which all tests of a process share."""
 
 from __future__ import annotations
 
@@ -14,18 +12,19 @@ from typing import Any
 import pytest
 
 REASON = "Ray is not installed: run `python3 tests --all`"
-# Claimed, so that several iterators have room.
+# Ray is told of so many processors, so that several iterators have room.
 CPUS = 4
 _PATIENCE = 20.0
 
-# Else Ray warns of a change to come.
+# Without this variable Ray warns of a change to come.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
 def ready() -> Any:
-    """Ray, connected to the cluster of the tests: a new one at first, though another
-    may be found on this machine.
+    """Return Ray, connected to the cluster of the tests.
+
+    The first call starts a new one, even if there is another on this machine.
     """
     ray = pytest.importorskip("ray", reason=REASON)
     if not ray.is_initialized():
@@ -39,7 +38,7 @@ def ready() -> Any:
 
 
 def connect(**options: Any) -> None:
-    """Start or join a cluster, of which nothing is printed."""
+    """Start or join a cluster, without printing anything of it."""
     import ray
 
     with warnings.catch_warnings():

@@ -1,9 +1,8 @@
-"""What may go wrong in a worker, and where: manners, a trap that springs them, and
-datasets with a trap inside.
+"""Manners in which a worker fails, a trap that springs them, and datasets with traps.
 
-In a module that every worker can import.  Processes meet in a folder: it counts how
-often a trap has sprung, so that what is fatal happens once and the next fetch of the
-same sample goes well.
+Every worker can import this module.  Files in a folder count how often a trap has
+sprung, so that what is fatal happens once, and the next fetch of the same sample
+succeeds.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from mpiter.pool.pipes import READY, WorkerEnd
 
 LENGTH = 24
 BATCH = 4
-FATAL = 7  # the sample with the trap
-# Ends what waits for ever in a thread of this process.
+FATAL = 7  # the index of the sample with the trap
+# Setting this ends the threads of this process that wait for ever.
 release = threading.Event()
 
 
 class Sabotaged(Exception):
-    """The plainest of errors."""
+    """A plain error."""
 
 
 # -- manners ---------------------------------------------------------------------------
@@ -60,7 +59,8 @@ def run_out_of_memory() -> None:
 
 def hold_the_gil() -> None:
     while True:
-        ctypes.PyDLL(None).sleep(3600)  # unlike CDLL it keeps the lock
+        # Unlike CDLL, PyDLL keeps the GIL during the call.
+        ctypes.PyDLL(None).sleep(3600)
 
 
 def wait_for_ever() -> None:
@@ -79,7 +79,7 @@ DEADLY: dict[str, Callable[[], None]] = {
     "SIGSTOP": die_by(signal.SIGSTOP),
     "hold the GIL": hold_the_gil,
 }
-# What a thread can do, and get away with.
+# Threads can do this too, since it doesn't harm the rest of their process.
 STUCK = {"wait for ever": wait_for_ever}
 MANNERS = {**ERRORS, **DEADLY, **STUCK}
 
@@ -89,8 +89,9 @@ MANNERS = {**ERRORS, **DEADLY, **STUCK}
 
 @dataclass(frozen=True)
 class Trap:
-    """Does something bad when a worker steps on it, ``times`` times in all (None:
-    whenever it is stepped on).
+    """Makes a worker fail that comes to it.
+
+    It springs ``times`` times in all, or each time if that is None.
     """
 
     folder: Path
@@ -110,7 +111,8 @@ class Trap:
         sprung = len(self.victims)
         while not self._has("removed") and (self.times is None or sprung < self.times):
             try:
-                # Made in one go, with what it says.
+                # A link is made and written in one step, so no other worker can see it
+                # half done.
                 (self.folder / f"sprung-{sprung}").symlink_to(str(os.getpid()))
                 return True
             except FileExistsError:
@@ -119,7 +121,7 @@ class Trap:
 
     @property
     def victims(self) -> list[int]:
-        """The processes that it has sprung in."""
+        """Return the processes in which the trap has sprung."""
         return [
             int(os.readlink(self.folder / name))
             for name in os.listdir(self.folder)
@@ -127,7 +129,7 @@ class Trap:
         ]
 
     def remove(self) -> None:
-        """Remove the trap: from now on the dataset is safe."""
+        """Remove the trap, so that from now on the dataset is safe."""
         self._note("removed")
 
     def lay_again(self) -> None:
@@ -156,7 +158,7 @@ class Trap:
 
 
 class Safe(Squares):
-    """(array, index), and no trap of its own."""
+    """A dataset that doesn't spring its trap."""
 
     def __init__(self, trap: Trap | None = None) -> None:
         super().__init__(LENGTH)
@@ -203,8 +205,9 @@ class Burden:
 
 
 class Blocked(Safe):
-    """A dataset whose samples after the first batch wait at a gate; the trap lies
-    behind it.
+    """A dataset whose samples after the first batch wait at a gate.
+
+    The trap lies behind the gate.
     """
 
     def __getitem__(self, index: int) -> Any:
@@ -235,9 +238,7 @@ def on_sending(trap: Trap, info: Any) -> None:
 
 
 def in_mid_message(trap: Trap, info: Any) -> None:
-    """The trap springs when half of the next answer is written, its buffers
-    included.
-    """
+    """The trap springs when half of the next answer and its buffers is written."""
     genuine = os.writev
     packed = pipes._packed
     numbers: list[int] = []

@@ -1,6 +1,4 @@
-"""What the codec's tests send on its journey: Hypothesis strategies for samples, and
-the strictest equality.
-"""
+"""Hypothesis strategies for samples, and a strict comparison of samples."""
 
 from __future__ import annotations
 
@@ -74,7 +72,7 @@ class MyArray(np.ndarray): ...
 DATACLASSES = (Plain, Frozen, Slotted, FrozenSlotted)
 
 orders = st.sampled_from("=<>")
-# Not q: it is l once NumPy has pickled it.
+# There is no q, because NumPy unpickles it as l.
 _CODES = [*"?bBhHiIlLefdgFDG", "S3", "U2", "V5", "S0", "U0"]
 scalar_dtypes = st.sampled_from(_CODES).flatmap(
     lambda code: orders.map(lambda order: np.dtype(code).newbyteorder(order))
@@ -100,8 +98,9 @@ shapes = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 
 
 def filled(shape, dtype, seed):
-    """An array of any bytes that are valid values of ``dtype``, in a layout that
-    depends on ``seed``.
+    """Return an array of valid values of ``dtype``.
+
+    Its layout depends on ``seed``.
     """
     rng = np.random.default_rng(seed)
     wide = (*shape[:-1], shape[-1] * 2) if shape else ()
@@ -111,7 +110,11 @@ def filled(shape, dtype, seed):
         whole = whole[..., ::2]
     if seed % 3 == 0:
         return np.asfortranarray(whole)
-    return whole if seed % 3 == 1 else whole[::-1] if shape else whole.copy()
+    if seed % 3 == 1:
+        return whole
+    if shape:
+        return whole[::-1]
+    return whole.copy()
 
 
 def fill(array, rng):
@@ -121,9 +124,7 @@ def fill(array, rng):
     elif array.dtype.kind == "U":
         array[...] = rng.choice(np.array(["", "a", "é\U0001f40d"]), array.shape)
     elif array.dtype.kind in "SV":
-        array[...] = np.frombuffer(
-            rng.bytes(3), "S3" if array.dtype.kind == "S" else "V3"
-        )[0]
+        array[...] = np.frombuffer(rng.bytes(3), f"{array.dtype.kind}3")[0]
     elif array.dtype.kind == "b":
         array[...] = rng.integers(0, 2, array.shape)
     elif array.dtype.kind in "fc":
@@ -137,7 +138,7 @@ def fill(array, rng):
 arrays = st.builds(filled, shapes, dtypes, st.integers(0, 99))
 _ODD_ARRAYS = [
     np.ma.masked_array([1, 2, 3], [0, 1, 0], fill_value=7),
-    # Native: NumPy's own pickle makes them so.
+    # The byte order is native, since NumPy's own pickle makes it so.
     np.ma.masked_array(np.arange(4.0).reshape(2, 2), np.eye(2)),
     np.arange(4).view(MyArray),
     np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]).view(np.recarray),
@@ -157,7 +158,7 @@ numbers = (
 scalars = st.builds(
     lambda d, s: filled((1,), d, s)[0], scalar_dtypes | structured, st.integers(0, 99)
 )
-# To know all letters takes Hypothesis seconds.
+# If all letters were allowed, Hypothesis would take seconds to collect them.
 text = functools.partial(st.text, "aB~.\0\n\u00e9\u6f22\U0001f40d")
 _OTHERS = [
     None,
@@ -204,7 +205,7 @@ samples = st.recursive(leaves, containers, max_leaves=6)
 
 
 def like(draw, sample):
-    """A sample built the same way, with other values: what most batches are made of."""
+    """Draw a sample of the same form with other values, as in most batches."""
     kind = type(sample)
     if (
         kind is np.ndarray
@@ -225,8 +226,9 @@ def like(draw, sample):
 
 
 def assert_same(sent, got):
-    """Compare value, exact type, dtype, byte order, shape and mask; NaN equals NaN, and
-    −0 differs from 0.
+    """Compare value, exact type, dtype, byte order, shape and mask.
+
+    NaN equals NaN, and −0 differs from 0.
     """
     assert type(got) is type(sent)
     if isinstance(sent, (np.ndarray, np.generic)):
@@ -249,9 +251,8 @@ def assert_same(sent, got):
         ):
             assert_same(key, other)
             assert_same(value, theirs)
-        assert getattr(sent, "default_factory", None) is getattr(
-            got, "default_factory", None
-        )
+        factory = getattr(got, "default_factory", None)
+        assert getattr(sent, "default_factory", None) is factory
     elif isinstance(sent, (tuple, list, collections.deque)):
         assert len(sent) == len(got)
         for one, other in zip(sent, got, strict=True):
@@ -276,7 +277,7 @@ def assert_same_values(sent, got):
 
 
 def arrays_in(value):
-    """Every ndarray within a sample, wherever it stands."""
+    """Yield every ndarray within a sample, at any depth."""
     if isinstance(value, np.ndarray):
         yield value
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):

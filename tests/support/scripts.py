@@ -1,8 +1,7 @@
-"""Running whole programs: for tests of what only shows from the outside, such as exits,
-signals and standard error.
+"""Runs whole programs, for tests of exits, signals and standard error.
 
-A script runs in a session of its own, so that what it leaves running can be found; in a
-folder of its own, so that what it leaves lying about can be found.
+A script runs in a session and a folder of its own, so that tests find the processes and
+the files that it leaves.
 """
 
 import os
@@ -19,18 +18,18 @@ import psutil
 
 import mpiter
 
-# Against hanging, on a busy machine; what is expected to take longest imports torch and
-# JAX, twice.
+# A script that hangs is killed.  On a busy machine the longest one, which imports torch
+# and JAX twice, may take most of this time.
 LIMIT_S = 60
 METHODS = ("fork", "forkserver", "spawn")
 _PACKAGE = os.path.dirname(mpiter.__file__) + os.sep
-# Fork from a process with threads, which Python 3.12 notes.
+# Python 3.12 warns when a process with threads forks.
 _FLAGS = ("-W", "ignore:This process:DeprecationWarning")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a script said, and how it ended."""
+    """The output of a script, and how it ended."""
 
     code: int
     out: str
@@ -47,9 +46,9 @@ class Outcome:
 
 
 class Script:
-    """A program on its way."""
+    """A program that is running."""
 
-    limit_s = LIMIT_S  # against hanging
+    limit_s = LIMIT_S
 
     def __init__(
         self, folder: Path, text: str, *arguments: object, **environment: str
@@ -74,7 +73,7 @@ class Script:
             pass
 
     def says(self) -> str:
-        """The next line that the script prints."""
+        """Return the next line that the script prints."""
         too_late = threading.Timer(self.limit_s, self._kill)
         too_late.start()
         try:
@@ -89,7 +88,7 @@ class Script:
         return said.rstrip("\n")
 
     def ctrl_c(self) -> None:
-        """What a terminal does: the signal goes to the whole process group."""
+        """Send SIGINT to the whole process group, as a terminal does."""
         os.killpg(self.process.pid, signal.SIGINT)
 
     def ends(self) -> Outcome:
@@ -105,9 +104,7 @@ class Script:
             process.kill()
 
     def _left_running(self) -> list:
-        """Return the processes of the script's session that outlive it for more than a
-        few moments.
-        """
+        """Return the processes of the script's session that don't end soon after it."""
         _, alive = psutil.wait_procs(session(self.process.pid), timeout=10)
         return [
             process.cmdline()
@@ -144,9 +141,7 @@ def wait_until(condition, what: str) -> None:
 
 
 def once_waiting(action) -> threading.Thread:
-    """Do something, in another thread, as soon as this thread is inside of an
-    iterator's ``next()``.
-    """
+    """Call ``action`` in another thread once this thread is within ``next()``."""
     waiter = threading.get_ident()
 
     def is_waiting() -> bool:
@@ -173,15 +168,16 @@ def once_waiting(action) -> threading.Thread:
 
 
 def interrupt_once_waiting() -> threading.Thread:
-    """Ctrl-C for this thread, which must be the main one, as soon as it waits in
-    ``next()``.
+    """Raise KeyboardInterrupt in this thread once it waits in ``next()``.
+
+    It must be the main thread.
     """
     waiter = threading.get_ident()
     return once_waiting(lambda: signal.pthread_kill(waiter, signal.SIGINT))
 
 
 def lives(process) -> bool:
-    """Tell whether this psutil process runs, which may end meanwhile."""
+    """Return whether this psutil process runs.  It may end meanwhile."""
     try:
         return process.is_running() and process.status() != "zombie"
     except psutil.NoSuchProcess:
@@ -189,8 +185,9 @@ def lives(process) -> bool:
 
 
 def lives_still(pid: int) -> bool:
-    """The same of a process known by its number; asking whether it exists first would
-    be a race.
+    """Return whether the process of this number runs.
+
+    There is no look beforehand whether it exists, since it may end after that.
     """
     try:
         return lives(psutil.Process(pid))

@@ -1,7 +1,7 @@
-"""The prefetch loop with a fake team, in one thread: every order of events can be had.
+"""Runs the prefetch loop in one thread, with a fake team, in any order of events.
 
-A run is a function of the choices that are made in it: whenever the loop waits, one of
-the things that may happen next happens.  ``explore`` goes through all of them,
+A run depends only on the choices that are made in it.  Whenever the loop waits, one of
+the events that are possible next happens.  ``explore`` goes through all choices, and
 ``wander`` through some.
 """
 
@@ -32,8 +32,10 @@ from mpiter.worker.board import Line
 
 
 class Choices:
-    """A path through a tree: the first few branches are given, from there on the first
-    is taken, or any.
+    """A path through a tree.
+
+    Its first branches are given.  After them, the first branch is taken, or any if
+    there is a generator.
     """
 
     def __init__(
@@ -41,24 +43,22 @@ class Choices:
     ) -> None:
         self._given = given
         self._rng = rng
-        # Which, of how many.
+        # Each choice is a pair: the branch, and the number of branches.
         self.made: list[tuple[int, int]] = []
 
     def among(self, count: int) -> int:
         at = len(self.made)
-        chosen = (
-            self._given[at]
-            if at < len(self._given)
-            else self._rng.randrange(count)
-            if self._rng
-            else 0
-        )
+        chosen = 0
+        if at < len(self._given):
+            chosen = self._given[at]
+        elif self._rng:
+            chosen = self._rng.randrange(count)
         self.made.append((chosen, count))
         return chosen
 
 
 def explore(run: Callable[[Choices], object]) -> int:
-    """Every path of ``run``, one after the other; how many."""
+    """Go through every path of ``run``, and return how many there are."""
     given: list[int] = []
     for number in itertools.count(1):
         choices = Choices(given)
@@ -73,7 +73,7 @@ def explore(run: Callable[[Choices], object]) -> int:
 
 
 def wander(run: Callable[[Choices], object], paths: int) -> None:
-    """So many paths at random, the same ones each time."""
+    """Go through so many random paths, the same ones each time."""
     for seed in range(paths):
         _explained(run, Choices(rng=random.Random(seed)))
 
@@ -88,41 +88,45 @@ def _explained(run: Callable[[Choices], object], choices: Choices) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """What is loaded, and what may happen meanwhile."""
+    """What is loaded, and how often each event may happen meanwhile."""
 
     batches: int = 3
     batch_size: int = 2
     workers: int = 2
     n_prefetch: int = 1
     run_ahead: int | None = None
-    # There are no more, however long one waits.
+    # There are never more rooms than this.
     rooms: int = 8
-    # A batch of dear rows (60e-3) is split; of rather dear ones (6e-3) a worker has one
-    # block.
+    # At 60e-3 seconds a row, batches are cut into several blocks.  At 6e-3, each worker
+    # has one block.
     row_s: float = 1e-6
-    travels: bool = False  # workers don't write into rooms
+    # If true, rows travel with the answer, and workers don't write into rooms.
+    travels: bool = False
     in_order: bool = True
     skips_errors: bool = False
-    # Several things may have happened when the loop looks.
+    # If true, several events may have happened when the loop looks.
     at_once: bool = False
-    deaths: int = 0  # of workers
-    stuck: int = 0  # of them would not die
+    deaths: int = 0
+    # So many of the deaths are of workers that can't be killed.
+    stuck: int = 0
     faults: int = 0
-    losses: int = 0  # of answers
+    # So many answers can't be sent.
+    losses: int = 0
     restarts: int = 0
     closes: int = 0
-    # The user keeps batches for a while.
+    # If true, the user keeps batches for a while.
     keeps: bool = False
-    fails_first: bool = False  # the first sample raises
+    # If true, the first sample raises.
+    fails_first: bool = False
 
 
 def is_odd(key: int) -> bool:
-    """Tell whether the sample fits no column."""
+    """Return whether the sample fits no column."""
     return key % 5 == 4
 
 
 class Room:
-    """A batch's memory, which workers that have its address write to."""
+    """The memory of a batch, which workers write to if they have its address."""
 
     brief = b"a layout"
 
@@ -130,10 +134,11 @@ class Room:
         self.number = number
         self.address = None if travels else number
         self.rows: list[Any] = [None] * rows
-        # Then discarded, or leased and returned, or lost: a worker may write there at
-        # any time.
+        # After that it is discarded, or leased and then returned.  Or it is lost,
+        # because a worker that can't be killed may write to it at any time.
         self.state = "open"
-        self.rings = False  # when it is returned
+        # If true, its return wakes the loop.
+        self.rings = False
 
     def write(self, row: int, key: int) -> None:
         assert self.state in ("open", "lost"), (
@@ -143,18 +148,16 @@ class Room:
 
 
 class Rooms:
-    """So many rooms; what is in them is known after the first sample."""
+    """A number of rooms, whose layout is known after the first sample."""
 
     bytes = 1
     slots = SimpleNamespace(leased=0, most_bytes=1 << 30)
 
     def __init__(self, most: int, travels: bool) -> None:
-        self.is_new, self.all, self._most, self._travels = (
-            True,
-            list[Room](),
-            most,
-            travels,
-        )
+        self.is_new = True
+        self.all: list[Room] = []
+        self._most = most
+        self._travels = travels
 
     def waits_for_a_sample(self, rows: int) -> bool:
         return self.is_new
@@ -186,10 +189,13 @@ class Rooms:
                 batch.room.write(row, batch.odd.pop(row))
 
     def contents(self, batch: Any, failed: Any) -> Any:
-        """What the user gets: the keys of the batch."""
+        """Return what the user gets, which are the keys of the batch."""
         room = batch.room
         is_lost = batch.is_lost
-        keys = [None] * batch.plan.rows if room is OBJECTS else room.rows
+        if room is OBJECTS:
+            keys = [None] * batch.plan.rows
+        else:
+            keys = room.rows
         keys = [
             batch.odd.get(row, key) for row, key in enumerate(keys) if row not in failed
         ]
@@ -209,7 +215,7 @@ class Rooms:
 
 
 class Crew:
-    """Workers that do what the choices say, when the loop waits."""
+    """Workers that do what the choices say while the loop waits."""
 
     dataset = 1
     is_staffed = True
@@ -218,7 +224,8 @@ class Crew:
     def __init__(self, world: World) -> None:
         self._world = world
         self.workers = world.case.workers
-        self.out: list[tuple[int, Block]] = []  # workers and their blocks
+        # Pairs of a worker and a block that it has.
+        self.out: list[tuple[int, Block]] = []
         self.wait = world.something_happens
 
     def of(self, worker: int) -> list[Block]:
@@ -250,17 +257,21 @@ class Crew:
 
 @dataclass
 class World:
-    """One run: the loop, its workers, its consumer."""
+    """The loop, its workers and its consumer, on one path."""
 
     case: Case
     choices: Choices
-    got: list[Any] = field(default_factory=list)  # deliveries of this run
-    begun: set[int] = field(default_factory=set)  # its batches
-    kept: list[Room] = field(default_factory=list)  # by the user
-    # What unkillable workers may still write.
+    # Deliveries of this run that the consumer has taken.
+    got: list[Any] = field(default_factory=list)
+    # Batches of this run of which workers have got a block.
+    begun: set[int] = field(default_factory=set)
+    # Rooms of batches that the user keeps.
+    kept: list[Room] = field(default_factory=list)
+    # Rows that workers which can't be killed may still write.
     stuck: list[tuple[Room, int, int]] = field(default_factory=list)
-    # Sleeps: without an event, for ever.
-    ended = sleeps = False
+    ended = False
+    # The loop waits though no event is left, so it would wait for ever.
+    sleeps = False
 
     def __post_init__(self) -> None:
         case = self.case
@@ -274,14 +285,13 @@ class World:
             skips_errors=case.skips_errors,
             in_order=case.in_order,
         )
-        self.most = case.n_prefetch + (
-            2 * case.workers + 1 if case.run_ahead is None else case.run_ahead
-        )
-        self.rooms, self.crew, self.closed = (
-            Rooms(case.rooms, case.travels),
-            Crew(self),
-            0,
-        )
+        run_ahead = case.run_ahead
+        if run_ahead is None:
+            run_ahead = 2 * case.workers + 1
+        self.most = case.n_prefetch + run_ahead
+        self.rooms = Rooms(case.rooms, case.travels)
+        self.crew = Crew(self)
+        self.closed = 0
         self.faulty: set[int] = {0} if case.fails_first else set()
         self.loop = _PrefetchLoop(rules, self._hire, Skipped(), Hooks())  # type: ignore[arg-type]
         self.loop.staff(self._new_run())
@@ -289,7 +299,7 @@ class World:
         self.loop.communicator._not_full = self  # type: ignore[assignment]
 
     def wait_for(self, is_so: Callable[[], bool]) -> None:
-        """The loop's thread waits until the consumer has taken enough."""
+        """Wait in the loop's thread until the consumer has taken enough."""
         while not is_so():
             events = [self._take, *[self._close] * bool(self.left["closes"])]
             events[self.choices.among(len(events))]()
@@ -314,12 +324,8 @@ class World:
     def _new_run(self) -> Run:
         self.runs += 1
         pace = Pace(self.case.batch_size, wrap=False, epochs=1)
-        return Run(
-            self.runs,
-            Cursor(0, 0, False, Sequential(self.case.batches * self.case.batch_size)),
-            0,
-            pace,
-        )
+        order = Sequential(self.case.batches * self.case.batch_size)
+        return Run(self.runs, Cursor(0, 0, False, order), 0, pace)
 
     def run(self) -> None:
         """Run until all batches and events are used up, or until the loop is closed."""
@@ -353,9 +359,7 @@ class World:
     # -- what may happen ---------------------------------------------------------------
 
     def something_happens(self) -> list[Any]:
-        """Let one thing happen of all that may, then another, until one of them wakes
-        the loop.
-        """
+        """Let one possible event happen after the other, until one wakes the loop."""
         self.check_bounds()
         told: list[Any] = []
         while not (self._has_rung() or self.is_over):
@@ -364,7 +368,8 @@ class World:
             assert not self.sleeps, (
                 "the loop waits, and nothing is left that could wake it"
             )
-            chosen = self.choices.among(len(events) + bool(told))  # or no more
+            # Once there is something to tell, the loop may also look at once.
+            chosen = self.choices.among(len(events) + bool(told))
             if chosen == len(events):
                 break
             event = events[chosen]()
@@ -379,7 +384,10 @@ class World:
         return bool(select.select([self.bell], [], [], 0)[0])
 
     def _events(self) -> Iterator[Callable[[], Any]]:
-        """What workers do gives what the crew tells of it."""
+        """Yield the events that are possible now.
+
+        Those of workers return what the crew tells the loop.
+        """
         for worker in sorted({worker for worker, _ in self.crew.out}):
             block = self.crew.of(worker)[0]
             yield partial(self._answer, worker, block)
@@ -403,39 +411,30 @@ class World:
             yield self._write_late
 
     def _answer(self, worker: int, block: Block) -> Done:
-        """The worker has fetched its block."""
+        """Let the worker answer its block."""
         self.crew.out.remove((worker, block))
-        faults = list[Fault]()
-        rows = list[int]()
-        keys = list[int]()
-        columns = list[Any]()
+        faults: list[Fault] = []
+        rows: list[int] = []
+        keys: list[int] = []
+        columns: list[Any] = []
         for at in range(block.rows):
             place, key = block.sample(at)  # type: ignore[misc]
             columns.append(key)
             if key in self.faulty:
                 batch, row, epoch, position = place
-                faults.append(
-                    Fault(
-                        batch,
-                        row,
-                        key,
-                        epoch,
-                        position,
-                        "worker",
-                        "ValueError",
-                        "",
-                        None,
-                    )
-                )
+                raised = "worker", "ValueError", "", None
+                faults.append(Fault(batch, row, key, epoch, position, *raised))
             elif not block.brief or is_odd(key):
                 rows.append(at)
                 keys.append(key)
             elif block.address is not None:
                 self.rooms.all[block.address].write(block.row + at, key)
         travels = block.brief and block.address is None
-        payload = (
-            (columns if travels else None, rows, keys) if travels or rows else None
-        )
+        payload: Any = None
+        if travels:
+            payload = columns, rows, keys
+        elif rows:
+            payload = None, rows, keys
         return Done(
             block.number,
             worker,
@@ -462,11 +461,10 @@ class World:
         self.crew.out = [
             (other, block) for other, block in self.crew.out if other != worker
         ]
-        for block in lost if not is_gone else ():
-            if block.address is not None:
-                self.stuck.append(
-                    (self.rooms.all[block.address], block.row, block.sample(0)[1])
-                )  # type: ignore[index]
+        for block in lost:
+            if not is_gone and block.address is not None:
+                room = self.rooms.all[block.address]
+                self.stuck.append((room, block.row, block.sample(0)[1]))  # type: ignore[index]
         line = Line(100 + worker, 1, lost[0].number, 0, 0, active)
         return End(
             worker,
@@ -477,7 +475,7 @@ class World:
         )
 
     def _write_late(self) -> None:
-        """A worker that would not die does what it was about to do."""
+        """Let a worker that can't be killed write what it was about to write."""
         room, row, key = self.stuck.pop()
         room.write(row, key)
 
@@ -489,7 +487,8 @@ class World:
         )
         self.ended = delivery.is_end
         if isinstance(delivery.error, SampleNotSendable) and self.ended:
-            self._go()  # the user tries again
+            # The user tries again.
+            self._go()
         elif (room := _leased(delivery)) is not None:
             self.kept.append(room)
             if not self.case.keeps:
@@ -512,7 +511,7 @@ class World:
         self.begun.clear()
         self.ended = False
         for room in filter(None, map(_leased, self.loop.communicator.queue)):
-            # What was queued is referred to no more.
+            # Nothing refers any more to the batches that were queued.
             self._return(room)
         self.loop.go(self._new_run())
 
@@ -523,15 +522,16 @@ class World:
     # -- what must be true -------------------------------------------------------------
 
     def check_bounds(self) -> None:
-        """What waits, and what is on its way."""
+        """Check how many batches wait in the queue, and how many are in flight."""
         waiting = len(self.loop.communicator.queue)
         assert waiting <= self.case.n_prefetch, f"{waiting} wait"
         ahead = len(self.begun) - len(self.got)
         assert ahead <= self.most, f"{ahead} are on their way"
 
     def check(self) -> None:
-        """Every batch once, in order, with every row where it belongs; nothing is kept
-        without a reference.
+        """Check that every batch came once, in order, with every row in its place.
+
+        No room may be left that nothing refers to.
         """
         case = self.case
         last = self.got.pop()
@@ -558,9 +558,8 @@ class World:
         )
         assert come == sorted(come) or not case.in_order, f"out of order: {come}"
         ledger = self.loop.ledger
-        assert (len(ledger.batches), len(ledger.out), len(ledger.uncut)) == (0, 0, 0), (
-            "the book is not empty"
-        )
+        entries = len(ledger.batches), len(ledger.out), len(ledger.uncut)
+        assert entries == (0, 0, 0), "the book is not empty"
         left = [
             room.number for room in self.rooms.all if room.state in ("open", "leased")
         ]
@@ -579,15 +578,13 @@ class World:
         ]
 
     def _may_fail(self, batch: int) -> bool:
-        """A row of it has raised, or may have ended two workers."""
+        """Return whether a row of it has raised, or may have ended two workers."""
         return len(self._wanted(batch)) < self.case.batch_size or self.case.deaths > 1
 
 
 def _leased(delivery: Any) -> Room | None:
-    """The room that a delivery's user holds."""
+    """Return the room that is leased with a delivery, if any."""
     room = getattr(delivery.contents, "room", None)
-    return (
-        room
-        if room is not OBJECTS and room is not None and room.state == "leased"
-        else None
-    )
+    if room is None or room is OBJECTS or room.state != "leased":
+        return None
+    return room

@@ -1,5 +1,6 @@
-"""Stores of files to stage from, which say what was read of them; in a module that
-every worker can import.
+"""Stores of files to stage from, which log what is read.
+
+Every worker can import this module.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 
 
 class Store:
-    """A folder of files, each of its own bytes, and a dataset of them; ``reads`` counts
-    all reads.
+    """A dataset over a folder of files, each of its own bytes.
+
+    ``reads`` counts all reads.
     """
 
     def __init__(self, folder: Path, samples: int = 40, size: int = 1000) -> None:
@@ -48,26 +50,19 @@ class Store:
     def reads(self) -> collections.Counter[int]:
         """Return how often each sample was read."""
         path = Path(self.log)
-        return (
-            collections.Counter(map(int, path.read_text().split()))
-            if path.exists()
-            else collections.Counter()
-        )
+        if not path.exists():
+            return collections.Counter()
+        return collections.Counter(map(int, path.read_text().split()))
 
     def is_right(self, index: int, total: int) -> bool:
-        return (
-            int(
-                np.frombuffer(content(index, self.size), np.uint8)
-                .astype(np.int64)
-                .sum()
-            )
-            == total
-        )
+        right = np.frombuffer(content(index, self.size), np.uint8).astype(np.int64)
+        return int(right.sum()) == total
 
 
 class Watched(Store):
-    """One that says how many samples were copied ahead; with ``read`` and
-    ``transform``, for an echo.
+    """A store that counts how many samples were copied ahead.
+
+    An echo uses its ``read`` and ``transform``.
     """
 
     def __init__(self, folder: Path, samples: int = 40, size: int = 1000) -> None:
@@ -87,7 +82,7 @@ class Watched(Store):
         return sample
 
     def wait_until_copied(self, samples: int) -> None:
-        """Wait until so many samples have been copied, while none is asked for."""
+        """Wait until so many samples have been copied, without reading any."""
         for _ in range(samples):
             assert self._copied.acquire(timeout=20)
 
@@ -97,8 +92,9 @@ def content(index: int, size: int) -> bytes:
 
 
 def bytes_below(folder: Path) -> int:
-    """Return the bytes of all copies in a tier, unfinished ones included; one that is
-    renamed meanwhile counts once.
+    """Return the bytes of all copies in a tier, unfinished ones included.
+
+    A copy that is renamed meanwhile counts once.
     """
     sizes = {}
     for path in folder.glob("mpiter-staged-*/*/*/*"):

@@ -1,10 +1,9 @@
-"""torchvision, also where its compiled operators don't fit torch: the transforms need
-none of them.
+"""Imports torchvision, also where its compiled operators don't fit torch.
 
-The wheels on PyPI are made for torch with CUDA.  Beside a torch for the processor alone
-their operators aren't found, and importing torchvision fails for the two that it asks
-for by name; these are declared here, and nothing else is changed.  A ``Folder`` is an
-``ImageFolder`` whose workers come by here before they open torchvision's transforms.
+Wheels of torchvision are usually made for torch with CUDA.  Beside a torch without it
+their operators aren't found, and importing torchvision fails at the two that it names.
+These are declared here, since the transforms need no operator.  The workers of a
+``Folder`` import this module before they open torchvision's transforms.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from mpiter.pool import starting
 try:
     import torchvision
 except RuntimeError:
-    # Operator torchvision::nms does not exist.
+    # The error says that the operator torchvision::nms doesn't exist.
     LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         LIBRARY.define(
@@ -25,7 +24,7 @@ except RuntimeError:
         )
     import torchvision  # noqa: F401
 
-# Once, and not in each worker.
+# The fork server imports this module once, so that no worker has to.
 starting.preloaded.append(__name__)
 
 

@@ -1,5 +1,6 @@
-"""What users write, for mypy and pyright alone: an ignored line that is no mistake is
-one.
+"""What users write, as mypy and pyright see it.
+
+A line that is marked as a mistake must be one, or they complain.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -20,7 +21,7 @@ ANYTHING: Any = X
 
 
 class Pictures:
-    """What most datasets are like: annotated."""
+    """An annotated dataset, as most are."""
 
     def __len__(self) -> int:
         return 4
@@ -38,11 +39,11 @@ class Unannotated:
 
 
 class Named(list[dict[str, np.ndarray]]):
-    """Its samples have names for their parts."""
+    """A dataset whose samples have names for their parts."""
 
 
 class Half(list[tuple[Any, int]]):
-    """Its samples' type is known in part; so is that of the next two."""
+    """The type of its samples is known in part, as in the next two."""
 
 
 class HalfOfThree(list[tuple[int, Any, int]]):
@@ -151,5 +152,4 @@ def of_wrong_ones() -> None:
     mpiter.batches([1], 2, on_error="leave out")  # type: ignore[arg-type]
     mpiter.batches([1], 2, ragged="stack")  # type: ignore[type-var]
     mpiter.batches([1], 2, num_workers=2)  # type: ignore[call-arg]
-    # Noqa: B018
-    mpiter.nothing  # type: ignore[attr-defined]
+    mpiter.nothing  # type: ignore[attr-defined]  # noqa: B018

@@ -1,6 +1,4 @@
-"""One constructor for every way to fetch: an iterator of lists, with workers or
-without.
-"""
+"""Makes iterators of lists in one way, with workers or without."""
 
 from __future__ import annotations
 
@@ -18,8 +16,9 @@ _OF_WORKERS = (
 
 
 def iterator(dataset: Any, batch_size: int, *args: Any, **options: Any) -> Any:
-    """``MultiprocessIterator``; with no processes or ``backend="serial"``,
-    ``SerialIterator``.
+    """Return a MultiprocessIterator, or a SerialIterator if there are no workers.
+
+    There are none with ``n_processes=0`` or ``backend="serial"``.
     """
     if options.get("n_processes") != 0 and options.get("backend") != "serial":
         return mpiter.MultiprocessIterator(dataset, batch_size, *args, **options)

@@ -1,6 +1,4 @@
-"""Shared memory that runs short, is kept by the user, or is not the kind we would
-like.
-"""
+"""Batches come though shared memory is short, kept by the user, or of another kind."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def test_full_memory_is_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch) -
             next(it)
         assert isinstance(caught.value, MemoryError)
         monkeypatch.setattr(machine, "memory_available", genuine)
-        # And once there is memory, all is well.
+        # Once there is memory again, the same batch comes.
         assert len(next(it)) == 10
 
 
@@ -63,7 +61,7 @@ def test_memory_that_runs_out_later_means_fewer_slots(
     def allocate(self: Arena, size: int) -> int:
         nonlocal allocations
         allocations += 1
-        # Two of the board, and two slots.
+        # The first four allocations are two of the board, and two slots.
         if allocations > 4:
             raise mpiter.errors.SharedMemoryFull("no more")
         return genuine(self, size)
@@ -107,8 +105,9 @@ def test_the_end_that_waits_in_the_queue_holds_no_slot() -> None:
 def test_a_refused_room_is_asked_for_again_though_planning_had_to_wait_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An epoch is a batch, and planning stays within two: the batch there was no room
-    for is behind the boundary.
+    """Planning waits at the end of an epoch, and here each batch is an epoch.
+
+    The batch without a room lies behind that boundary.
     """
     genuine = Rooms.take
     asked = itertools.count(1)
@@ -116,7 +115,8 @@ def test_a_refused_room_is_asked_for_again_though_planning_had_to_wait_meanwhile
     def take(self: Rooms, rows: int) -> Any:
         if next(asked) % 2:
             return genuine(self, rows)
-        self.slots._bell.ring()  # there is a room again at once
+        # At once there is a room again.
+        self.slots._bell.ring()
         return None
 
     monkeypatch.setattr(Rooms, "take", take)
@@ -165,7 +165,7 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
 
 
 def test_an_array_keeps_its_slot_however_it_is_held() -> None:
-    """And gives it back when nothing sees it any more."""
+    """The slot comes back when the last reference to its memory is gone."""
     with mpiter.MultiprocessIterator(
         np.ones((4000, 10, 10)), 2, n_processes=2, run_ahead=2
     ) as it:
@@ -186,8 +186,9 @@ def test_an_array_keeps_its_slot_however_it_is_held() -> None:
 
 
 class Weighty:
-    """Has 64 MB to read; a sample says how much memory of its own the process has after
-    it has read them all.
+    """A dataset of 64 MB, which each sample reads.
+
+    A sample is the number of bytes that its process has to itself after that.
     """
 
     def __init__(self) -> None:
@@ -218,13 +219,14 @@ def test_workers_read_a_dataset_in_memory_where_it_is(method: str) -> None:
         )
         return int(max(batch))
 
-    # Forked ones have a third of what all three read.
+    # What all three processes read counts as a third for each of them.
     assert own_memory(Weighty()) - own_memory(Light()) < (48 << 20)
 
 
 def test_a_loop_whose_only_slot_comes_free_as_it_hands_over_a_copy_goes_on(monkeypatch):
-    """Nothing else would wake it: no worker has anything, and the consumer rings only
-    where the queue was full.
+    """Nothing else would wake the loop.
+
+    No worker has a block, and the consumer rings only if the queue was full.
     """
     monkeypatch.setattr(team, "_SHARE", machine.memory_total() // (2 << 20))
     with mpiter.batches(

@@ -1,4 +1,7 @@
-"""Descriptors, threads and memory over a long run; and batches that are kept."""
+"""Over a long run, descriptors, threads and memory don't grow.
+
+Batches that are kept stay as they are.
+"""
 
 import contextlib
 import gc
@@ -18,7 +21,7 @@ import mpiter
 from mpiter import machine
 from mpiter.engine import team
 
-# This Python shows it; the further ones are spared.
+# This is the same on every Python, so the full run on one of them is enough.
 pytestmark = pytest.mark.slow
 
 SHAPE = (8, 8)
@@ -26,7 +29,7 @@ MB = 1 << 20
 
 
 class Images:
-    """Image i is filled with what only i gives."""
+    """Images, each filled with random bytes of its own."""
 
     def __init__(self, length=400, shape=SHAPE):
         self.length = length
@@ -52,7 +55,7 @@ def expected(labels, shape=SHAPE):
 
 
 def household():
-    """Descriptors and threads of this process, and the processes below it."""
+    """Count the descriptors, threads and child processes of this process."""
     gc.collect()
     return (
         len(list(Path("/proc/self/fd").iterdir())),
@@ -62,14 +65,14 @@ def household():
 
 
 def memory(it):
-    """Bytes that this process and the workers of ``it`` have to themselves, shared
-    slots once, code not at all.
+    """Count the bytes that this process and the workers of ``it`` have to themselves.
 
-    Not those of a fork server, which may still be importing.
+    Shared slots count once, and code doesn't count.  A fork server's memory isn't
+    included, because it may still be importing.
     """
     told = ""
     for pid in (os.getpid(), *it.worker_pids):
-        # Of a process that has just ended.
+        # A worker that has just ended has no such file.
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             told += Path(f"/proc/{pid}/smaps_rollup").read_text()
     return 1024 * sum(
@@ -113,11 +116,11 @@ def test_many_resets_leave_descriptors_threads_and_memory_as_they_were():
 
 @pytest.fixture
 def little_memory(monkeypatch):
-    """A machine on which slots may take two megabytes and no more."""
+    """Let slots take two megabytes and no more."""
     monkeypatch.setattr(machine, "memory_total", lambda: 2 * MB * team._SHARE)
 
 
-# 16 kB: four of them a batch, some thirty batches in all.
+# An image of 16 kB: with four of them in a batch, some thirty batches fit.
 BIG = (128, 128)
 
 
@@ -148,7 +151,8 @@ def test_with_copies_asked_for_there_is_no_warning():
     with mpiter.MultiprocessIterator(
         Images(100, BIG), 2, repeat=False, n_processes=2, copy=True
     ) as it:
-        kept = list(it)  # warnings are errors here
+        # A warning would be an error here.
+        kept = list(it)
         assert it.stats().copies == len(kept) == 50
 
 
@@ -162,7 +166,7 @@ def test_batches_and_what_is_cut_from_them_outlive_the_iterator(is_closed):
         it.close()
     del it
     gc.collect()
-    # May take what is free.
+    # This iterator may take the memory that is free.
     others = mpiter.MultiprocessIterator(Images(), 4, n_processes=2, seed=2)
     take(others, 20)
     others.close()
@@ -174,5 +178,5 @@ def test_batches_and_what_is_cut_from_them_outlive_the_iterator(is_closed):
     assert [zlib.crc32(image) for image in column] == [
         zlib.crc32(image_of(i)) for i in (17, 18, 19)
     ]
-    # And they are the caller's to write to.
+    # The caller may write to them.
     one_image += 1

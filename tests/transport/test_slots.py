@@ -1,6 +1,4 @@
-"""Slots that come home, and the memory they are cut from: what only shows where one
-asks for them one by one.
-"""
+"""Slots, and the memory that they are ranges of, are tested here one by one."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ PAGE = 4096
 
 
 class Counted(Bell):
-    """Notes each time it is rung."""
+    """A bell that counts how often it is rung."""
 
     def __init__(self, rung):
         super().__init__()
@@ -31,7 +29,11 @@ class Counted(Bell):
 
 @contextlib.contextmanager
 def small_arena():
-    """Not a fixture: pytest would keep it beyond the look into the house."""
+    """Make an arena.
+
+    It isn't a fixture, because pytest would keep it until after the check for what is
+    left.
+    """
     made = Arena(1 << 26)
     try:
         yield made
@@ -48,21 +50,18 @@ def test_ctrl_c_is_not_lost_while_a_slot_comes_home(asked):
         held = [slots.lease(slots.acquire())]
         if asked == "one waits":
             assert slots.acquire() is None
-        # Not a step of Python between the interrupt and the return.
+        # ``map`` runs no bytecode between its two calls.  So Ctrl-C is still pending
+        # while the slot comes back, and would be raised in a callback with bytecode.
+        call = operator.methodcaller("__call__")
         with pytest.raises(KeyboardInterrupt):
-            list(
-                map(
-                    operator.methodcaller("__call__"),
-                    [_thread.interrupt_main, held.clear],
-                )
-            )
+            list(map(call, [_thread.interrupt_main, held.clear]))
         assert len(returned) == (asked == "one waits")
         assert slots.acquire() is not None
 
 
 def test_a_slot_on_its_way_home_is_taken_in_once():
     class Slow(deque):
-        """The callback's last step has not been taken yet."""
+        """Delays the last step of the callback that returns a slot."""
 
         def __init__(self):
             super().__init__()
@@ -77,7 +76,11 @@ def test_a_slot_on_its_way_home_is_taken_in_once():
         home = slots._home = Slow()
         seen = slots.lease(slots.acquire())
         del seen
+        # The lease has ended, so the slot is leased again, though the callback hasn't
+        # reported the end yet.
         seen = slots.lease(slots.acquire())
+        # Now it does, too late.  If the slot were freed by that, two batches would have
+        # the same memory.
         super(Slow, home).append(home.on_the_way.pop())
         assert slots.acquire() is None
         del seen

@@ -1,4 +1,4 @@
-"""The search for the number of workers, on loads whose truth is known."""
+"""The search finds the best number of workers, on loads whose times are known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mpiter.tuning.bracket import Bracket
 
-# Of batches that take a second without workers.
+# A trial lasts so long if a batch takes a second without workers.
 TRIAL_S = 50.0
 TIMES = st.floats(1e-3, 10.0)
 
@@ -26,7 +26,7 @@ def chosen(fake: Any, most: int, **options: Any) -> int:
 
 
 def excess(curve: Curve, most: int, choice: int) -> float:
-    """How much slower than the best the choice is, as a share."""
+    """Return how much slower the choice is than the best number, as a share."""
     return curve(choice) / min(map(curve, range(most + 1))) - 1
 
 
@@ -60,7 +60,7 @@ def test_whatever_it_measures_it_takes_no_more_than_a_quarter_of_a_sweep_in_five
     sweep = Fake(times.__getitem__)
     for workers in [*range(most + 1)] * 5:
         sweep(workers, math.inf)
-    # A batch alone may take longer than a trial.
+    # A single batch may take longer than a trial.
     lasting = [cost for cost in fake.costs if cost <= 1.5 * TRIAL_S]
     assert sum(lasting) <= 1.2 * sum(sweep.costs) / 4
 
@@ -87,9 +87,8 @@ def test_a_budget_that_ends_the_search_is_told() -> None:
     )
     assert reason.endswith("the budget ended the search")
     assert choice == 2
-    assert (
-        "raise budget_s" in searched(Fake(lambda workers: 1.0), 16, budget_s=TRIAL_S)[1]
-    ), "nothing was compared"
+    _, reason = searched(Fake(lambda workers: 1.0), 16, budget_s=TRIAL_S)
+    assert "raise budget_s" in reason, "nothing was compared"
 
 
 def test_where_a_load_saturates_the_fewest_workers_are_taken() -> None:
@@ -132,7 +131,7 @@ def test_numbers_that_take_more_memory_than_allowed_are_not_tried(
     fake = Fake(lambda workers: 1 / max(1, workers), bytes_of=bytes_of)
     choice, reason = searched(fake, 16, memory_bytes=allowed)
     fitting = [workers for workers in range(17) if bytes_of(workers) <= allowed]
-    # How much a worker takes is known from the first on.
+    # The search knows what one worker takes only once it has tried one.
     assert max(fake.tried) <= max([*fitting, 1])
     assert choice == (max(fitting) if max([0, *fitting]) > 1 else 0)
     if fitting and max(fitting) in range(2, 16):

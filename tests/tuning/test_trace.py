@@ -1,7 +1,7 @@
-"""``trace=``: the file keeps the published format, says what ``stats()`` says, and
-outlives what ends a program.
+"""The file of ``trace=`` keeps the published format, and says what ``stats()`` says.
 
-``mpiter trace`` draws it as a page that holds all it shows.
+It is whole however the program ends.  ``mpiter trace`` draws it as a page that needs no
+other file.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def is_number(value: Any) -> bool:
 
 
 def keeps_the_rules(event: Event) -> bool:
-    """What the Trace Event Format asks of an event: the keys of each phase, and their
-    types.
+    """Return whether an event has the keys and types of the Trace Event Format.
+
+    They depend on the phase of the event.
     """
     phase = event["ph"]
     args = event["args"]
@@ -61,8 +62,9 @@ def keeps_the_rules(event: Event) -> bool:
 
 
 def events_of(path: Path) -> list[Event]:
-    """The events of a file that keeps all rules; of a thread one span ends before the
-    next begins.
+    """Return the events of a file, and check that they keep all rules.
+
+    Each span of a thread must end before the next one begins.
     """
     events: list[Event] = json.loads(path.read_text())
     assert all(map(keeps_the_rules, events))
@@ -127,9 +129,8 @@ def test_the_sums_of_a_trace_are_those_of_the_stats(
         == 200
     )
     waits = named(events, "wait")
-    assert abs(sum(wait["dur"] for wait in waits) / 1e6 - stats.wait_s) <= 1e-6 * len(
-        waits
-    )
+    waited_s = sum(wait["dur"] for wait in waits) / 1e6
+    assert abs(waited_s - stats.wait_s) <= 1e-6 * len(waits)
     names = {
         event["tid"]: event["args"]["name"] for event in named(events, "thread_name")
     }
@@ -137,15 +138,12 @@ def test_the_sums_of_a_trace_are_those_of_the_stats(
         f"worker {number}" for number in range(max(workers, 1))
     }
     assert {names[event["tid"]] for event in opened} == {"consumer"}
-    assert (
-        max(event["args"]["ready"] for event in named(events, "batches")) <= 2
-        if workers
-        else True
-    )
+    if workers:
+        assert max(event["args"]["ready"] for event in named(events, "batches")) <= 2
 
 
 class Deadly:
-    """Its sample 40 ends the worker, once."""
+    """The first worker that fetches sample 40 ends."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -200,7 +198,8 @@ _PROGRAM = """
 import os, signal, sys, mpiter
 from mpiter.tuning import trace
 trace._EVERY_S = 0.0
-for at, batch in enumerate(mpiter.batches(range(400), 4, n_processes=0, trace=sys.argv[1])):
+stream = mpiter.batches(range(400), 4, n_processes=0, trace=sys.argv[1])
+for at, batch in enumerate(stream):
     if at == 50 and len(sys.argv) > 2:
         os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -208,9 +207,8 @@ for at, batch in enumerate(mpiter.batches(range(400), 4, n_processes=0, trace=sy
 
 def test_what_a_killed_program_has_noted_is_whole(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path / "run.json"), "killed"]
-    assert (
-        subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
-    )
+    ran = subprocess.run(command, timeout=60, check=False)
+    assert ran.returncode == -signal.SIGKILL
     assert len(named(events_of(tmp_path / "run.json"), "open")) >= 50
 
 
@@ -290,8 +288,9 @@ def test_a_disk_that_is_full_ends_the_trace_and_not_the_run(
 
 
 def drawn(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
-    """Return the page of a trace; it lies where the command says, and loads and runs
-    nothing.
+    """Return the page of a trace, from the place that the command prints.
+
+    The page loads nothing and runs nothing.
     """
     assert main(["trace", str(path), *options]) == 0
     text = Path(capsys.readouterr().out.strip()).read_text()
@@ -308,10 +307,8 @@ def test_a_page_beside_the_trace_has_each_batch_as_a_bar_with_its_time(
     text = drawn(path, capsys)
     assert left_in(tmp_path) == ["run & <run>.html", "run & <run>.json"]
     assert "<title>Timeline of run &amp; &lt;run&gt;.json</title>" in text
-    bars = re.findall(
-        r"<title>(step|open|fetch): [\d.]+\xa0(?:µs|ms|s) from [\d.]+\xa0(?:µs|ms|s) on",
-        text,
-    )
+    time = r"[\d.]+\xa0(?:µs|ms|s)"
+    bars = re.findall(rf"<title>(step|open|fetch): {time} from {time} on", text)
     assert Counter(bars) == {"step": 10, "open": 10, "fetch": 10}
     assert text.count("a batch of 8") == 10
     assert all(
@@ -327,8 +324,9 @@ def test_a_page_beside_the_trace_has_each_batch_as_a_bar_with_its_time(
 
 
 def a_trace(loops: int, batches: int, workers: int) -> list[Event]:
-    """A trace of loops one after the other, with steps of 4 ms; a wait of 90 ms is the
-    longest but the first.
+    """Write a trace of loops one after the other, with steps of 4 ms.
+
+    The longest wait but the first takes 90 ms.
     """
     events = list[Event]()
 
@@ -359,13 +357,11 @@ def a_trace(loops: int, batches: int, workers: int) -> list[Event]:
         ):
             add(loop, thread, "M", "thread_name", now, name=name)
         for batch in range(batches):
-            wait = (
-                60_000
-                if not batch
-                else 90_000
-                if (loop, batch) == (0, batches // 2)
-                else 500
-            )
+            wait = 500
+            if not batch:
+                wait = 60_000
+            elif (loop, batch) == (0, batches // 2):
+                wait = 90_000
             worker = batch % workers
             add(
                 loop,

@@ -1,4 +1,4 @@
-"""``mpiter.tune()`` and `mpiter tune`: real trials, short ones, and what is said."""
+"""``mpiter.tune()`` and `mpiter tune` make real but short trials, and report them."""
 
 from __future__ import annotations
 

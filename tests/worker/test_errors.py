@@ -1,5 +1,6 @@
-"""The commonest mistakes, and the full text that a user meets: changing a text is fine,
-losing its remedy is not.
+"""Common mistakes give errors with a remedy, whose full text is checked here.
+
+A text may be changed, but it must keep its remedy.
 """
 
 from __future__ import annotations
@@ -266,7 +267,8 @@ def test_a_dataset_that_raises():
         it.next()
         with pytest.raises(KeyError) as caught:
             it.next()
-        assert list(it.next()) == [8, 9, 0, 1]  # the iterator goes on
+        # The iterator goes on after the error.
+        assert list(it.next()) == [8, 9, 0, 1]
     assert str(caught.value) == "'no such picture'"
     assert caught.value.__notes__ == [
         "mpiter: sample 5 (position 5 of epoch 0), fetched by process worker 0; "
@@ -306,7 +308,7 @@ def test_a_part_of_a_sample_that_cannot_be_sent_is_told_by_its_path_in_the_sampl
 
 
 class RaisesWhenOpened:
-    """A part of a sample whose unpickling raises this error."""
+    """A part of a sample whose unpickling raises the given error."""
 
     def __init__(self, error):
         self.error = error
@@ -359,7 +361,8 @@ def test_a_worker_init_that_raises():
         it.next()
     lines = str(caught.value).splitlines()
     assert lines[0] == "worker 0 could not start: FileNotFoundError: no database here"
-    # A worker that is forked calls it as well.
+    # A forked worker would call ``worker_init`` as well, so the text names no start
+    # method.
     assert "multiprocessing" not in str(caught.value)
     assert "in no_database" in str(caught.value)
     assert lines[-1] == "FileNotFoundError: no database here"

@@ -1,5 +1,6 @@
-"""Random draws of a dataset: a function of (seed, epoch, position); the caller's
-generators stay as they were.
+"""A dataset's random draws depend on (seed, epoch, position) alone.
+
+The caller's generators stay as they were.
 """
 
 import os
@@ -20,7 +21,7 @@ BATCH = 5
 
 
 class DrawsFromGlobals:
-    """From numpy's global generator and from Python's."""
+    """Draws from NumPy's global generator and from Python's."""
 
     def __len__(self):
         return LENGTH
@@ -30,8 +31,9 @@ class DrawsFromGlobals:
 
 
 class DrawsRound(DrawsFromGlobals):
-    """Draws as many numbers as the generator makes at a time: its position afterwards
-    is what it was.
+    """Draws as many numbers as the generator makes at a time.
+
+    So its position is the same before and after.
     """
 
     def __getitem__(self, i):
@@ -39,17 +41,17 @@ class DrawsRound(DrawsFromGlobals):
 
 
 class DrawsLate(DrawsFromGlobals):
-    """From one generator always; from the other for one sample only, as the first one's
-    draw decides.
+    """Draws from Python's generator for each sample, and from NumPy's for some.
+
+    A draw from the first decides for which ones.
     """
 
     def __getitem__(self, i):
         first = random.getrandbits(40)
-        return (
-            i,
-            first,
-            int(np.random.randint(1 << 40)) if i == LENGTH - 1 or first % 7 == 0 else 0,
-        )
+        second = 0
+        if i == LENGTH - 1 or first % 7 == 0:
+            second = int(np.random.randint(1 << 40))
+        return i, first, second
 
 
 def opened(dataset, workers, backend, **options):
@@ -78,7 +80,7 @@ def test_draws_from_the_globals_are_the_same_for_any_number_of_workers(kind):
 
 
 class CountsFetches:
-    """Leaves a mark in a file at each fetch, and draws."""
+    """Writes a line to a file at each fetch, and draws."""
 
     def __init__(self, path, repeatable):
         self.path = path
@@ -119,8 +121,9 @@ def test_a_dataset_that_draws_from_the_globals_under_threads_is_warned_about_onc
 
 
 class Noted(DrawsFromGlobals):
-    """Notes each draw: whose, which sample's, and what.  The first worker ends where it
-    is told to.
+    """Writes each draw to a file, with its process and its sample.
+
+    The worker that makes draw ``ends_at`` ends.
     """
 
     def __init__(self, file, ends_at):
@@ -137,8 +140,10 @@ class Noted(DrawsFromGlobals):
         return i, drawn
 
     def draws(self):
-        """(pid, sample, what it drew), in the order in which they were drawn."""
-        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        """Return (pid, sample, number) of each draw, in their order."""
+        lines = []
+        if self.file.exists():
+            lines = self.file.read_text().splitlines()
         return [
             (int(pid), int(i), float(drawn)) for pid, i, drawn in map(str.split, lines)
         ]
@@ -150,11 +155,11 @@ def test_a_replacement_knows_from_its_first_sample_on_that_the_dataset_draws(tmp
     with opened(dataset, 1, "process", **options) as it:
         handed_out = dict(sample for batch in it for sample in batch)
     draws = dataset.draws()
-    (first, *_), (last, *_) = draws[0], draws[-1]
+    first = draws[0][0]
+    last = draws[-1][0]
     assert first != last
-    assert [drawn == handed_out[i] for pid, i, drawn in draws if pid == last] == [
-        True
-    ] * sum(d[0] == last for d in draws)
+    by_replacement = [(i, drawn) for pid, i, drawn in draws if pid == last]
+    assert all(drawn == handed_out[i] for i, drawn in by_replacement)
 
 
 def test_a_replacement_does_not_draw_what_killed_the_worker_before_it(tmp_path):
@@ -167,7 +172,7 @@ def test_a_replacement_does_not_draw_what_killed_the_worker_before_it(tmp_path):
 
 
 class Threads(Thread):
-    """Worker threads of another library's backend."""
+    """Threads as workers, by another library's backend."""
 
     name = "threads of mine"
 
@@ -194,13 +199,13 @@ def test_each_draw_from_torchs_generator_is_noticed():
     torch.manual_seed(3)
     marks = [twister.mark_of(generator)]
     draws = [
-        # The second is the first's reserve.
+        # The second of two draws comes from what the first has kept in reserve.
         partial(torch.randn, 1, dtype=torch.float64),
         partial(torch.randn, 1),
         partial(torch.rand, 1),
         partial(torch.randn, 64),
         partial(torch.randperm, 7),
-        # All words are used up: the index is where it was.
+        # This uses up all words, so the index is the same before and after.
         partial(torch.rand, 624),
         partial(torch.manual_seed, 4),
     ]

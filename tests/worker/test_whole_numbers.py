@@ -1,4 +1,4 @@
-"""Options that are whole numbers may be NumPy's."""
+"""Options that are whole numbers may be NumPy's integers."""
 
 from __future__ import annotations
 

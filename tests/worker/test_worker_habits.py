@@ -1,5 +1,6 @@
-"""What a worker says reaches the terminal; what it is told to do beforehand, and how
-many threads it may have.
+"""A worker's output reaches the terminal, and ``worker_init`` runs before it fetches.
+
+A worker has as many threads as it is allowed.
 """
 
 import collections
@@ -25,7 +26,7 @@ WORKERS = 2
 
 
 class Samples:
-    """Callbacks ``say(i)`` for each sample."""
+    """Samples are what ``say(i)`` returns, which is called in the worker."""
 
     def __init__(self, say, length=8):
         self.say = say
@@ -57,7 +58,9 @@ def say(samples):
 
 if __name__ == "__main__":
     backend = mpiter.Process({!r})
-    print(*mpiter.DataLoader(range(2), 2, num_workers=1, collate_fn=say, backend=backend))
+    print(*mpiter.DataLoader(
+        range(2), 2, num_workers=1, collate_fn=say, backend=backend
+    ))
 """
 
 
@@ -70,21 +73,22 @@ def test_what_a_worker_says_reaches_the_programs_output(tmp_path, method):
 
 
 def infos(folder):
-    """What the hooks below have noted: one line for each call."""
+    """Return what the hooks below have noted, a line for each call."""
     return sorted(path.read_text() for path in folder.iterdir())
 
 
 def once_all_are_there(folder, workers):
-    """Wait for the greetings of all workers: a quick one could fetch everything before
-    another has begun.
+    """Wait until each worker has left a file.
+
+    A quick one could fetch everything before another has begun.
     """
-    # A file is there before its text.
+    # A file exists before its text is written.
     while sum(path.stat().st_size > 0 for path in folder.iterdir()) < workers:
         time.sleep(0.001)
 
 
 class Hooked:
-    """Notes each call of its ``worker_init`` in a file of its own."""
+    """Writes a file at each call of its ``worker_init``."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -94,9 +98,8 @@ class Hooked:
         assert info.dataset is self
         assert mpiter.get_worker_info() is info
         self.greeting = f"worker {info.id} of {info.num_workers}, seed {info.seed}"
-        (self.folder / f"{os.getpid()}-{len(list(self.folder.iterdir()))}").write_text(
-            self.greeting
-        )
+        name = f"{os.getpid()}-{len(list(self.folder.iterdir()))}"
+        (self.folder / name).write_text(self.greeting)
 
     def __len__(self):
         return 40
@@ -172,9 +175,7 @@ def test_numpys_blas_has_one_thread_in_a_worker():
 )
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_limiting_libraries_leaves_no_threads_that_spin(method):
-    """OpenBLAS starts threads in a forked process when it hears that it shall have
-    one.
-    """
+    """OpenBLAS starts threads in a forked process when it is limited to one thread."""
     if method == "fork" and not all(
         hasattr(lib.dynlib, "blas_thread_shutdown_") for lib in loaded_openblas()
     ):
@@ -190,8 +191,9 @@ def test_limiting_libraries_leaves_no_threads_that_spin(method):
 
 
 class Forking:
-    """Forks in each sample; the child ends in the manner that is the sample's, and the
-    sample has its exit code.
+    """Forks in each sample, which holds the exit code of its child.
+
+    The child ends in the way that belongs to the sample.
     """
 
     manners = ("sys.exit", "raise", "return", "return late", "Process", "os._exit")
@@ -201,11 +203,10 @@ class Forking:
 
     def __getitem__(self, i):
         manner = self.manners[i % len(self.manners)]
-        code = (
-            self.code_of_a_process()
-            if manner == "Process"
-            else self.code_of_a_fork(manner)
-        )
+        if manner == "Process":
+            code = self.code_of_a_process()
+        else:
+            code = self.code_of_a_fork(manner)
         return self.sample(i, code)
 
     @staticmethod
@@ -213,7 +214,7 @@ class Forking:
         return np.full((40, 40), i), code
 
     def code_of_a_process(self):
-        # Else it may not have children.
+        # A daemonic process may not have children.
         multiprocessing.current_process()._config["daemon"] = False
         child = multiprocessing.get_context("fork").Process(target=sys.exit, args=(5,))
         child.start()
@@ -279,9 +280,9 @@ def test_a_dataset_may_fork_and_no_child_answers_for_its_worker(capfd, method, s
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_process_that_a_worker_thread_forks_ends_and_does_not_wait_for_more_to_fetch():
-    # Where filelock was imported (by Chainer or torch), a fork raises an error while
-    # another thread is within one.
+def test_a_process_that_a_worker_thread_forks_ends_and_waits_for_no_more_blocks():
+    # If filelock is imported (by Chainer or torch), a fork fails while another thread
+    # forks.
     one_at_a_time = threading.Lock()
 
     def fork(i):
@@ -312,9 +313,9 @@ def test_memory_that_a_sample_took_serves_the_next(monkeypatch):
         def faults():
             return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
-        # Large arrays, of which nothing stays.
+        # Makes large arrays, and keeps nothing of them.
         def decode():
-            size = 12 << 17  # of 8 bytes
+            size = 12 << 17  # numbers of 8 bytes
             return (np.ones(size) + np.ones(size)).sum()
 
         decode()
@@ -330,7 +331,8 @@ def test_memory_that_a_sample_took_serves_the_next(monkeypatch):
 def test_opencv_and_torch_are_told_where_they_are_loaded():
     calls = collections.Counter()
 
-    def load(info):  # runs before the limits are set
+    # ``worker_init`` runs before the limits are set.
+    def load(info):
         for name, method in [("cv2", "setNumThreads"), ("torch", "set_num_threads")]:
             module = types.ModuleType(name)
             setattr(
@@ -343,6 +345,5 @@ def test_opencv_and_torch_are_told_where_they_are_loaded():
         def __getitem__(self, i):
             return str(sorted(self.calls))
 
-    assert fetched(Callbacks(None, 1), worker_init=load, n_processes=1) == [
-        "[('cv2', 0), ('torch', 1)]"
-    ]
+    found = fetched(Callbacks(None, 1), worker_init=load, n_processes=1)
+    assert found == ["[('cv2', 0), ('torch', 1)]"]
