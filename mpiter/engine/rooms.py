@@ -158,6 +158,7 @@ class Rooms:
             objects = [*map(odd.get, range(rows))]
             return Contents(_ASIDE, rows, objects=objects, failed=failed)
         copies = batch.is_lost or self._copy or self._runs_short()
+        memory: object
         if copies:
             memory = self.slots.view(slot)
         else:
