@@ -21,7 +21,7 @@ from ..bell import Bell
 from ..worker import home
 from ..worker.block import Block, Lost
 from ..worker.board import Line
-from .workers import NAME, State, Worker, Workers
+from .workers import NAME, State, Work, Worker, Workers
 
 # This is queued for a thread that is to end.
 _END = (None, None)
@@ -74,9 +74,16 @@ class Threads(Workers):
     def start(self, number: int) -> None:
         inbox: SimpleQueue[Any] = SimpleQueue()
         thread = threading.Thread(
-            target=self._work, args=(number, inbox), name=f"{NAME}{number}", daemon=True
+            target=self._work,
+            args=(number, inbox),
+            name=f"{NAME}{number}",
+            daemon=True,
         )
-        self._workers[number] = _Threaded(number=number, thread=thread, inbox=inbox)
+        self._workers[number] = _Threaded(
+            number=number,
+            thread=thread,
+            inbox=inbox,
+        )
         thread.start()
 
     def _work(self, number: int, inbox: SimpleQueue[Any]) -> None:
@@ -99,14 +106,18 @@ class Threads(Workers):
             self._post(number, inbox, block, value)
         self._post(number, inbox, None, None)
 
-    def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
+    def map_async(self, func: Work, blocks: Iterable[Block]) -> None:
         for block in blocks:
             chosen = self._least_busy()
             chosen.out[block.number] = block
             chosen.inbox.put((func, block))
 
     def _hear(
-        self, number: int, inbox: SimpleQueue[Any], block: Block | None, value: Any
+        self,
+        number: int,
+        inbox: SimpleQueue[Any],
+        block: Block | None,
+        value: Any,
     ) -> None:
         # A thread that was abandoned may still answer, when another has its number and
         # its blocks.
@@ -123,7 +134,8 @@ class Threads(Workers):
 
     def _forget(self, number: int, code: int | None) -> None:
         worker = self._workers.pop(number)
-        self._events.append(worker.died(worker.thread.native_id or 0, code))
+        thread_id = worker.thread.native_id or 0
+        self._events.append(worker.died(thread_id, code))
 
     def retire(self, number: int) -> None:
         worker = self._workers.get(number)
@@ -154,7 +166,8 @@ class Threads(Workers):
                     worker.inbox.get_nowait()
             worker.inbox.put(_END)
         for worker in workers:
-            worker.thread.join(max(0.0, end - time.monotonic()))
+            left_s = end - time.monotonic()
+            worker.thread.join(max(0.0, left_s))
         return not any(worker.thread.is_alive() for worker in workers)
 
 
@@ -181,7 +194,7 @@ class AnyPool(Workers):
         self._out: dict[int, Block] = {}
         self._pool = make(workers, initializer, initargs)
 
-    def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
+    def map_async(self, func: Work, blocks: Iterable[Block]) -> None:
         for block in blocks:
             self._out[block.number] = block
             # It gets a list of one answer, or an error.
@@ -235,7 +248,11 @@ def comes_back(step: Callable[[], object], timeout: float) -> bool:
 
     It might never return, so it is called in a thread.
     """
-    thread = threading.Thread(target=step, name="mpiter-ending", daemon=True)
+    thread = threading.Thread(
+        target=step,
+        name="mpiter-ending",
+        daemon=True,
+    )
     try:
         thread.start()
     except RuntimeError:

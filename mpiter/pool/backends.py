@@ -140,7 +140,8 @@ class Process:
             )
         keep_standard_descriptors()
         if self.start_method != "fork":
-            pool = partial(Pool, context=multiprocessing.get_context(self.start_method))
+            context = multiprocessing.get_context(self.start_method)
+            pool = partial(Pool, context=context)
             try:
                 launch = packed(cargo, ship.Mapped, pool, ship.REMEDY)
             except DatasetNotPicklable as error:
@@ -173,11 +174,15 @@ class Thread:
     in_process = True
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        return Launch(ship.Kept(cargo, is_shared=True), Threads, pickle.dumps)
+        kept = ship.Kept(cargo, is_shared=True)
+        return Launch(kept, Threads, pickle.dumps)
 
 
 # Packages that attach from outside, such as ``mpiter.remote``, add theirs here.
-BY_NAME: dict[str, Callable[[], Backend]] = {"process": Process, "thread": Thread}
+BY_NAME: dict[str, Callable[[], Backend]] = {
+    "process": Process,
+    "thread": Thread,
+}
 
 
 def backend_for(backend: Backend | str) -> Backend:

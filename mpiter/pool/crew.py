@@ -79,7 +79,9 @@ class Crew:
         """Start all workers; there must be none yet."""
         assert self._pool is None
         rules = self._rules
-        self._board = Board(rules.workers, self._arena if self._is_here else None)
+        # Workers on other machines can't see the board, which then needs no arena.
+        arena = self._arena if self._is_here else None
+        self._board = Board(rules.workers, arena)
         self._box = None
         environment = None
         if self._are_ours:
@@ -104,7 +106,10 @@ class Crew:
         try:
             with named_errors(rules.door):
                 self._pool = self._launch.pool(
-                    rules.workers, begin, (setup,), bell=self._bell
+                    rules.workers,
+                    begin,
+                    (setup,),
+                    bell=self._bell,
                 )
         except BaseException:
             self._clear(is_clean=True)
@@ -113,7 +118,8 @@ class Crew:
     def replace_workers(self) -> None:
         if self._pool is None or len(self._taken) == self._rules.workers:
             return
-        for worker in {*range(self._rules.workers)} - self._taken:
+        places = set(range(self._rules.workers))
+        for worker in places - self._taken:
             with named_errors(self._rules.door):
                 self._pool.start(worker)
             self._taken.add(worker)
@@ -200,7 +206,11 @@ class Crew:
                     line = lines[worker]
                     limit = watch.due(line)
                     self._evictions[worker] = Eviction(
-                        worker, line, limit, self._box, self._is_here
+                        worker,
+                        line,
+                        limit,
+                        self._box,
+                        self._is_here,
                     )
         for eviction in list(self._evictions.values()):
             eviction.go_on(pool)
@@ -210,9 +220,12 @@ class Crew:
         worker = told.number
         code = told.code or 0
         lines = self._board.lines()
-        line = lines[worker]._replace(pid=told.pid or lines[worker].pid)
+        line = lines[worker]
+        line = line._replace(pid=told.pid or line.pid)
         eviction = self._evictions.pop(worker, None)
-        self._proven.update(place for place, one in enumerate(lines) if one.ready)
+        for place, one in enumerate(lines):
+            if one.ready:
+                self._proven.add(place)
         if not self._is_here:
             line = endings.in_hand(told.blocks, line, eviction is not None)
         how = told.how or endings.ended(code)

@@ -88,7 +88,9 @@ class Stopwatch:
     """
 
     def __init__(
-        self, interval: float, clock: Callable[[], float] = time.monotonic
+        self,
+        interval: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most = 2 * interval
         self._clock = clock
@@ -113,7 +115,9 @@ class Watch:
     """
 
     def __init__(
-        self, patience: float, clock: Callable[[], float] = time.monotonic
+        self,
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.interval = interval_for(patience)
         self._patience = patience
@@ -232,7 +236,11 @@ class Eviction:
             pool.abandon(self._worker)
 
 
-def in_hand(blocks: Sequence[Block], told: Line, stood_still: bool) -> Line:
+def in_hand(
+    blocks: Sequence[Block],
+    told: Line,
+    stood_still: bool,
+) -> Line:
     """Return the line of a worker that doesn't share the board.
 
     Most likely it was fetching the first of ``blocks``.
@@ -247,7 +255,11 @@ def in_hand(blocks: Sequence[Block], told: Line, stood_still: bool) -> Line:
     # With a single row there is no doubt which one it was.
     if first.singly and first.rows == 1:
         active = 1
-    return told._replace(block=first.number, row=0, active=active)
+    return told._replace(
+        block=first.number,
+        row=0,
+        active=active,
+    )
 
 
 def ended(code: int) -> str:

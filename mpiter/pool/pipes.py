@@ -50,7 +50,8 @@ class WorkerEnd:
             for end in self._owners:
                 os.dup2(nowhere.fileno(), end.fileno(), inheritable=False)
         # The old file object may have read a task ahead.
-        self._down = os.fdopen(self._owners[0].fileno(), "rb", closefd=False)
+        tasks, _ = self._owners
+        self._down = os.fdopen(tasks.fileno(), "rb", closefd=False)
         self.is_cut = True
 
     def receive(self) -> tuple[int, bytes] | None:
@@ -72,7 +73,8 @@ class WorkerEnd:
         parts = _packed(number, value)
         try:
             while parts:
-                parts = _rest(parts, os.writev(self._up, parts[:_MOST_PARTS]))
+                written = os.writev(self._up, parts[:_MOST_PARTS])
+                parts = _rest(parts, written)
         except OSError as error:
             raise SystemExit(f"the way to the main process is gone: {error}") from None
 
@@ -82,8 +84,9 @@ def _packed(number: int, value: object) -> list[Any]:
     keep = partial(stays_in_line, buffers)
     pickled = pickle.dumps(value, protocol=5, buffer_callback=keep)
     head = _ANSWER.pack(number, len(pickled), len(buffers))
-    sizes = struct.pack(f"={len(buffers)}Q", *(raw.nbytes for raw in buffers))
-    return [head + sizes + pickled, *buffers]
+    sizes = [raw.nbytes for raw in buffers]
+    head += struct.pack(f"={len(buffers)}Q", *sizes)
+    return [head + pickled, *buffers]
 
 
 def _rest(parts: list[Any], written: int) -> list[Any]:
@@ -124,7 +127,8 @@ class PoolEnd:
 
         Return False if ``flush`` must be called once ``tasks`` is writable.
         """
-        self._unsent.append(_TASK.pack(number, len(task)) + task)
+        head = _TASK.pack(number, len(task))
+        self._unsent.append(head + task)
         return self.flush()
 
     def flush(self) -> bool:

@@ -29,7 +29,7 @@ from ..worker import home
 from ..worker.block import Block, Lost
 from . import starting
 from .pipes import READY, Answer, PoolEnd, WorkerEnd
-from .workers import NAME, State, Worker, Workers
+from .workers import NAME, State, Work, Worker, Workers
 
 # Multiprocessing's exit code for a process whose fork server has died.
 VANISHED = 255
@@ -76,7 +76,8 @@ class Member(Worker):
 
     def is_gone(self, end: float) -> bool:
         """True if the process is dead, or dies before the time ``end``."""
-        return bool(connection.wait([self.death], max(0.0, end - time.monotonic())))
+        left_s = max(0.0, end - time.monotonic())
+        return bool(connection.wait([self.death], left_s))
 
     def let_go(self) -> None:
         self.end.close()
@@ -131,17 +132,22 @@ class Pool(Workers):
             self.close()
             raise
 
-    def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
+    def map_async(self, func: Work, blocks: Iterable[Block]) -> None:
         for block in blocks:
             chosen: Member = self._least_busy()
             # A plain tuple takes less time than a block.
             task = pickle.dumps((func, block[:]), 5)
             chosen.out[block.number] = block
-            # The pipe is full; ``wait`` writes the rest when it takes more.
+            # If the pipe is full, ``wait`` writes the rest once it takes more.
             if not chosen.end.send(block.number, task):
                 self._look_at(chosen.end.down, chosen, select.POLLOUT)
 
-    def _look_at(self, place: int, worker: Member, what: int = select.POLLIN) -> None:
+    def _look_at(
+        self,
+        place: int,
+        worker: Member,
+        what: int = select.POLLIN,
+    ) -> None:
         """Have ``wait`` poll a descriptor of a worker's."""
         self._places[place] = worker
         self._poll.register(place, what)
@@ -181,10 +187,12 @@ class Pool(Workers):
     def _hear(self, worker: Member) -> None:
         try:
             for answer in worker.end.receive():
-                if answer[0] == READY:
+                number = answer[0]
+                if number == READY:
                     worker.is_ready()
                 else:
-                    self._events.append(_opened(answer, worker.out.pop(answer[0])))
+                    block = worker.out.pop(number)
+                    self._events.append(_opened(answer, block))
         except Exception as error:
             # There was no memory for an answer, say.  Nobody knows where the next one
             # begins in the pipe, so the worker is of no use any more.
@@ -216,7 +224,10 @@ class Pool(Workers):
                     inherited += [member.end.tasks, member.end.answers]
             arguments = (their_tasks, their_answers, inherited, *self._begin, number)
             process = self._context.Process(
-                target=_work, args=arguments, name=f"{NAME}{number}", daemon=True
+                target=_work,
+                args=arguments,
+                name=f"{NAME}{number}",
+                daemon=True,
             )
             starting.start(process)
             undo.pop_all()

@@ -53,7 +53,9 @@ class _ForkServer(_Base):  # type: ignore[misc]
     _door: int | None = None
 
     def __init__(
-        self, modules: frozenset[str] = frozenset(), others: tuple[str, ...] = ()
+        self,
+        modules: frozenset[str] = frozenset(),
+        others: tuple[str, ...] = (),
     ) -> None:
         """Make a server that imports ``modules`` and ``others``, unless they fail.
 
@@ -156,7 +158,9 @@ class _ForkServer(_Base):  # type: ignore[misc]
             return
         self.ensure_running()
         too_late = threading.Timer(
-            _FOR_IMPORTS_S, self._give_up, [self._forkserver_pid]
+            _FOR_IMPORTS_S,
+            self._give_up,
+            [self._forkserver_pid],
         )
         too_late.start()
         try:
@@ -289,7 +293,8 @@ def _surroundings() -> _Surroundings:
     # The folder may have been removed.
     with contextlib.suppress(OSError):
         folder = os.getcwd()
-    return folder, dict(os.environ), [*sys.path], [*sys.argv]
+    environment = dict(os.environ)
+    return folder, environment, [*sys.path], [*sys.argv]
 
 
 def _own_files() -> dict[str, float]:
@@ -492,7 +497,8 @@ def _disown() -> None:
     # A thread of the parent may have held the lock, and doesn't exist here.
     _starting = threading.RLock()
     for process in ours:
-        finalizer = getattr(getattr(process, "_popen", None), "finalizer", None)
+        popen = getattr(process, "_popen", None)
+        finalizer = getattr(popen, "finalizer", None)
         # Once it was called, the numbers may belong to other files.
         if finalizer is not None and finalizer.still_active():
             for descriptor in finalizer._args:

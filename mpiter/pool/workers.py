@@ -18,6 +18,8 @@ from ..worker.board import Line
 
 # The name of a worker's process or thread, before its number.
 NAME = "mpiter-worker-"
+# What workers call with each block.
+Work = Callable[[Any], Any]
 
 
 class State(Enum):
@@ -62,13 +64,19 @@ class Worker:
             self.state = State.READY
 
     def died(self, pid: int, code: int | None) -> Died:
-        return Died(self.number, pid, code, self.state, tuple(self.out.values()))
+        return Died(
+            number=self.number,
+            pid=pid,
+            code=code,
+            state=self.state,
+            blocks=tuple(self.out.values()),
+        )
 
 
 class WorkerPool(Protocol):
     """The verbs of a Pool, by which the engine uses any of them."""
 
-    def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
+    def map_async(self, func: Work, blocks: Iterable[Block]) -> None:
         """Have workers call ``func`` with each block; each needs a vacancy."""
 
     def start(self, number: int) -> None:

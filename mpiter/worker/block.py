@@ -135,7 +135,12 @@ make_block: Callable[[tuple[Any, ...]], Block] = partial(tuple.__new__, Block)
 make_done: Callable[[tuple[Any, ...]], Done] = partial(tuple.__new__, Done)
 
 
-def take_down(error: BaseException, place: Place, index: Any, worker: Worker) -> Fault:
+def take_down(
+    error: BaseException,
+    place: Place,
+    index: Any,
+    worker: Worker,
+) -> Fault:
     """Return the fault for ``error``, which fetching ``index`` raised."""
     batch, row, epoch, position = place
     may_skip = not isinstance(error, NotOfASample)
@@ -147,17 +152,28 @@ def take_down(error: BaseException, place: Place, index: Any, worker: Worker) ->
     # An exception keeps the frames that it passed, and so their samples.  That is right
     # for the one that is raised; many that are only counted would fill the memory.
     if worker.rules.in_process and not worker.rules.skips_errors:
-        return Fault(*where, trace="", pickled=None, may_skip=may_skip, itself=error)
+        return Fault(
+            *where,
+            trace="",
+            pickled=None,
+            may_skip=may_skip,
+            itself=error,
+        )
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     trace = "".join(lines)[-_LONGEST:]
     return Fault(*where, trace, _pickled(error), may_skip=may_skip)
 
 
-def unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendable:
+def unsendable(
+    sample: Any,
+    name: str,
+    error: BaseException,
+) -> SampleNotSendable:
     path, value, reason = culprit(sample, name, error, dumps)
     blamed = ""
     if value is not sample:
-        blamed = f"{path} ({type(value).__qualname__}): "
+        kind = type(value).__qualname__
+        blamed = f"{path} ({kind}): "
     unsendable = SampleNotSendable(
         f"{name} returned {type(sample).__qualname__}, which cannot be sent from a "
         f"worker: {blamed}{reason}. Return arrays, numbers, strings or containers of "
@@ -182,6 +198,7 @@ def _pickled(error: BaseException) -> bytes | None:
         again = loads(data)
         same = type(again) is type(error) and _text(again) == _text(error)
     except BaseException:
+        # An exception that can't be pickled is told in words.
         return None
     return data if same else None
 

@@ -43,6 +43,7 @@ class Line(NamedTuple):
 # The place of each integer in its line.
 CELL = Line(*range(len(Line._fields)))
 LINE_BYTES = 64  # one cache line
+_USED_BYTES = 8 * len(CELL)
 
 
 class Board:
@@ -72,19 +73,21 @@ class Board:
             assert self._memory is not None
             memory = memoryview(self._memory)
         start = self._places[worker]
-        return memory[start : start + 8 * len(CELL)].cast("q")
+        return memory[start : start + _USED_BYTES].cast("q")
 
     def lines(self, pids: Mapping[int, int] | None = None) -> list[Line]:
         """Return all lines as they are now; ``pids`` replace the workers' own ids."""
-        lines = [Line(*self.cells(worker)) for worker in range(len(self._places))]
-        if pids is None:
-            return lines
-        return [
-            line._replace(pid=pids.get(at, line.pid)) for at, line in enumerate(lines)
-        ]
+        lines = []
+        for worker in range(len(self._places)):
+            line = Line(*self.cells(worker))
+            if pids is not None:
+                line = line._replace(pid=pids.get(worker, line.pid))
+            lines.append(line)
+        return lines
 
     def clear(self, worker: int) -> None:
-        self.cells(worker)[:] = memoryview(bytes(8 * len(CELL))).cast("q")
+        zeros = memoryview(bytes(_USED_BYTES))
+        self.cells(worker)[:] = zeros.cast("q")
 
     def move(self, worker: int) -> None:
         """Use another line for ``worker`` from now on.

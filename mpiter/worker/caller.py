@@ -20,7 +20,7 @@ from ..errors import WorkerStartError, with_traceback
 from ..rules import Rules
 from ..samples.copying import Held, Look
 from . import seeding
-from .block import Block, Done
+from .block import Block, Done, Indices
 from .board import LINE_BYTES
 from .fetch import fetch
 from .here import NONE, WorkerInfo, here
@@ -38,7 +38,11 @@ class CallersWorker:
     """
 
     def __init__(
-        self, dataset: Any, worker_init: WorkerInit | None, rules: Rules, copies: bool
+        self,
+        dataset: Any,
+        worker_init: WorkerInit | None,
+        rules: Rules,
+        copies: bool,
     ) -> None:
         cells = memoryview(bytearray(LINE_BYTES)).cast("q")
         info = WorkerInfo(0, 1, rules.seed, None, "serial")
@@ -107,10 +111,15 @@ class CallersWorker:
             return
         self._kept = nbytes
         # This array is freed at once, without a page of it being touched.
-        np.empty(min(nbytes * 3 // 2, _MOST_KEPT), np.uint8)
+        size = min(nbytes * 3 // 2, _MOST_KEPT)
+        np.empty(size, np.uint8)
 
     def read(
-        self, keys: Any, seed: int, epoch: int, position: int
+        self,
+        keys: Indices | Sequence[Any],
+        seed: int,
+        epoch: int,
+        position: int,
     ) -> Sequence[Any] | None:
         """Return the samples of a whole batch, or None if ``fetch`` must be called.
 
@@ -190,7 +199,10 @@ class _Begun:
     """
 
     def __init__(
-        self, dataset: Any, samples: Iterable[Any], errors: Iterable[BaseException]
+        self,
+        dataset: Any,
+        samples: Iterable[Any],
+        errors: Iterable[BaseException],
     ) -> None:
         self._dataset = dataset
         self._samples = iter(samples)

@@ -53,8 +53,8 @@ def _fetch_run(fields: tuple[Any, ...]) -> tuple[Any, ...]:
             notices=worker.take_notices(),
             startup=worker.startup,
         )[:]
-    # It takes some 20 ms of processor time, which are scarce while all workers start.
-    # So it waits for the first block.
+    # Looking for libraries takes some 20 ms of processor time, which is scarce while
+    # all workers start.  So it waits for the first block.
     is_first = worker.blocks == 0 and worker.owns_globals
     if is_first:
         home.limit_loaded_libraries()
@@ -80,7 +80,12 @@ def _fetch_run(fields: tuple[Any, ...]) -> tuple[Any, ...]:
             found = block.sample(at)
             if found is not None:
                 faults.append(take_down(error, *found, worker))
-        done = Done(block.number, worker.info.id, block.rows, faults=tuple(faults))
+        done = Done(
+            block.number,
+            worker.info.id,
+            block.rows,
+            faults=tuple(faults),
+        )
     finally:
         here.now = outer
         cells[CELL.active] = 0
@@ -124,7 +129,11 @@ def _watched(block: Block, worker: Worker) -> Done:
         worker.seeds = seeds | drawn
 
 
-def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
+def fetch(
+    block: Block,
+    worker: Worker,
+    seeds: frozenset[str],
+) -> Done:
     """Return the answer to a block.
 
     The global generators in ``seeds`` are seeded for each sample.
@@ -151,9 +160,17 @@ def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
     seconds = _clock() - began
     cpu_s = time.thread_time() - cpu_began
     queue_s = max(0.0, began - block.sent)
-    faults = tuple(fetching.faults)
-    came = (block.number, worker.info.id, block.rows, seconds, payload, faults)
-    return Done(*came, began=began, queue_s=queue_s, cpu_s=cpu_s)
+    return Done(
+        number=block.number,
+        worker=worker.info.id,
+        rows=block.rows,
+        seconds=seconds,
+        payload=payload,
+        faults=tuple(fetching.faults),
+        began=began,
+        queue_s=queue_s,
+        cpu_s=cpu_s,
+    )
 
 
 class _Fetching:
@@ -163,14 +180,22 @@ class _Fetching:
     """
 
     def __init__(
-        self, block: Block, worker: Worker, seeds: frozenset[str], looks: bool
+        self,
+        block: Block,
+        worker: Worker,
+        seeds: frozenset[str],
+        looks: bool,
     ) -> None:
         self._block = block
         self._worker = worker
         self._cells = worker.cells
         self._seeds = seeds
         self.sheet = worker.writer.sheet(
-            block.brief, block.address, block.row, block.rows, looks
+            block.brief,
+            block.address,
+            block.row,
+            block.rows,
+            looks,
         )
         self.faults: list[Fault] = []
         frame = worker.frame
@@ -184,7 +209,13 @@ class _Fetching:
         """True if a sample has failed and errors aren't skipped: the batch fails."""
         return bool(self.faults) and not self._worker.rules.skips_errors
 
-    def stretch(self, row: int, epoch: int, position: int, indices: Keys) -> None:
+    def stretch(
+        self,
+        row: int,
+        epoch: int,
+        position: int,
+        indices: Keys,
+    ) -> None:
         """Fetch the rows from ``row`` on; all are of one epoch."""
         block = self._block
         cells = self._cells
@@ -207,8 +238,8 @@ class _Fetching:
                 self._write(dataset, keys, first)
         finally:
             frame.hearer = None
-        # The dataset has forked this process and came back from the sample in it.  If
-        # it answered, the consumer would get the block twice.
+        # The dataset has forked this process, and the call has returned in it as well.
+        # If it went on, the consumer would get two answers to the block.
         if self._is_forked:
             whose = type(self._worker.info.dataset).__qualname__
             raise RuntimeError(
@@ -216,7 +247,12 @@ class _Fetching:
                 "it were the worker. End it with os._exit() or sys.exit()."
             )
 
-    def _write(self, dataset: Any, keys: Iterable[Any], row: int) -> None:
+    def _write(
+        self,
+        dataset: Any,
+        keys: Iterable[Any],
+        row: int,
+    ) -> None:
         """Fetch and write the samples of ``keys`` from ``row`` on.
 
         An exception becomes the fault of its row, and the next row follows.
@@ -224,9 +260,9 @@ class _Fetching:
         rest = iter(keys)
         cells = self._cells
         sheet = self.sheet
-        seeded = bool(self._seeds) and not getattr(
-            self._worker.dataset, "seeds_itself", False
-        )
+        seeded = bool(self._seeds)
+        if seeded and getattr(self._worker.dataset, "seeds_itself", False):
+            seeded = False
         while not self.is_over:
             try:
                 sheet.fetch(dataset, rest, row, cells, seeded)
@@ -245,10 +281,9 @@ class _Fetching:
         if isinstance(error, AllLeftOut):
             # Each sample of the row has its own fault.  The last of these now says that
             # nothing is left of the row.
-            last = max(
-                at for at, fault in enumerate(self.faults) if fault.row == place[1]
-            )
-            self.faults[last] = replace(self.faults[last], ends_row=True)
+            faults = self.faults
+            last = max(at for at, fault in enumerate(faults) if fault.row == place[1])
+            faults[last] = replace(faults[last], ends_row=True)
         else:
             self.faults.append(take_down(error, place, index, self._worker))
         self.sheet.fail(row)
@@ -259,7 +294,12 @@ class _Fetching:
         place = (block.batch, block.row + row, self._epoch, self._position + at)
         return place, self._keys[at]
 
-    def _read_together(self, row: int, indices: Keys, keys: list[Any]) -> bool:
+    def _read_together(
+        self,
+        row: int,
+        indices: Keys,
+        keys: list[Any],
+    ) -> bool:
         """Fetch the samples by one call of the dataset's reader.
 
         Return False if they must be fetched one by one.
@@ -305,13 +345,15 @@ class _Fetching:
     def part(self, error: BaseException, key: Any, at: int) -> None:
         """Record that sample ``at`` of the several in the row being fetched failed."""
         self.let_pass(error)
-        batch, row, epoch, position = self._found(self._cells[CELL.row])[0]
-        position += at
+        place, _ = self._found(self._cells[CELL.row])
+        batch, row, epoch, first = place
+        position = first + at
         # A dataset may try again, and one failed sample must not count as two.
         for known in self.faults:
             if known.row == row and known.position == position:
                 return
-        fault = take_down(error, (batch, row, epoch, position), key, self._worker)
+        place = (batch, row, epoch, position)
+        fault = take_down(error, place, key, self._worker)
         self.faults.append(replace(fault, ends_row=False))
 
     def let_pass(self, error: BaseException) -> None:

@@ -49,7 +49,12 @@ class WorkerInfo:
 class Hearer(Protocol):
     """The fetch of a block, which hears of samples that fail within a row."""
 
-    def part(self, error: BaseException, key: Any, at: int) -> None: ...
+    def part(
+        self,
+        error: BaseException,
+        key: Any,
+        at: int,
+    ) -> None: ...
 
     def let_pass(self, error: BaseException) -> None: ...
 

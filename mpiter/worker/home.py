@@ -70,12 +70,16 @@ def die_with_parent() -> None:
 
         fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+        flags = fcntl.fcntl(pipe, fcntl.F_GETFL)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, flags | os.O_ASYNC)
     except (ImportError, AttributeError, OSError):
         # This isn't Linux.  A thread ends the worker instead, unless the worker is
         # stuck and never releases the GIL: then it stays.
         threading.Thread(
-            target=_end_with, args=(pipe, None), name="mpiter-lifeline", daemon=True
+            target=_end_with,
+            args=(pipe, None),
+            name="mpiter-lifeline",
+            daemon=True,
         ).start()
     else:
         # The main process may have ended before the signal was set up, and then nothing

@@ -29,7 +29,9 @@ _FORKABLE = "jemalloc_bg_thd"
 
 
 def load(
-    usual: Iterable[str], of_datasets: Sequence[str], argv: list[str]
+    usual: Iterable[str],
+    of_datasets: Sequence[str],
+    argv: list[str],
 ) -> list[str]:
     """Import modules, those of datasets with the program's ``argv``.
 
@@ -79,17 +81,19 @@ def _load_for_all(names: Iterable[str]) -> bool:
             values = list(getattr(module, "__dict__", {}).values())
             found += filter(_is_generator, values)
     # Each worker seeds this one.
-    seeded = getattr(sys.modules.get("torch"), "default_generator", None)
+    torch = sys.modules.get("torch")
+    seeded = getattr(torch, "default_generator", None)
     before = set(map(id, [*generators, seeded]))
     return all(id(one) in before for one in found)
 
 
 def _threads() -> Counter[str]:
-    names = (
-        Path("/proc/self/task", task, "comm").read_text().strip()
-        for task in os.listdir("/proc/self/task")
-    )
-    return Counter(name for name in names if name != _FORKABLE)
+    found: Counter[str] = Counter()
+    for task in os.listdir("/proc/self/task"):
+        name = Path("/proc/self/task", task, "comm").read_text().strip()
+        if name != _FORKABLE:
+            found[name] += 1
+    return found
 
 
 def _files() -> set[str]:
@@ -98,7 +102,8 @@ def _files() -> set[str]:
     for descriptor in os.listdir("/proc/self/fd"):
         # The descriptor by which the folder was read is listed, but closed by now.
         with contextlib.suppress(OSError):
-            found.add(f"{descriptor} {os.readlink(f'/proc/self/fd/{descriptor}')}")
+            place = os.readlink(f"/proc/self/fd/{descriptor}")
+            found.add(f"{descriptor} {place}")
     return found
 
 

@@ -59,7 +59,8 @@ def get_rng() -> np.random.Generator:
     if now.drawn is None or now.drawn[0] != key:
         words = [number & (1 << 128) - 1 for number in key]
         seeds = np.random.SeedSequence([*words, _STREAM])
-        now.drawn = (key, np.random.Generator(np.random.PCG64(seeds)))
+        generator = np.random.Generator(np.random.PCG64(seeds))
+        now.drawn = (key, generator)
     return now.drawn[1]
 
 
@@ -74,10 +75,12 @@ def begin_anew() -> bool:
 def seed_for(draws: bool) -> int:
     """Return a seed drawn from NumPy's global generator, or computed from its state."""
     if draws:
-        return int(np.random.randint(0, 1 << 63, dtype=np.int64))
+        drawn = np.random.randint(0, 1 << 63, dtype=np.int64)
+        return int(drawn)
     state = np.random.get_state(legacy=False)["state"]
-    text = repr([np.asarray(value).tolist() for value in state.values()])
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    numbers = [np.asarray(value).tolist() for value in state.values()]
+    text = repr(numbers).encode()
+    digest = hashlib.blake2b(text, digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
@@ -109,7 +112,10 @@ def _place(at: Callable[[], tuple[int, int, int]]) -> tuple[int, int, int]:
 
 
 def seed_globals(
-    seed: int, epoch: int, position: int, which: frozenset[str] = GLOBALS
+    seed: int,
+    epoch: int,
+    position: int,
+    which: frozenset[str] = GLOBALS,
 ) -> None:
     """Seed the global generators in ``which`` for a place."""
     place = f"{seed} {epoch} {position}".encode()
@@ -120,7 +126,8 @@ def seed_globals(
         # A longer seed, in an array, takes seven times as long.
         np.random.seed(int.from_bytes(digest[8:12], "little"))
     if "torch" in which and (torch := torch_with("default_generator")) is not None:
-        torch.default_generator.manual_seed(int.from_bytes(digest[24:], "little") >> 1)
+        for_torch = int.from_bytes(digest[24:], "little") >> 1
+        torch.default_generator.manual_seed(for_torch)
 
 
 def begin_with(seed: int, number: int) -> None:
@@ -174,19 +181,22 @@ def drawn_between(before: Mark, after: Mark) -> frozenset[str]:
     """Return the names of the generators that were drawn from between two marks."""
     if before == after:
         return NONE
+    drawn = set()
     names = ("random", "numpy", "torch")
-    return frozenset(
-        name for name, was, now in zip(names, before, after, strict=True) if was != now
-    )
+    for name, was, now in zip(names, before, after, strict=True):
+        if was != now:
+            drawn.add(name)
+    return frozenset(drawn)
 
 
 def _words_at(address: int) -> memoryview:
-    words = (ctypes.c_uint32 * (_MERSENNE_WORDS + 1)).from_address(address)
+    kind = ctypes.c_uint32 * (_MERSENNE_WORDS + 1)
+    words = kind.from_address(address)
     return memoryview(words).cast("B").cast("I")
 
 
 @functools.lru_cache(maxsize=1)
-def _numpys_words(generator: Any) -> memoryview | None:
+def _numpys_words(generator: object) -> memoryview | None:
     """Return a view of a Mersenne twister of NumPy's, its 624 words and its index.
 
     For other generators return None.
@@ -278,13 +288,16 @@ class Kept:
                 name: state_of(generator)
                 for name, generator in global_generators().items()
             }
-            self._has_reserve = bool(self._states["numpy"].get("has_gauss", 0))
+            numpys = self._states["numpy"]
+            self._has_reserve = bool(numpys.get("has_gauss", 0))
 
     def drawn(self) -> frozenset[str]:
         """Return the names of the generators that were drawn from since ``keep``."""
         drawn = drawn_between(self._mark, globals_mark())
-        if self._has_reserve and not np.random.get_state(legacy=False)["has_gauss"]:
-            drawn |= {"numpy"}
+        if self._has_reserve:
+            numpys = np.random.get_state(legacy=False)
+            if not numpys["has_gauss"]:
+                drawn |= {"numpy"}
         return drawn
 
     def restore(self) -> None:
@@ -296,18 +309,21 @@ class Kept:
                     give_back(generators[name], state)
 
 
-def _gave_back_words(state: Any) -> bool:
+def _gave_back_words(state: dict[str, Any]) -> bool:
     """Set NumPy's global Mersenne twister in memory, in a tenth of the time.
 
     Return False if that can't be done.
     """
     generator = np.random.mtrand._rand._bit_generator
     words = _numpys_words(generator)
-    if words is None or state.get("has_gauss") or state["bit_generator"] != "MT19937":
+    if words is None or state.get("has_gauss"):
+        return False
+    if state["bit_generator"] != "MT19937":
         return False
     # This drops a normal number in reserve.
     np.random.seed(0)
     with generator.lock:
-        words[:_MERSENNE_WORDS] = memoryview(state["state"]["key"])
-        words[_MERSENNE_WORDS] = state["state"]["pos"]
+        saved = state["state"]
+        words[:_MERSENNE_WORDS] = memoryview(saved["key"])
+        words[_MERSENNE_WORDS] = saved["pos"]
     return True

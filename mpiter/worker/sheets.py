@@ -49,7 +49,7 @@ class Seals(Protocol):
 
     def add(self, value: Any) -> None: ...
 
-    def sealed(self) -> Any: ...
+    def sealed(self) -> object: ...
 
 
 class Unsendable(Exception):
@@ -92,7 +92,12 @@ class Sheet:
     def odd(self, row: int, sample: Any) -> None:
         self._seal(row, sample, sample)
 
-    def keep(self, row: int, values: tuple[Any, ...], sample: Any) -> None:
+    def keep(
+        self,
+        row: int,
+        values: tuple[Any, ...],
+        sample: Any,
+    ) -> None:
         """Seal a sample's values that have no column.
 
         Without columns that is the whole sample.
@@ -119,7 +124,8 @@ class Sheet:
         if self.layout is None:
             return False
         asides: list[Sequence[Any]] = []
-        if not scatter(self.layout.tree, samples, iter(self.columns), row, asides):
+        columns = iter(self.columns)
+        if not scatter(self.layout.tree, samples, columns, row, asides):
             return False
         for at, values in enumerate(zip(*asides, strict=True), row):
             self.keep(at, values, values)
@@ -231,11 +237,13 @@ class Writer:
             # dataset overwrites them later.
             seals = functools.partial(Held, copies=True)
         if not brief:
-            return Sheet(None, _bind(Aside(), ()), (), seals)
+            make = _bind(Aside(), ())
+            return Sheet(None, make, (), seals)
         layout = _read(brief)
         if address is None:
             layout = Layout(layout.tree, rows)
-            columns = layout.columns(np.empty(layout.size, np.uint8))
+            memory = np.empty(layout.size, np.uint8)
+            columns = layout.columns(memory)
             make = _bind(layout.tree, columns)
             return Sheet(layout, make, columns, seals, travels=True)
         key = (brief, address, row)
@@ -244,9 +252,10 @@ class Writer:
             if len(bound) >= _MOST_SLOTS:
                 bound.clear()
             assert self.arena is not None
-            memory = memoryview(self.arena.map)[address:]
-            columns = [column[row:] for column in layout.columns(memory)]
-            bound[key] = _bind(layout.tree, [*map(places, columns)]), columns
+            slot = memoryview(self.arena.map)[address:]
+            columns = [column[row:] for column in layout.columns(slot)]
+            make = _bind(layout.tree, [*map(places, columns)])
+            bound[key] = (make, columns)
         make, columns = bound[key]
         return Sheet(layout, make, columns, seals)
 
@@ -257,7 +266,12 @@ def _bind(tree: Node | None, columns: Sequence[Any]) -> _Bound:
     Its argument says whether the loop seeds the generators for each sample.
     """
     step = functools.partial(seeding.step_to, 0)
-    return functools.cache(lambda seeded: loop_for(tree, seeded)(*columns, step))
+
+    @functools.cache
+    def make(seeded: bool) -> Fetch:
+        return loop_for(tree, seeded)(*columns, step)
+
+    return make
 
 
 _taking = _bind(None, ())
@@ -271,5 +285,5 @@ class Packing:
         self._samples: list[Any] = []
         self.add: Callable[[Any], None] = self._samples.append
 
-    def sealed(self) -> Any:
+    def sealed(self) -> object:
         return self._serializer.pack(self._samples)

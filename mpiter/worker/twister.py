@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,7 +31,17 @@ _SEARCHED = 256
 Views = tuple[memoryview, memoryview]
 
 
-def mark_of(generator: Any) -> Any:
+class Generator(Protocol):
+    """What is used here of ``torch.Generator``."""
+
+    _cdata: int
+
+    def get_state(self) -> Any: ...
+
+    def __hash__(self) -> int: ...
+
+
+def mark_of(generator: Generator) -> object:
     """Return what changes when torch's ``generator`` is drawn from."""
     views = _views_of(generator)
     if views is None:
@@ -41,19 +51,22 @@ def mark_of(generator: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def _views_of(generator: Any) -> Views | None:
+def _views_of(generator: Generator) -> Views | None:
     """Return views of a generator's index with its first word, and of its reserve.
 
     Return None if they can't be trusted.
     """
     like = type(generator)()
     offset = _offset_in(like)
-    if offset is None or not _shows_each_draw(like, _views_at(like, offset)):
+    if offset is None:
+        return None
+    views = _views_at(like, offset)
+    if not _shows_each_draw(like, views):
         return None
     return _views_at(generator, offset)
 
 
-def _offset_in(generator: Any) -> int | None:
+def _offset_in(generator: Generator) -> int | None:
     """Return where the words begin in a generator's memory, or None.
 
     They are found by comparison with the state that torch returns.
@@ -62,19 +75,23 @@ def _offset_in(generator: Any) -> int | None:
     words = generator.get_state().numpy()[_IN_STATE]
     if address is None or len(words) < 8 * _WORDS:
         return None
-    wanted = words.view(np.uint64)[:8].astype(np.uint32).tobytes()
-    offset = ctypes.string_at(address, _SEARCHED).find(wanted)
+    first = words.view(np.uint64)[:8]
+    wanted = first.astype(np.uint32).tobytes()
+    memory = ctypes.string_at(address, _SEARCHED)
+    offset = memory.find(wanted)
     return offset if offset >= _BEFORE else None
 
 
-def _views_at(generator: Any, offset: int) -> Views:
+def _views_at(generator: Generator, offset: int) -> Views:
     words = generator._cdata + offset
-    index = (ctypes.c_char * (_BEFORE + 4)).from_address(words - _BEFORE)
-    reserve = (ctypes.c_char * _RESERVE).from_address(words + 4 * _WORDS)
+    of_index = ctypes.c_char * (_BEFORE + 4)
+    of_reserve = ctypes.c_char * _RESERVE
+    index = of_index.from_address(words - _BEFORE)
+    reserve = of_reserve.from_address(words + 4 * _WORDS)
     return memoryview(index), memoryview(reserve)
 
 
-def _shows_each_draw(generator: Any, views: Views) -> bool:
+def _shows_each_draw(generator: Generator, views: Views) -> bool:
     """Return True if each of several draws changes what the views show.
 
     Some of the draws only take a number from the reserve.

@@ -32,8 +32,9 @@ WorkerInit = Callable[[WorkerInfo], Any]
 class Cargo(Protocol):
     """The packed dataset, as a worker knows it."""
 
-    def open(self, notice: Callable[[str], object]) -> Any:
+    def open(self, notice: Callable[[str], object]) -> tuple[Any, WorkerInit | None]:
         """Return (dataset, worker_init); call ``notice`` with warnings for the user."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,8 @@ def worker_for(dataset: int) -> Worker:
     Another library's Pool may call us in another thread than at the start.
     """
     workers = _registry[dataset]
-    return workers.get(threading.get_ident()) or next(iter(workers.values()))
+    mine = workers.get(threading.get_ident())
+    return mine or next(iter(workers.values()))
 
 
 def begin(setup: Setup, number: int) -> None:
@@ -126,9 +128,22 @@ def begin(setup: Setup, number: int) -> None:
     cells = setup.board.cells(number)
     cells[CELL.pid] = threading.get_native_id()
     cells[CELL.block] = -1
-    info = WorkerInfo(number, rules.workers, rules.seed, None, setup.backend)
-    worker = Worker(info, rules, setup.writer, cells, seeds=frozenset(setup.drawn))
-    _registry.setdefault(setup.dataset, {})[threading.get_ident()] = worker
+    info = WorkerInfo(
+        id=number,
+        num_workers=rules.workers,
+        seed=rules.seed,
+        dataset=None,
+        backend=setup.backend,
+    )
+    worker = Worker(
+        info=info,
+        rules=rules,
+        writer=setup.writer,
+        cells=cells,
+        seeds=frozenset(setup.drawn),
+    )
+    workers = _registry.setdefault(setup.dataset, {})
+    workers[threading.get_ident()] = worker
     # Until the dataset is open, what fails is most likely an import, of which forked
     # workers need none.
     imports = is_ours
@@ -145,7 +160,8 @@ def begin(setup: Setup, number: int) -> None:
         if not rules.in_process:
             # A replacement is to draw other numbers than those that may have ended the
             # worker before it.
-            seeding.begin_with(rules.seed, number + rules.workers * setup.ended[number])
+            before = setup.ended[number]
+            seeding.begin_with(rules.seed, number + rules.workers * before)
         call_hooks(worker.info, worker_init)
         if is_ours:
             gc.freeze()
@@ -169,7 +185,8 @@ def settle_at(worker: Worker, dataset: Any, copies: bool) -> None:
     theirs = users(dataset)
     worker.dataset = dataset
     worker.reader = reader_of(dataset)
-    worker.info = worker.frame.worker = replace(worker.info, dataset=theirs)
+    worker.info = replace(worker.info, dataset=theirs)
+    worker.frame.worker = worker.info
     # What draws, or overwrites its samples, is found out by fetching a block twice.
     # Such a dataset can't be, so it counts as doing both.
     if any(getattr(one, "repeatable", True) is False for one in (dataset, theirs)):
