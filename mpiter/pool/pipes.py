@@ -92,12 +92,15 @@ def _packed(number: int, value: object) -> list[Any]:
 def _rest(parts: list[Any], written: int) -> list[Any]:
     """Return what is left of ``parts`` after their first ``written`` bytes."""
     done = 0
-    while done < len(parts) and written >= len(parts[done]):
-        written -= len(parts[done])
+    for part in parts:
+        if written < len(part):
+            break
+        written -= len(part)
         done += 1
     rest = parts[done:]
     if written:
-        rest[0] = memoryview(rest[0])[written:]
+        first = memoryview(rest[0])
+        rest[0] = first[written:]
     return rest
 
 
@@ -154,9 +157,10 @@ class PoolEnd:
         while True:
             try:
                 if self._unfilled:
-                    wanted = len(self._unfilled[0])
-                    more = os.readv(self.up, self._unfilled[:1])
-                    self._unfilled[0] = self._unfilled[0][more:]
+                    buffer = self._unfilled[0]
+                    wanted = len(buffer)
+                    more = os.readv(self.up, [buffer])
+                    self._unfilled[0] = buffer[more:]
                 else:
                     wanted = self._wanted
                     data = os.read(self.up, self._wanted)
@@ -184,17 +188,19 @@ class PoolEnd:
                     return
                 number, size, count = _ANSWER.unpack_from(read)
                 begin = _ANSWER.size + 8 * count
-                if len(read) < begin + size:
-                    self._wanted = max(_AT_ONCE, begin + size - len(read))
+                end = begin + size
+                if len(read) < end:
+                    missing = end - len(read)
+                    self._wanted = max(_AT_ONCE, missing)
                     return
                 sizes: tuple[int, ...] = ()
                 if count:
                     sizes = struct.unpack_from(f"={count}Q", read, _ANSWER.size)
-                pickled = bytes(read[begin : begin + size])
+                pickled = bytes(read[begin:end])
                 buffers = [bytearray(nbytes) for nbytes in sizes]
                 self._begun = (number, pickled, buffers)
                 self._unfilled = [memoryview(buffer) for buffer in buffers]
-                del read[: begin + size]
+                del read[:end]
             while self._unfilled:
                 buffer = self._unfilled[0]
                 some = min(len(read), len(buffer))

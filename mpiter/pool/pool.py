@@ -273,14 +273,18 @@ class Pool(Workers):
 
     def _forget(self, worker: Member, code: int | None) -> None:
         del self._workers[worker.number]
-        for place in (worker.end.down, worker.end.up, worker.death):
+        end = worker.end
+        for place in (end.down, end.up, worker.death):
             self._ignore(place)
         worker.let_go()
         self._events.append(worker.died(worker.pid, code))
 
     @property
     def pids(self) -> dict[int, int]:
-        return {number: worker.pid for number, worker in sorted(self._workers.items())}
+        found = {}
+        for number, worker in sorted(self._workers.items()):
+            found[number] = worker.pid
+        return found
 
     def close(self, timeout: float = 5.0) -> bool:
         """End all workers: ask them, and kill those that don't end soon.

@@ -120,7 +120,7 @@ class _ForkServer(_Base):  # type: ignore[misc]
         finally:
             config["tempdir"] = before
             os.close(where)
-            # The socket has no name any more, or there is none.
+            # Unless the socket still has its name in the folder, nobody needs that.
             if not str(self._forkserver_address).startswith(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 

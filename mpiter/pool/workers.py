@@ -112,8 +112,10 @@ class Workers:
     def __init__(self, bell: Bell) -> None:
         self._bell = bell
         self._workers: dict[int, Any] = {}
-        self._events: list[Any] = []  # not returned by ``wait`` yet
-        self._arrived: deque[tuple[Any, ...]] = deque()  # posted by other threads
+        # What ``wait`` hasn't returned yet.
+        self._events: list[Any] = []
+        # What other threads have posted.
+        self._arrived: deque[tuple[Any, ...]] = deque()
         self._waits = True
         # The worker that got the last block.
         self._last = 0
@@ -133,7 +135,8 @@ class Workers:
         # later sees it and rings the bell; otherwise its event could lie here unseen
         # while we wait.
         self._waits = True
-        self._bell.wait(timeout, at_once=bool(self._arrived or self._events))
+        has_events = bool(self._arrived or self._events)
+        self._bell.wait(timeout, at_once=has_events)
         self._waits = False
         while self._arrived:
             self._hear(*self._arrived.popleft())

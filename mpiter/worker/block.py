@@ -130,9 +130,11 @@ class Lost(NamedTuple):
     error: BaseException
 
 
+# The fields of a block or a done, as they travel.
+Fields = tuple[Any, ...]
 # These take half the time of ``Block(…)`` and ``Done(…)``.
-make_block: Callable[[tuple[Any, ...]], Block] = partial(tuple.__new__, Block)
-make_done: Callable[[tuple[Any, ...]], Done] = partial(tuple.__new__, Done)
+make_block: Callable[[Fields], Block] = partial(tuple.__new__, Block)
+make_done: Callable[[Fields], Done] = partial(tuple.__new__, Done)
 
 
 def take_down(

@@ -19,6 +19,7 @@ from .block import (
     Block,
     Done,
     Fault,
+    Fields,
     Keys,
     Place,
     as_array,
@@ -38,7 +39,7 @@ _LOOK_S = 0.25
 _clock = time.monotonic
 
 
-def _fetch_run(fields: tuple[Any, ...]) -> tuple[Any, ...]:
+def _fetch_run(fields: Fields) -> Fields:
     """Fetch a block, given by its fields, and return the fields of the answer.
 
     ``Pool.map_async`` calls this function.  Plain tuples are pickled in a quarter of
