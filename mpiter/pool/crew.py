@@ -167,7 +167,8 @@ class Crew:
         """Record the generators in use, and retire a worker that has fetched enough."""
         worker = done.worker
         self._drawn |= done.drawn
-        # A worker on another machine can't write to the board, so its answers do.
+        # A worker on another machine can't write to the board, so we do when it
+        # answers.
         if not self._is_here:
             cells = self._board.cells(worker)
             cells[CELL.ready] = 1

@@ -295,7 +295,9 @@ def _answer(func: Work, item: object) -> tuple[bytes, int, int, list[int]]:
 
     def stays(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < _LARGE or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        if raw.nbytes < _LARGE:
+            return True
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             return True
         large.append(raw)
         return False

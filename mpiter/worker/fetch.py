@@ -292,7 +292,8 @@ class _Fetching:
     def _found(self, row: int) -> tuple[Place, Any]:
         block = self._block
         at = row - self._first
-        place = (block.batch, block.row + row, self._epoch, self._position + at)
+        position = self._position + at
+        place = (block.batch, block.row + row, self._epoch, position)
         return place, self._keys[at]
 
     def _read_together(
@@ -343,7 +344,7 @@ class _Fetching:
         self._write(samples, range(count), row)
         return True
 
-    def part(self, error: BaseException, key: Any, at: int) -> None:
+    def part(self, error: BaseException, key: object, at: int) -> None:
         """Record that sample ``at`` of the several in the row being fetched failed."""
         self.let_pass(error)
         place, _ = self._found(self._cells[CELL.row])

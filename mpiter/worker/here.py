@@ -54,7 +54,7 @@ class Hearer(Protocol):
     def part(
         self,
         error: BaseException,
-        key: Any,
+        key: object,
         at: int,
     ) -> None: ...
 
@@ -136,7 +136,7 @@ class NotOfASample(Exception):
     """
 
 
-def leave_out(error: BaseException, key: Any, at: int) -> None:
+def leave_out(error: BaseException, key: object, at: int) -> None:
     """Record that sample number ``at`` of the row has failed.
 
     Outside of a fetch nobody would hear of it, so ``error`` is raised again.

@@ -121,13 +121,17 @@ def seed_globals(
     place = f"{seed} {epoch} {position}".encode()
     digest = hashlib.blake2b(place, digest_size=32).digest()
     if "random" in which:
-        random.seed(int.from_bytes(digest[:8], "little"))
+        for_random = int.from_bytes(digest[:8], "little")
+        random.seed(for_random)
     if "numpy" in which:
         # A longer seed, in an array, takes seven times as long.
-        np.random.seed(int.from_bytes(digest[8:12], "little"))
-    if "torch" in which and (torch := torch_with("default_generator")) is not None:
-        for_torch = int.from_bytes(digest[24:], "little") >> 1
-        torch.default_generator.manual_seed(for_torch)
+        for_numpy = int.from_bytes(digest[8:12], "little")
+        np.random.seed(for_numpy)
+    if "torch" in which:
+        torch = torch_with("default_generator")
+        if torch is not None:
+            for_torch = int.from_bytes(digest[24:], "little") >> 1
+            torch.default_generator.manual_seed(for_torch)
 
 
 def begin_with(seed: int, number: int) -> None:
@@ -244,7 +248,8 @@ def give_back(generator: Any, state: Any) -> None:
     """
     if hasattr(generator, "setstate"):
         # Python itself would fail only when the number is drawn.
-        if not isinstance(state[2], (float, type(None))):
+        reserve = state[2]
+        if reserve is not None and not isinstance(reserve, float):
             raise ValueError("the number in reserve is none")
         generator.setstate(state)
     elif hasattr(generator, "set_rng_state"):

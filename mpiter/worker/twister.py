@@ -100,8 +100,9 @@ def _shows_each_draw(generator: Generator, views: Views) -> bool:
     index, reserve = views
     for dtype in (torch.float64, torch.float32) * 2:
         for draw in (torch.randn, torch.randn, torch.rand):
-            before = index.tobytes(), reserve.tobytes()
+            before = (index.tobytes(), reserve.tobytes())
             draw(1, dtype=dtype, generator=generator)
-            if (index.tobytes(), reserve.tobytes()) == before:
+            after = (index.tobytes(), reserve.tobytes())
+            if after == before:
                 return False
     return True

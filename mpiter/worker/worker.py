@@ -207,7 +207,8 @@ def call_hooks(info: WorkerInfo, worker_init: WorkerInit | None) -> None:
     try:
         if worker_init is not None:
             worker_init(info)
-        if callable(getattr(type(info.dataset), "worker_init", None)):
+        own = getattr(type(info.dataset), "worker_init", None)
+        if callable(own):
             info.dataset.worker_init(info)
     finally:
         here.now.worker = outer
