@@ -1,4 +1,4 @@
-"""Starting, watching and ending workers, by a Pool with the ``map_async`` of ``multiprocessing.Pool``.
+"""Starting, watching and ending workers, by a Pool of our own.
 
 ::
 
@@ -6,6 +6,7 @@
     which Pool    the workers       our Pool of processes;         to one
                   of one iterator   threads, or another Pool       process
 
-``workers`` has the base class of all Pools; ``starting`` starts processes; ``endings`` finds workers that make no
+A Pool has the ``map_async`` of ``multiprocessing.Pool``, and ``workers`` has the base
+class of all; ``starting`` starts processes; ``endings`` finds workers that make no
 progress, ends them, and says in words why a worker ended.
 """

@@ -1,5 +1,6 @@
-"""Workers that aren't processes of ours: threads, and those of another library's Pool,
-such as mpi4py's.
+"""Workers that aren't processes of ours: threads, and those of another library's Pool.
+
+mpi4py has such a Pool.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from ..bell import Bell
 from ..worker import home
 from ..worker.block import Block, Lost
 from ..worker.board import Line
-from .workers import NAME, State, Worker, Workers
+from .workers import NAME, State, Work, Worker, Workers
 
-# Queued for a thread that is to end.
-_END = None, None
+# This is queued for a thread that is to end.
+_END = (None, None)
 
 
 def _exit_for(error: BaseException) -> NoReturn:
-    """End this process as ``error`` would if it reached the top of a program, but leave
-    native libraries alone.
+    """End this process as ``error`` would if it reached the top of a program.
 
-    Their handlers at exit may wait for threads that a forked process doesn't have.
+    But leave native libraries alone: their handlers at exit may wait for threads that a
+    forked process doesn't have.
     """
     code = 1
     if not isinstance(error, SystemExit):
@@ -51,32 +52,38 @@ class _Threaded(Worker):
 
 
 class Threads(Workers):
-    """A Pool of threads, with a queue of blocks for each; ``initializer`` also gets the
-    thread's number.
+    """A Pool of threads, with a queue of blocks for each.
 
-    A thread can't be ended: one that is stuck in a dataset is abandoned, and its later
-    answers are ignored.
+    ``initializer`` also gets the thread's number.  A thread can't be ended: one that is
+    stuck in a dataset is abandoned, and its later answers are ignored.
     """
 
     def __init__(
         self,
         workers: int,
         initializer: Callable[..., object],
-        initargs: Any,
+        initargs: tuple[Any, ...],
         *,
         bell: Bell,
     ) -> None:
         super().__init__(bell)
-        self._begin = initializer, initargs
+        self._begin = (initializer, initargs)
         for number in range(workers):
             self.start(number)
 
     def start(self, number: int) -> None:
         inbox: SimpleQueue[Any] = SimpleQueue()
         thread = threading.Thread(
-            target=self._work, args=(number, inbox), name=f"{NAME}{number}", daemon=True
+            target=self._work,
+            args=(number, inbox),
+            name=f"{NAME}{number}",
+            daemon=True,
         )
-        self._workers[number] = _Threaded(number=number, thread=thread, inbox=inbox)
+        self._workers[number] = _Threaded(
+            number=number,
+            thread=thread,
+            inbox=inbox,
+        )
         thread.start()
 
     def _work(self, number: int, inbox: SimpleQueue[Any]) -> None:
@@ -91,26 +98,32 @@ class Threads(Workers):
             try:
                 value = func(block)
             except BaseException as error:
-                # The dataset has forked this process, of which no thread but this one
-                # is left.
+                # The dataset has forked this process, where no thread but this one is
+                # left.  Nobody waits for its answer, and nothing else would end it.
                 if home.generation != born:
                     _exit_for(error)
                 value = Lost(block.number, error)
             self._post(number, inbox, block, value)
         self._post(number, inbox, None, None)
 
-    def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
+    def map_async(self, func: Work, blocks: Iterable[Block]) -> None:
         for block in blocks:
             chosen = self._least_busy()
             chosen.out[block.number] = block
             chosen.inbox.put((func, block))
 
     def _hear(
-        self, number: int, inbox: SimpleQueue[Any], block: Block | None, value: Any
+        self,
+        number: int,
+        inbox: SimpleQueue[Any],
+        block: Block | None,
+        value: Any,
     ) -> None:
+        # A thread that was abandoned may still answer, when another has its number and
+        # its blocks.
         worker = self._workers.get(number)
         if worker is None or worker.inbox is not inbox:
-            return  # it was abandoned
+            return
         if value is State.READY:
             worker.is_ready()
         elif block is None:
@@ -121,66 +134,70 @@ class Threads(Workers):
 
     def _forget(self, number: int, code: int | None) -> None:
         worker = self._workers.pop(number)
-        self._events.append(worker.died(worker.thread.native_id or 0, code))
+        thread_id = worker.thread.native_id or 0
+        self._events.append(worker.died(thread_id, code))
 
     def retire(self, number: int) -> None:
-        if (
-            worker := self._workers.get(number)
-        ) is not None and worker.state is not State.RETIRING:
+        worker = self._workers.get(number)
+        if worker is not None and worker.state is not State.RETIRING:
             worker.state = State.RETIRING
             worker.inbox.put(_END)
 
     def kill(self, number: int) -> None:
         """Abandon a thread, since threads can't be ended."""
         if number in self._workers:
-            # It ends if it ever returns from the dataset.
+            # If the thread ever returns from the dataset, it finds this and ends.
             self._workers[number].inbox.put(_END)
             self._forget(number, None)
             self._bell.ring()
 
     def close(self, timeout: float = 5.0) -> bool:
-        """End all threads, each after its current block; return False if one hasn't
-        ended in time.
+        """End all threads, each after its current block.
+
+        Return False if one hasn't ended in time.
         """
         end = time.monotonic() + timeout
         workers = list(self._workers.values())
         self._workers.clear()
         for worker in workers:
+            # The blocks that the thread hasn't begun are dropped.
             with contextlib.suppress(Empty):
-                while True:  # blocks that it hasn't begun
+                while True:
                     worker.inbox.get_nowait()
             worker.inbox.put(_END)
         for worker in workers:
-            worker.thread.join(max(0.0, end - time.monotonic()))
+            left_s = end - time.monotonic()
+            worker.thread.join(max(0.0, left_s))
         return not any(worker.thread.is_alive() for worker in workers)
 
 
 class AnyPool(Workers):
-    """Adapts another library's Pool, which has ``terminate``, and ``map_async`` with
-    callbacks.
+    """Adapts another library's Pool, made by ``make``.
 
-    Single workers can't be started or ended, only the whole Pool; what happens when a
-    worker dies is up to that Pool.
+    It needs ``terminate``, and ``map_async`` with callbacks.  Single workers can't be
+    started or ended, only the whole Pool; what happens when a worker dies is up to it.
     """
 
     def __init__(
         self,
         make: Callable[..., Any],
         workers: int,
-        initializer: Any,
-        initargs: Any,
+        initializer: Callable[..., object],
+        initargs: tuple[Any, ...],
         *,
         bell: Bell,
     ) -> None:
         super().__init__(bell)
-        self._count = self._most = workers
+        self._count = workers
+        # A subclass may know that the Pool has more.
+        self._most = workers
         self._out: dict[int, Block] = {}
         self._pool = make(workers, initializer, initargs)
 
-    def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
+    def map_async(self, func: Work, blocks: Iterable[Block]) -> None:
         for block in blocks:
             self._out[block.number] = block
-            # A list of one answer, or an error.
+            # It gets a list of one answer, or an error.
             post = partial(self._post, block)
             try:
                 self._pool.map_async(func, [block], 1, post, post)
@@ -189,33 +206,37 @@ class AnyPool(Workers):
                 raise
 
     def _hear(self, block: Block, value: Any) -> None:
-        if self._out.pop(block.number, None) is not None:
-            self._events.append(
-                Lost(block.number, value)
-                if isinstance(value, BaseException)
-                else value[0]
-            )
+        # After ``close`` nobody asks for it any more.
+        if self._out.pop(block.number, None) is None:
+            return
+        if isinstance(value, BaseException):
+            self._events.append(Lost(block.number, value))
+        else:
+            self._events.append(value[0])
 
     def vacancies(self, most: int) -> int:
-        """Return how many more blocks may be sent: ``most`` a worker, or one if some of
-        the Pool's are to idle.
-        """
-        return max(
-            0, (most if self._count == self._most else 1) * self._count - len(self._out)
-        )
+        """Return how many more blocks may be sent, at most ``most`` a worker."""
+        # The Pool gives blocks to any of its workers.  If some are to idle, each of the
+        # others has one block, as a second one would go to a worker that is to idle.
+        if self._count != self._most:
+            most = 1
+        return max(0, most * self._count - len(self._out))
 
     def out(self, number: int) -> int:
-        """Return the number of all unanswered blocks, since it isn't known which worker
-        has which.
+        """Return the number of all unanswered blocks.
+
+        It isn't known which worker has which.
         """
         return len(self._out)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        """Return the workers that are at work; all of them if there are unanswered
-        blocks but none is at work.
-        """
+        """Return the workers that are at work, as far as their lines say."""
         working = {number for number, line in lines.items() if line.active}
-        return working or (set(lines) if self._out else working)
+        # Some worker has the unanswered blocks even if no line says so, and whoever has
+        # them may be stuck.
+        if not working and self._out:
+            return set(lines)
+        return working
 
     def close(self, timeout: float = 5.0) -> bool:
         self._out.clear()
@@ -223,14 +244,19 @@ class AnyPool(Workers):
 
 
 def comes_back(step: Callable[[], object], timeout: float) -> bool:
-    """Call ``step`` in a thread; return False if it takes longer than ``timeout``
-    seconds, as it might never return.
+    """Call ``step``; return False if it takes longer than ``timeout`` seconds.
+
+    It might never return, so it is called in a thread.
     """
-    thread = threading.Thread(target=step, name="mpiter-ending", daemon=True)
+    thread = threading.Thread(
+        target=step,
+        name="mpiter-ending",
+        daemon=True,
+    )
     try:
         thread.start()
     except RuntimeError:
-        # At exit no thread starts from Python 3.12 on.
+        # From Python 3.12 on no thread starts while the interpreter exits.
         return False
     thread.join(max(0.0, timeout))
     return not thread.is_alive()

@@ -1,8 +1,8 @@
-"""Backends: what runs the workers.  A backend packs the dataset for its workers, and
-makes a Pool of them.
+"""Backends: what runs the workers.
 
-Runs in the consumer process, in the caller's thread.  A backend of your own needs the
-members of ``Backend``.
+A backend packs the dataset for its workers, and makes a Pool of them.  Runs in the
+consumer process, in the caller's thread.  A backend of your own needs the members of
+``Backend``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .anypool import Threads
 from .pool import Pool
 from .starting import import_once, keep_standard_descriptors, start_server
 
-# Forking doesn't help
+# What helps where forking the workers wouldn't.
 _REMEDY = (
     "Open such things in worker_init or on first use, and leave them out in "
     "__getstate__."
@@ -43,41 +43,45 @@ _REMEDY = (
 class Launch:
     """A packed dataset, and the function that makes the Pool for it."""
 
-    # The packed dataset: has ``open``, ``holds`` and ``close``
+    # The packed dataset, which has ``open``, ``holds`` and ``close``.
     cargo: Any
-    # Takes (workers, initializer, initargs, bell=)
+    # Takes (workers, initializer, initargs, bell=).
     pool: Callable[..., Any]
     # Pickles something for the workers.
     dumps: Callable[[Any], bytes]
 
 
 def packed(
-    cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any], remedy: str = _REMEDY
+    cargo: tuple[Any, Any],
+    hold: Any,
+    pool: Callable[..., Any],
+    remedy: str = _REMEDY,
 ) -> Launch:
-    """Return the launch for workers to which the dataset is sent; ``hold`` keeps its
-    buffers.
+    """Return the launch for workers to which the dataset is sent.
 
-    If it can't be pickled, the error ends with ``remedy``.
+    ``hold`` keeps its buffers.  If it can't be pickled, the error ends with ``remedy``.
     """
     try:
         return Launch(ship.Shipment(cargo, hold=hold), pool, ship.by_value)
     except (MemoryError, Warning, MpiterError):
         raise
     except Exception as error:
+        # That too many files are open is not the dataset's fault.
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            # Too many open files: not the dataset's fault.
             raise
         raise ship.explain(cargo[0], "dataset", error, remedy) from error
 
 
 class Backend(Protocol):
-    """The interface; the optional ``dear_s`` is the seconds from which on a batch is
-    split over the workers.
+    """The interface of backends.
+
+    The optional ``dear_s`` is the seconds from which on a batch is split over the
+    workers.
     """
 
     name: str
-    # With this process, so that slots can be used; else others start and end its
-    # processes.
+    # The workers share memory with this process, so that slots can be used.  If they
+    # don't, others start and end their processes.
     shares_memory: bool
     # The workers are threads of this process.
     in_process: bool
@@ -93,8 +97,9 @@ class Process:
     are then forked instead, with a warning.
 
     >>> from mpiter import batches
-    >>> list(batches([10, 20, 30], 2, n_processes=1, shuffle=False, backend=Process("spawn")))
-    [array([10, 20]), array([30])]
+    >>> spawned = Process("spawn")
+    >>> list(batches([1, 2, 3], 2, n_processes=1, shuffle=False, backend=spawned))
+    [array([1, 2]), array([3])]
     """
 
     name = "process"
@@ -109,30 +114,23 @@ class Process:
                 f"{', '.join(known)}."
             )
         self._may_fork = start_method is None and "fork" in known
-        self.start_method = start_method or (
-            "forkserver" if sys.platform == "linux" else "spawn"
-        )
+        usual = "forkserver" if sys.platform == "linux" else "spawn"
+        self.start_method = start_method or usual
 
     def __repr__(self) -> str:
         return f"Process(start_method={self.start_method!r})"
 
     def prepare(self) -> None:
-        """Start the fork server ahead, if this backend uses one, so that workers start
-        sooner.
-        """
+        """Start the fork server ahead, if one is used: workers then start sooner."""
         keep_standard_descriptors()
-        if (
-            self.start_method == "forkserver"
-            and not multiprocessing.current_process().daemon
-        ):
-            # Starting the workers will report it.
+        is_daemon = multiprocessing.current_process().daemon
+        if self.start_method == "forkserver" and not is_daemon:
+            # If this fails, so does starting the workers, which reports it.
             with contextlib.suppress(OSError, RuntimeError):
                 start_server()
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        """Return the dataset packed in the first way that works, with the function that
-        makes its Pool.
-        """
+        """Return the dataset packed in the first way that works, and its Pool."""
         if multiprocessing.current_process().daemon:
             raise WorkerStartError(
                 "this is a daemonic process (a worker of multiprocessing.Pool, say, "
@@ -142,36 +140,33 @@ class Process:
             )
         keep_standard_descriptors()
         if self.start_method != "fork":
-            pool = partial(Pool, context=multiprocessing.get_context(self.start_method))
+            context = multiprocessing.get_context(self.start_method)
+            pool = partial(Pool, context=context)
             try:
                 launch = packed(cargo, ship.Mapped, pool, ship.REMEDY)
             except DatasetNotPicklable as error:
-                # Which no forked process can use any more.
+                if not self._may_fork or error.is_handle:
+                    raise
+                # Once CUDA has been initialized, no forked process can use it.
                 cuda = getattr(torch_with("cuda"), "cuda", None)
-                if (
-                    not self._may_fork
-                    or error.is_handle
-                    or (cuda is not None and cuda.is_initialized())
-                ):
+                if cuda is not None and cuda.is_initialized():
                     raise
                 warn(f"{error} Forking the workers instead.")
             else:
                 if self.start_method == "forkserver":
-                    # The first workers import for themselves: mostly they are the only
-                    # ones.
+                    # Only what earlier workers have imported, too, is worth an import
+                    # in the server: the first workers are mostly the only ones.
                     import_once(launch.cargo.modules & ship.modules_of_the_past)
                 return launch
         name_classes()
-        return Launch(
-            ship.Kept(cargo),
-            partial(Pool, context=multiprocessing.get_context("fork")),
-            dumps,
-        )
+        pool = partial(Pool, context=multiprocessing.get_context("fork"))
+        return Launch(ship.Kept(cargo), pool, dumps)
 
 
 class Thread:
-    """Worker threads in this process: for decoders that release the GIL, and for
-    free-threaded Python.
+    """Worker threads in this process, for decoders that release the GIL.
+
+    And for free-threaded Python.
     """
 
     name = "thread"
@@ -179,14 +174,18 @@ class Thread:
     in_process = True
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        return Launch(ship.Kept(cargo, is_shared=True), Threads, pickle.dumps)
+        kept = ship.Kept(cargo, is_shared=True)
+        return Launch(kept, Threads, pickle.dumps)
 
 
-# Packages that attach from outside, such as ``mpiter.remote``, add theirs.
-BY_NAME: dict[str, Callable[[], Backend]] = {"process": Process, "thread": Thread}
+# Packages that attach from outside, such as ``mpiter.remote``, add theirs here.
+BY_NAME: dict[str, Callable[[], Backend]] = {
+    "process": Process,
+    "thread": Thread,
+}
 
 
-def backend_for(backend: Any) -> Backend:
+def backend_for(backend: Backend | str) -> Backend:
     """Return the backend for the ``backend=`` argument, a name or an object."""
     if isinstance(backend, str) and backend in BY_NAME:
         return BY_NAME[backend]()
@@ -196,4 +195,4 @@ def backend_for(backend: Any) -> Backend:
             f"backend={backend!r:.60} is unknown; use {names} or an object such as "
             "mpiter.Process()."
         )
-    return backend  # type: ignore[no-any-return]
+    return backend

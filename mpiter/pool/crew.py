@@ -1,10 +1,10 @@
-"""The crew: the workers of one iterator.  Each has a *place*, a number that its
-replacement inherits.
+"""The crew: the workers of one iterator.
 
-A ``Crew`` is made, and its workers started, in the caller's thread, so that a fork
-happens where the caller expects it; later the prefetch thread uses it.  Guarantees that
-a worker's end is reported once, and that ``dismiss`` is idempotent, returns in bounded
-time, and leaves neither process nor descriptor.
+Each has a *place*, a number that its replacement inherits.  A ``Crew`` is made, and its
+workers started, in the caller's thread, so that a fork happens where the caller expects
+it; later the prefetch thread uses it.  Guarantees that a worker's end is reported once,
+and that ``dismiss`` is idempotent, returns in bounded time, and leaves neither process
+nor descriptor.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from ..bell import Bell
 from ..errors import MpiterError, WorkerStartError, could_not_start
 from ..rules import BATCHES, Door, Rules
 from ..transport.memory import Arena
@@ -28,10 +29,10 @@ from . import endings
 from .backends import Backend, Launch
 from .endings import End, Eviction, Watch
 from .starting import ServerDied
-from .workers import Died, State
+from .workers import Died, State, WorkerPool
 
-# The time that all have to end; a killed one that needs longer is stuck in a system
-# call.
+# The time that all workers have to end.  A killed one that needs longer is stuck in a
+# system call.
 _FOR_THE_END_S = 2.0
 
 
@@ -43,7 +44,7 @@ class Crew:
         launch: Launch,
         arena: Arena,
         writer: Writer,
-        bell: Any,
+        bell: Bell,
     ) -> None:
         self._rules = rules
         self._launch = launch
@@ -52,18 +53,17 @@ class Crew:
         self._bell = bell
         self._name = backend.name
         self._is_here = backend.shares_memory
-        # Processes on this machine that we start and end.
+        # The workers are processes on this machine that we start and end.
         self._are_ours = self._is_here and not backend.in_process
-        # ``Workers``, or an object with its methods.
-        self._pool: Any = None
-        # Places with a worker, until its end was reported.
+        self._pool: WorkerPool | None = None
+        # The places with a worker, until its end was reported.
         self._taken: set[int] = set()
-        # Places in which a worker was ready once.
+        # The places in which a worker was ready once.
         self._proven: set[int] = set()
         self._evictions: dict[int, Eviction] = {}
-        # Fetched by the worker in each place.
+        # How many samples the worker in each place has fetched.
         self._samples: Counter[int] = Counter()
-        # Global generators that the dataset draws from; new workers get them.
+        # The global generators that the dataset draws from; new workers get them.
         self._drawn: set[str] = set()
         # How many workers have ended in each place; new workers get this too.
         self._ended_in: Counter[int] = Counter()
@@ -78,34 +78,38 @@ class Crew:
     def staff(self) -> None:
         """Start all workers; there must be none yet."""
         assert self._pool is None
-        self._board = Board(self._rules.workers, self._arena if self._is_here else None)
+        rules = self._rules
+        # Workers on other machines can't see the board, which then needs no arena.
+        arena = self._arena if self._is_here else None
+        self._board = Board(rules.workers, arena)
         self._box = None
+        environment = None
         if self._are_ours:
             self._box = BlackBox()
-        self._watch = None
-        if timeout := self._rules.sample_timeout:
-            self._watch = Watch(timeout)
-        self._taken.update(range(self._rules.workers))
-        known = (
-            self.dataset,
-            self._launch.cargo,
-            self._writer,
-            self._board,
-            self._box,
-            self._rules,
-            self._name,
-        )
-        if self._are_ours:
             environment = dict(os.environ)
-        else:
-            environment = None
+        self._watch = None
+        if timeout := rules.sample_timeout:
+            self._watch = Watch(timeout)
+        self._taken.update(range(rules.workers))
         setup = Setup(
-            *known, environment=environment, drawn=self._drawn, ended=self._ended_in
+            dataset=self.dataset,
+            cargo=self._launch.cargo,
+            writer=self._writer,
+            board=self._board,
+            box=self._box,
+            rules=rules,
+            backend=self._name,
+            environment=environment,
+            drawn=self._drawn,
+            ended=self._ended_in,
         )
         try:
-            with named_errors(self._rules.door):
+            with named_errors(rules.door):
                 self._pool = self._launch.pool(
-                    self._rules.workers, begin, (setup,), bell=self._bell
+                    rules.workers,
+                    begin,
+                    (setup,),
+                    bell=self._bell,
                 )
         except BaseException:
             self._clear(is_clean=True)
@@ -114,33 +118,41 @@ class Crew:
     def replace_workers(self) -> None:
         if self._pool is None or len(self._taken) == self._rules.workers:
             return
-        for worker in {*range(self._rules.workers)} - self._taken:
+        places = set(range(self._rules.workers))
+        for worker in places - self._taken:
             with named_errors(self._rules.door):
                 self._pool.start(worker)
             self._taken.add(worker)
 
     def vacancies(self, most: int) -> int:
-        """Return the number of further blocks for the workers, if each may have
-        ``most``; 1 if there are no workers.
+        """Return how many more blocks the workers take, if each may have ``most``.
+
+        Without workers it is 1, for which they are then started.
         """
         if self._pool is None:
             return 1
-        count: int = self._pool.vacancies(most)
-        return count
+        return self._pool.vacancies(most)
 
     def map_async(self, block: Block) -> None:
-        self._pool.map_async(_fetch_run, [block])
+        pool = self._pool
+        assert pool is not None
+        pool.map_async(_fetch_run, [block])
 
     def wait(self) -> list[Any]:
-        """Wait for events; return answers (Done), Lost and End, or an empty list if
-        only the bell rang.
+        """Wait for events; return answers (Done), Lost and End.
+
+        There are none if only the bell rang.
         """
         pool = self._pool
         if pool is None:
             self._bell.wait(None)
             return []
-        usual = None if self._watch is None else self._watch.interval
-        events: list[Any] = pool.wait(endings.STEP_S if self._evictions else usual)
+        timeout: float | None = None
+        if self._evictions:
+            timeout = endings.STEP_S
+        elif self._watch is not None:
+            timeout = self._watch.interval
+        events = pool.wait(timeout)
         for at, event in enumerate(events):
             if type(event) is tuple:
                 events[at] = done = make_done(event)
@@ -151,48 +163,55 @@ class Crew:
         self._look(pool)
         return events
 
-    def _note(self, pool: Any, done: Done) -> None:
-        """Record the global generators in use, and retire a worker that has reached its
-        limit.
-        """
+    def _note(self, pool: WorkerPool, done: Done) -> None:
+        """Record the generators in use, and retire a worker that has fetched enough."""
         worker = done.worker
         self._drawn |= done.drawn
-        # Such workers can't write to the board themselves.
+        # A worker on another machine can't write to the board, so we do when it
+        # answers.
         if not self._is_here:
             cells = self._board.cells(worker)
-            cells[CELL.ready], cells[CELL.since] = 1, time.monotonic_ns()
-        if (most := self._rules.max_samples) is not None:
+            cells[CELL.ready] = 1
+            cells[CELL.since] = time.monotonic_ns()
+        most = self._rules.max_samples
+        if most is not None:
             self._samples[worker] += done.rows
             if self._samples[worker] >= most:
                 pool.retire(worker)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        if self._are_ours and (pool := self._pool) is not None:
+        # Another thread may dismiss the workers meanwhile.
+        pool = self._pool
+        if self._are_ours and pool is not None:
             return tuple(pool.pids.values())
         return ()
 
     def board(self) -> list[Line]:
-        """Return the lines on the board (shared integers: what each worker fetches),
-        with process ids filled in.
-        """
-        if (pool := self._pool) is not None:
+        """Return the lines on the board, with process ids filled in."""
+        pool = self._pool
+        if pool is not None:
             return self._board.lines(pool.pids)
         return []
 
-    def _look(self, pool: Any) -> None:
+    def _look(self, pool: WorkerPool) -> None:
         """Find workers that are stuck, and take the next step in ending each."""
-        if self._watch is not None and self._watch.is_due:
-            lines = {
-                worker: line
-                for worker, line in enumerate(self.board())
-                if worker in self._taken
-            }
-            for worker in self._watch.look(lines, pool.busy(lines)):
+        watch = self._watch
+        if watch is not None and watch.is_due:
+            lines: dict[int, Line] = {}
+            for worker, line in enumerate(self.board()):
+                if worker in self._taken:
+                    lines[worker] = line
+            for worker in watch.look(lines, pool.busy(lines)):
                 if worker not in self._evictions:
                     line = lines[worker]
+                    limit = watch.due(line)
                     self._evictions[worker] = Eviction(
-                        worker, line, self._watch.due(line), self._box, self._is_here
+                        worker,
+                        line,
+                        limit,
+                        self._box,
+                        self._is_here,
                     )
         for eviction in list(self._evictions.values()):
             eviction.go_on(pool)
@@ -202,26 +221,32 @@ class Crew:
         worker = told.number
         code = told.code or 0
         lines = self._board.lines()
-        line = lines[worker]._replace(pid=told.pid or lines[worker].pid)
+        line = lines[worker]
+        line = line._replace(pid=told.pid or line.pid)
         eviction = self._evictions.pop(worker, None)
-        self._proven.update(place for place, one in enumerate(lines) if one.ready)
-        if self._is_here:
-            line = line
-        else:
+        for place, one in enumerate(lines):
+            if one.ready:
+                self._proven.add(place)
+        if not self._is_here:
             line = endings.in_hand(told.blocks, line, eviction is not None)
         how = told.how or endings.ended(code)
         stack = ""
+        # The code of a worker that we have killed says nothing of the reason.
+        known_code = None
         if eviction is not None:
             how = eviction.how
             stack = eviction.stack
-        elif self._box is not None and code < 0:
-            stack = self._box.read()
-            self._box.turn_over()
+        else:
+            if self._are_ours:
+                known_code = told.code
+            if self._box is not None and code < 0:
+                stack = self._box.read()
+                self._box.turn_over()
         end = End(
             worker=worker,
             line=line,
             how=how,
-            code=told.code if self._are_ours and eviction is None else None,
+            code=known_code,
             stack=stack,
             blocks=tuple(block.number for block in told.blocks),
             is_gone=told.code is not None,
@@ -237,26 +262,29 @@ class Crew:
         else:
             self._board.move(worker)
         if end.was_starting:
-            # Until a worker is ready there again.
+            # The place is proven again once a worker is ready there.
             self._proven.discard(worker)
         self._taken.discard(worker)
         return end
 
     def dismiss(self, timeout: float = _FOR_THE_END_S) -> bool:
-        """End all workers; return False if one couldn't be ended, and may still write
-        into shared memory.
+        """End all workers; return False if one couldn't be ended.
+
+        It may still write into shared memory.
         """
+        # Whatever is raised meanwhile, nobody uses these workers again.
         pool = self._pool
         self._pool = None
         if pool is None:
             return True
-        is_clean: bool = pool.close(timeout)
+        is_clean = pool.close(timeout)
         self._clear(is_clean)
         return is_clean
 
     def _clear(self, is_clean: bool) -> None:
-        """Forget the workers; what they had is freed unless one of them may still write
-        into it.
+        """Forget the workers.
+
+        What they had is freed, unless one of them may still write into it.
         """
         forget(self.dataset)
         if self._box is not None:
@@ -269,9 +297,7 @@ class Crew:
 
 @contextlib.contextmanager
 def named_errors(door: Door = BATCHES) -> Iterator[None]:
-    """Raise an OSError at the start of workers as an error that names the system's
-    limits, or the way around.
-    """
+    """Raise an OSError at the start of workers as an error that says what to do."""
     try:
         yield
     except MpiterError:

@@ -1,5 +1,4 @@
-"""How workers end: which are stuck, how one is ended while the others go on, and the
-reason in words.
+"""How workers end: which are stuck, how one is ended, and the reason in words.
 
 ``Watch`` finds stuck workers from their lines on the board (shared integers: what each
 is fetching) and a clock.  Only time in which this process itself was running counts,
@@ -13,14 +12,14 @@ import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from .. import machine
 from ..worker.block import Block
 from ..worker.board import BlackBox, Line, thread_stack
 from .pool import VANISHED
+from .workers import WorkerPool
 
-# Between two looks at a worker that is being ended.
+# The time between two looks at a worker that is being ended.
 STEP_S = 0.01
 # The time that a stuck worker has to write its stack.
 _FOR_A_STACK_S = 0.5
@@ -28,8 +27,9 @@ _FOR_A_STACK_S = 0.5
 _FOR_DYING_S = 2.0
 # The time that a worker has to start at least, even if ``patience`` is less.
 START_S = 60.0
-_LOOKS = 8  # at least so many within a limit…
-_MOST_S = 1.0  # …and one in this many seconds
+# So many looks are taken within a limit at least, and one in so many seconds.
+_LOOKS = 8
+_MOST_S = 1.0
 
 _CAUSES = {
     "SIGKILL": "kill -9, or want of memory: then use fewer workers, or smaller samples",
@@ -44,24 +44,22 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a worker: what it was doing, why it ended, and the blocks (rows of one
-    batch) that it had.
-    """
+    """The end of a worker: what it was doing, why it ended, and the blocks it had."""
 
     worker: int
     line: Line
-    # "was killed by SIGKILL", and the likely cause.
+    # "was killed by SIGKILL", say, and the likely cause.
     how: str
-    # The process's exit code; None if it is unknown, or if the process was ended by us.
+    # The process's exit code; None if it is unknown, or if we have ended the process.
     code: int | None = None
     # The Python stack, if the worker has written it.
     stack: str = ""
     blocks: tuple[int, ...] = ()  # their numbers
-    # If not, it may still write into shared memory.
+    # If it isn't gone, it may still write into shared memory.
     is_gone: bool = True
-    # It was asked to end after its last block.
+    # We had asked it to end after its last block.
     was_asked: bool = False
-    # It was ended because it made no progress.
+    # We have ended it because it made no progress.
     was_stuck: bool = False
     # A worker with its number has been ready before.
     is_proven: bool = True
@@ -77,21 +75,22 @@ class End:
 
 
 def interval_for(limit: float | None) -> float:
-    """Return the seconds between two looks by which the end of ``limit`` seconds is
-    noticed soon.
-    """
+    """Return the seconds between two looks, which notice the end of ``limit`` soon."""
     if limit is None:
         return _MOST_S
     return min(limit / _LOOKS, _MOST_S)
 
 
 class Stopwatch:
-    """Counts at most two intervals for each reading, so that a suspension of this
-    process hardly counts.
+    """Counts at most two intervals for each reading.
+
+    So a suspension of this process hardly counts.
     """
 
     def __init__(
-        self, interval: float, clock: Callable[[], float] = time.monotonic
+        self,
+        interval: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most = 2 * interval
         self._clock = clock
@@ -103,22 +102,26 @@ class Stopwatch:
         return self._clock() - self._last
 
     def lap(self) -> float:
-        """Read the stopwatch: return the seconds since the last reading that count."""
+        """Read the stopwatch, and return the seconds since the last reading."""
         passed = min(self.since, self._most)
         self._last = self._clock()
         return passed
 
 
 class Watch:
-    """Finds stuck workers by their lines on the board; the prefetch thread looks every
-    ``interval`` seconds.
+    """Finds stuck workers by their lines on the board.
+
+    The prefetch thread looks every ``interval`` seconds.
     """
 
     def __init__(
-        self, patience: float, clock: Callable[[], float] = time.monotonic
+        self,
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.interval = interval_for(patience)
-        self._patience, self._stopwatch = patience, Stopwatch(self.interval, clock)
+        self._patience = patience
+        self._stopwatch = Stopwatch(self.interval, clock)
         self._seen: dict[int, Line] = {}
         # For how many seconds each worker has made no progress.
         self._still: dict[int, float] = {}
@@ -134,30 +137,31 @@ class Watch:
         those that were sent rows.
         """
         passed = self._stopwatch.lap()
-        self._still = {
-            worker: self._still.get(worker, 0.0) + passed
-            for worker, line in lines.items()
-            if line == self._seen.get(worker) and (worker in busy or not line.ready)
-        }
+        still: dict[int, float] = {}
+        for worker, line in lines.items():
+            # A worker that is ready and has no block has nothing to do.
+            is_to_work = worker in busy or not line.ready
+            if is_to_work and line == self._seen.get(worker):
+                still[worker] = self._still.get(worker, 0.0) + passed
+        self._still = still
         self._seen = dict(lines)
         return [
             worker
-            for worker, still in self._still.items()
-            if still > self.due(lines[worker])
+            for worker, seconds in still.items()
+            if seconds > self.due(lines[worker])
         ]
 
     def due(self, line: Line) -> float:
-        """Return the seconds without progress after which a worker with this line
-        counts as stuck.
-        """
+        """Return after how many seconds without progress a worker counts as stuck."""
         if line.ready:
             return self._patience
         return max(self._patience, START_S)
 
 
 class Patience:
-    """The time for which ``next()`` may wait for one batch: ``limit`` seconds, not
-    counting the workers' start.
+    """The time for which ``next()`` may wait for one batch: ``limit`` seconds.
+
+    The start of the workers doesn't count.
     """
 
     def __init__(self, limit: float | None) -> None:
@@ -166,59 +170,64 @@ class Patience:
         self._is_over = False
 
     def ends(self, waited: float, starting: bool) -> bool:
-        """True if the time is over after ``waited`` seconds; only once for each
-        batch.
-        """
+        """True if the time is over after ``waited`` seconds; once for each batch."""
         if self._limit is None or self._is_over:
             return False
         if starting:
             self._of_the_start = waited
-        self._is_over = waited - self._of_the_start > self._limit or (
-            starting and waited > max(self._limit, START_S)
-        )
+            # Workers may take long to start, but not without end.
+            if waited > max(self._limit, START_S):
+                self._is_over = True
+        if waited - self._of_the_start > self._limit:
+            self._is_over = True
         return self._is_over
 
 
 class Eviction:
-    """Ends a worker that has made no progress for too long, by a step at each call of
-    ``go_on``.
+    """Ends a worker that has made no progress for too long.
+
+    Each call of ``go_on`` takes a step, if one is due.
     """
 
     def __init__(
-        self, worker: int, line: Line, limit: float, box: BlackBox | None, is_here: bool
+        self,
+        worker: int,
+        line: Line,
+        limit: float,
+        box: BlackBox | None,
+        is_here: bool,
     ) -> None:
-        """Ask the worker for its stack, if possible; ``is_here`` if it runs on this
-        machine.
-        """
+        """Ask the worker for its stack; ``is_here`` if it runs on this machine."""
         doing = "made no progress" if line.ready else "was not ready to work"
-        stands = is_here and machine.stat_of(line.pid)[:1] == ["T"]
-        self.how = (
-            f"{doing} for {limit:g} s{' (it is stopped, SIGSTOP)' if stands else ''}"
-        )
-        if box or not is_here:
-            self.stack = ""
-        else:
+        self.how = f"{doing} for {limit:g} s"
+        is_stopped = is_here and machine.stat_of(line.pid)[:1] == ["T"]
+        if is_stopped:
+            self.how += " (it is stopped, SIGSTOP)"
+        # Without a box the worker is a thread, whose stack this process can see.
+        self.stack = ""
+        if is_here and not box:
             self.stack = thread_stack(line.pid)
         self._worker = worker
         self._box = box
         self._came = ""
-        self._asked = self._killed = 0.0
-        # A stopped process would not answer.
-        if box is not None and not stands:
+        self._asked = 0.0
+        self._killed = 0.0
+        # A stopped process would not answer, so it isn't asked and waited for.
+        if box is not None and not is_stopped:
             box.turn_over()
             box.ask(line.pid)
             self._asked = time.monotonic()
 
-    def go_on(self, pool: Any) -> None:
-        """Take the next step if it is due: kill the worker, or abandon it if it hasn't
-        ended.
-        """
+    def go_on(self, pool: WorkerPool) -> None:
+        """Take the next step: kill the worker, or abandon it if it hasn't ended."""
         now = time.monotonic()
         if not self._killed:
             if self._box is not None and now - self._asked < _FOR_A_STACK_S:
-                came, self._came = self._came, self._box.read()
-                # No stack yet, or not all of it.
-                if not came or came != self._came:
+                before = self._came
+                self._came = self._box.read()
+                # Nothing has come yet, or it still grows: half a stack may lack the
+                # line that tells where the worker is stuck.
+                if not before or before != self._came:
                     return
             self.stack = self.stack or self._came
             self._killed = now
@@ -227,30 +236,46 @@ class Eviction:
             pool.abandon(self._worker)
 
 
-def in_hand(blocks: Sequence[Block], told: Line, stood_still: bool) -> Line:
-    """Return the line of a worker that doesn't share the board: it was fetching the
-    first of ``blocks``.
+def in_hand(
+    blocks: Sequence[Block],
+    told: Line,
+    stood_still: bool,
+) -> Line:
+    """Return the line of a worker that doesn't share the board.
+
+    Most likely it was fetching the first of ``blocks``.
     """
-    if not blocks or (
-        stood_still and told.active == 1 and told.block == blocks[0].number
-    ):
+    if not blocks:
         return told
-    is_sure = blocks[0].singly and blocks[0].rows == 1
-    return told._replace(block=blocks[0].number, row=0, active=1 if is_sure else 2)
+    first = blocks[0]
+    # A worker that stood still has told us which row it is at.
+    if stood_still and told.active == 1 and told.block == first.number:
+        return told
+    active = 2
+    # With a single row there is no doubt which one it was.
+    if first.singly and first.rows == 1:
+        active = 1
+    return told._replace(
+        block=first.number,
+        row=0,
+        active=active,
+    )
 
 
 def ended(code: int) -> str:
     """Return in words how a process with this exit code ended, and the likely cause."""
     if code == VANISHED:
         return "vanished, perhaps with the fork server that had started it"
+    if code == 1:
+        cause = "an exception that was not caught; see what it printed"
+        return f"exited with code {code} ({cause})"
     if code >= 0:
-        uncaught = "an exception that was not caught; see what it printed"
-        return (
-            f"exited with code {code} "
-            f"({uncaught if code == 1 else 'code or a library that called os._exit'})"
-        )
+        return f"exited with code {code} (code or a library that called os._exit)"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"was killed by {name}" + (f" ({_CAUSES[name]})" if name in _CAUSES else "")
+    how = f"was killed by {name}"
+    if name in _CAUSES:
+        how += f" ({_CAUSES[name]})"
+    return how

@@ -1,5 +1,4 @@
-"""A Pool of processes with ``multiprocessing.Pool``'s ``map_async``, a pair of pipes
-for each worker, and no thread.
+"""A Pool of processes with ``map_async``, a pair of pipes for each, and no thread.
 
 ``Pool`` runs in the thread that uses it, ``_work`` in each worker.  Guarantees that the
 end of a worker doesn't affect the others: no other uses its pipes, the answers that it
@@ -20,6 +19,8 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from ..bell import Bell
@@ -28,13 +29,13 @@ from ..worker import home
 from ..worker.block import Block, Lost
 from . import starting
 from .pipes import READY, Answer, PoolEnd, WorkerEnd
-from .workers import NAME, State, Worker, Workers
+from .workers import NAME, State, Work, Worker, Workers
 
 # Multiprocessing's exit code for a process whose fork server has died.
 VANISHED = 255
-# The time that an idle worker has to end, so that its libraries can clean up…
+# The time that an idle worker has to end, so that its libraries can clean up.
 _TO_LEAVE_S = 0.5
-# …and one with a block, which mostly takes milliseconds.
+# The time that a worker with a block has.  A block mostly takes milliseconds.
 _TO_FINISH_S = 0.1
 # The time that a process has to exit after its last block.
 _FOR_AN_EXIT_S = 1
@@ -44,7 +45,7 @@ _FOR_A_CODE_S = 1.0
 
 @dataclass(eq=False, kw_only=True)
 class Member(Worker):
-    process: Any
+    process: BaseProcess
     pid: int
     end: PoolEnd
     # A descriptor that becomes readable when it dies.
@@ -55,25 +56,28 @@ class Member(Worker):
         self.is_doomed = True
         with contextlib.suppress(ProcessLookupError):
             if self.is_pidfd:
-                # Never another process with the same pid.
+                # Another process may have got the pid by now, but not the descriptor.
                 signal.pidfd_send_signal(self.death, signal.SIGKILL)
             else:
                 self.process.kill()
 
     def part_with(self) -> float:
-        """Tell the worker that no more blocks come, or kill it if that fails; return
-        the seconds that it may take.
+        """Tell the worker that no more blocks come, or kill it if that fails.
+
+        Return the seconds that it may take to end.
         """
-        if not self.is_doomed and (
-            self.state is State.RETIRING or self.end.send(0, b"")
-        ):
-            return _TO_FINISH_S if self.out else _TO_LEAVE_S
+        if not self.is_doomed:
+            # A worker that retires has been told already.
+            is_told = self.state is State.RETIRING or self.end.send(0, b"")
+            if is_told:
+                return _TO_FINISH_S if self.out else _TO_LEAVE_S
         self.kill()
         return 0.0
 
     def is_gone(self, end: float) -> bool:
         """True if the process is dead, or dies before the time ``end``."""
-        return bool(connection.wait([self.death], max(0.0, end - time.monotonic())))
+        left_s = max(0.0, end - time.monotonic())
+        return bool(connection.wait([self.death], left_s))
 
     def let_go(self) -> None:
         self.end.close()
@@ -81,13 +85,15 @@ class Member(Worker):
             os.close(self.death)
 
     def reap(self, most_s: float = _FOR_A_CODE_S) -> int:
-        """Return the exit code of a dead process; the fork server may report it up to
-        ``most_s`` seconds later.
+        """Return the exit code of a dead process.
+
+        The fork server may report it up to ``most_s`` seconds later.
         """
-        # Else ``join`` would wait for a pipe that the worker's children keep open.
+        # Even for a process whose code is known, ``join`` would wait for a pipe that
+        # the worker's children keep open.
         if self.process.exitcode is None:
             self.process.join(max(0.0, min(_FOR_A_CODE_S, most_s)))
-        code: int | None = self.process.exitcode
+        code = self.process.exitcode
         if code is None:
             return VANISHED
         self.process.close()
@@ -95,8 +101,9 @@ class Member(Worker):
 
 
 class Pool(Workers):
-    """Worker processes, made from the arguments of ``multiprocessing.Pool``; ringing
-    ``bell`` ends ``wait``.
+    """Worker processes, made from the arguments of ``multiprocessing.Pool``.
+
+    Ringing ``bell`` ends ``wait``.
     """
 
     _workers: dict[int, Member]
@@ -115,7 +122,7 @@ class Pool(Workers):
         self._begin = (initializer, initargs)
         self._poll = select.poll()
         self._poll.register(bell, select.POLLIN)
-        # Workers by the descriptors that ``wait`` polls.
+        # The workers by the descriptors that ``wait`` polls.
         self._places: dict[int, Member] = {}
         try:
             starting.start_tracker()
@@ -125,15 +132,22 @@ class Pool(Workers):
             self.close()
             raise
 
-    def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
+    def map_async(self, func: Work, blocks: Iterable[Block]) -> None:
         for block in blocks:
             chosen: Member = self._least_busy()
-            task = pickle.dumps((func, block[:]), 5)  # plain tuples take less time
+            # A plain tuple takes less time than a block.
+            task = pickle.dumps((func, block[:]), 5)
             chosen.out[block.number] = block
+            # If the pipe is full, ``wait`` writes the rest once it takes more.
             if not chosen.end.send(block.number, task):
                 self._look_at(chosen.end.down, chosen, select.POLLOUT)
 
-    def _look_at(self, place: int, worker: Member, what: int = select.POLLIN) -> None:
+    def _look_at(
+        self,
+        place: int,
+        worker: Member,
+        what: int = select.POLLIN,
+    ) -> None:
         """Have ``wait`` poll a descriptor of a worker's."""
         self._places[place] = worker
         self._poll.register(place, what)
@@ -143,20 +157,26 @@ class Pool(Workers):
             self._poll.unregister(place)
 
     def wait(self, timeout: float | None = None) -> list[Any]:
-        for place, _ in self._poll.poll(
-            0 if self._events else None if timeout is None else 1e3 * timeout
-        ):
+        timeout_ms: float | None = None
+        if self._events:
+            timeout_ms = 0
+        elif timeout is not None:
+            timeout_ms = 1e3 * timeout
+        for place, _ in self._poll.poll(timeout_ms):
             worker = self._places.get(place)
             if worker is None:
+                # It is the bell's, or that of a worker whose end was handled earlier in
+                # this loop.
                 if place == self._bell.fileno():
                     self._bell.hush()
-                # Of a worker whose end was handled earlier in this loop.
                 continue
             if place == worker.end.up:
                 self._hear(worker)
             elif place == worker.death:
                 worker.is_doomed = True
-                self._hear(worker)  # the answers that it sent before
+                # The answers that it sent before it died count; only what it hasn't
+                # answered then is lost.
+                self._hear(worker)
                 self._forget(worker, worker.reap())
             elif worker.end.flush():
                 self._ignore(place)
@@ -167,19 +187,22 @@ class Pool(Workers):
     def _hear(self, worker: Member) -> None:
         try:
             for answer in worker.end.receive():
-                if answer[0] == READY:
+                number = answer[0]
+                if number == READY:
                     worker.is_ready()
                 else:
-                    self._events.append(_opened(answer, worker.out.pop(answer[0])))
+                    block = worker.out.pop(number)
+                    self._events.append(_opened(answer, block))
         except Exception as error:
-            # No memory for an answer, say: the rest of the pipe can't be read any more.
+            # There was no memory for an answer, say.  Nobody knows where the next one
+            # begins in the pipe, so the worker is of no use any more.
             worker.kill()
-            self._events.extend(
-                Lost(block.number, error) for block in worker.out.values()
-            )
+            for block in worker.out.values():
+                self._events.append(Lost(block.number, error))
             worker.out.clear()
+        # The worker is dead, or ends when it tries to answer.  The pipe stays readable
+        # until then, and would wake us again and again.
         if worker.end.has_ended:
-            # It is dead, or ends when it tries to answer.
             self._ignore(worker.end.up)
 
     def start(self, number: int) -> None:
@@ -192,36 +215,39 @@ class Pool(Workers):
             for end in ends:
                 undo.callback(end.close)
             their_tasks, tasks, answers, their_answers = ends
+            # A forked worker has our ends of its own pipes and of all others, which
+            # would stay open after us.
             inherited = []
             if self._context.get_start_method() == "fork":
-                others = [member.end for member in self._workers.values()]
-                inherited = [
-                    tasks,
-                    answers,
-                    *(one for end in others for one in (end.tasks, end.answers)),
-                ]
-            arguments = their_tasks, their_answers, inherited, *self._begin, number
+                inherited = [tasks, answers]
+                for member in self._workers.values():
+                    inherited += [member.end.tasks, member.end.answers]
+            arguments = (their_tasks, their_answers, inherited, *self._begin, number)
             process = self._context.Process(
-                target=_work, args=arguments, name=f"{NAME}{number}", daemon=True
+                target=_work,
+                args=arguments,
+                name=f"{NAME}{number}",
+                daemon=True,
             )
             starting.start(process)
             undo.pop_all()
+        # While we had these open, the worker's end wouldn't close the pipes.
         their_tasks.close()
         their_answers.close()
-        # A pipe, which children of the worker may keep open.
         end = PoolEnd(tasks, answers)
+        # Multiprocessing's sentinel is a pipe, which children of the worker may keep
+        # open.  A pidfd isn't, but there is none outside of Linux, on an old kernel, or
+        # if the worker has died already.
         death = process.sentinel
-        # Not Linux, or an old kernel, or it has died already.
         with contextlib.suppress(AttributeError, OSError):
             death = os.pidfd_open(process.pid)
-        is_pidfd = death != process.sentinel
         worker = Member(
             number=number,
             process=process,
             pid=process.pid,
             end=end,
             death=death,
-            is_pidfd=is_pidfd,
+            is_pidfd=death != process.sentinel,
         )
         self._workers[number] = worker
         self._look_at(end.up, worker)
@@ -239,32 +265,39 @@ class Pool(Workers):
             self._workers[number].kill()
 
     def abandon(self, number: int) -> None:
-        if (worker := self._workers.get(number)) is not None:
+        worker = self._workers.get(number)
+        if worker is not None:
             starting.forget([worker.process])
             self._forget(worker, None)
             self._bell.ring()
 
     def _forget(self, worker: Member, code: int | None) -> None:
         del self._workers[worker.number]
-        for place in (worker.end.down, worker.end.up, worker.death):
+        end = worker.end
+        for place in (end.down, end.up, worker.death):
             self._ignore(place)
         worker.let_go()
         self._events.append(worker.died(worker.pid, code))
 
     @property
     def pids(self) -> dict[int, int]:
-        return {number: worker.pid for number, worker in sorted(self._workers.items())}
+        found = {}
+        for number, worker in sorted(self._workers.items()):
+            found[number] = worker.pid
+        return found
 
     def close(self, timeout: float = 5.0) -> bool:
-        """End all workers: ask them, and kill those that don't end soon; return False
-        if one hasn't ended in time.
+        """End all workers: ask them, and kill those that don't end soon.
+
+        Return False if one hasn't ended in time.
         """
         now = time.monotonic()
         end = now + timeout
-        leaving = [
-            (worker, min(end, now + worker.part_with()))
-            for worker in self._workers.values()
-        ]
+        # All are asked before any is waited for, so that they end side by side.
+        leaving = []
+        for worker in self._workers.values():
+            until = min(end, now + worker.part_with())
+            leaving.append((worker, until))
         for worker, until in leaving:
             if not worker.is_gone(until):
                 worker.kill()
@@ -283,18 +316,14 @@ class Pool(Workers):
 
 
 def _failed(what: str, error: Exception) -> RemoteTraceback:
-    """Return a worker's answer when the function failed, or its result can't be
-    pickled.
-    """
-    # Works even if its ``__str__`` fails.
+    """Return the answer for a call that failed, or whose result can't be pickled."""
+    # This works even if the error's ``__str__`` fails.
     summary = "".join(traceback.format_exception_only(error)).strip()
     return RemoteTraceback(traceback.format_exc(), what + summary)
 
 
-def _opened(answer: Answer, block: Any) -> Any:
-    """Return a worker's answer to a block, or Lost if it failed or can't be
-    unpickled.
-    """
+def _opened(answer: Answer, block: Block) -> Any:
+    """Return a worker's answer to a block, or Lost if it can't be unpickled."""
     _, pickled, buffers = answer
     try:
         value = pickle.loads(pickled, buffers=buffers)
@@ -308,17 +337,18 @@ def _opened(answer: Answer, block: Any) -> Any:
 
 
 def _work(
-    tasks: Any,
-    answers: Any,
-    others: list[Any],
-    initializer: Any,
-    initargs: Any,
+    tasks: Connection,
+    answers: Connection,
+    others: list[Connection],
+    initializer: Callable[..., object],
+    initargs: tuple[Any, ...],
     number: int,
 ) -> None:
-    """Run a worker process: the initializer, which also gets the worker's number, then
-    one task after the other.
+    """Run a worker process: the initializer, then one task after the other.
+
+    The initializer also gets the worker's number.
     """
-    # The ends of other pipes, inherited by fork.
+    # These ends of other pipes were inherited by fork.
     for theirs in others:
         theirs.close()
     end = WorkerEnd(tasks, answers)
@@ -326,7 +356,7 @@ def _work(
     initializer(*initargs, number)
     end.send(READY, None)
     while (task := end.receive()) is not None:
-        block: Any = None
+        block: tuple[Any, ...] = ()
         try:
             func, block = pickle.loads(task[1])
             answer = func(block)
@@ -339,10 +369,11 @@ def _work(
         try:
             end.send(task[0], answer)
         except Exception as problem:
-            end.send(
-                task[0], _failed(f"{reprlib.repr(answer)} cannot be pickled: ", problem)
-            )
+            what = f"{reprlib.repr(answer)} cannot be pickled: "
+            end.send(task[0], _failed(what, problem))
+        # While this waits for the next task, the samples shouldn't fill the memory.
         del task, block, answer
+    # Python waits for the dataset's threads when it exits, and they may run on without
+    # end.  The alarm then ends the process.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    # Even if the dataset's threads are still running.
     signal.alarm(_FOR_AN_EXIT_S)

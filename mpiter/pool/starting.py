@@ -1,6 +1,6 @@
-"""How worker processes are started: without the caller's script, undisturbed by Ctrl-C,
-by a fork server of our own.
+"""How worker processes are started, by a fork server of our own.
 
+They start without the caller's script, and undisturbed by Ctrl-C.
 Changes to multiprocessing take effect in the thread that starts workers only, while it
 does.  Guarantees that a fork of the consumer process doesn't end our workers or wait
 for them, and that a killed program leaves no socket of the fork server in the file
@@ -28,12 +28,12 @@ from ..datasets.variables import is_installed
 from ..worker import preloaded as preloading
 from ..worker.home import TO_THE_LAUNCHER
 
-# How long a dying fork server is waited for.
+# The time that a dying fork server has to end.
 _DYING_S = 1.0
-# How long the server may import what datasets need; workers may take as long.
+# The time that the server has to import what datasets need; workers may take as long.
 _FOR_IMPORTS_S = 60.0
 _starting = threading.RLock()
-# Worker processes that this process has started.
+# The worker processes that this process has started.
 ours: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -47,28 +47,31 @@ class _ForkServer(_Base):  # type: ignore[misc]
     descriptor: no name stays behind.
     """
 
-    _forkserver_address: Any
-    _forkserver_alive_fd: Any
+    _forkserver_address: str | None
+    _forkserver_alive_fd: int | None
     # A descriptor on the socket's place in the file system.
     _door: int | None = None
 
     def __init__(
-        self, modules: frozenset[str] = frozenset(), others: tuple[str, ...] = ()
+        self,
+        modules: frozenset[str] = frozenset(),
+        others: tuple[str, ...] = (),
     ) -> None:
-        """Make a server that will also import ``modules``, which datasets need, and
-        ``others``, unless they fail.
+        """Make a server that imports ``modules`` and ``others``, unless they fail.
+
+        Datasets need ``modules``.
         """
         super().__init__()
         self._others = others
         self.workers: weakref.WeakSet[Any] = weakref.WeakSet()  # that it has started
-        self._began_in: Any = None
+        self._began_in: _Surroundings | None = None
         self._read: dict[str, float] = {}
         self._take(modules)
 
     def _take(self, modules: frozenset[str]) -> None:
         self.modules = modules
         self._has_started_one = not modules
-        # By the user; __main__ unless he has chosen.
+        # What the user has chosen: __main__, unless it was set.
         chosen = cast(Any, mp_forkserver)._forkserver._preload_modules
         others = (
             *preloaded,
@@ -76,85 +79,88 @@ class _ForkServer(_Base):  # type: ignore[misc]
             *(name for name in _USEFUL.split() if name in sys.modules),
             *chosen,
         )
-        # That are there for all workers anyway.
+        # All workers have these anyway.
         self.packages = {name.partition(".")[0] for name in others}
-        needed = "multiprocessing.popen_forkserver", "mpiter.worker.worker"
+        usual = ["multiprocessing.popen_forkserver", "mpiter.worker.worker"]
+        usual += (name for name in others if name != "__main__")
         in_order = [name for name in list(sys.modules) if name in modules]
-        self._preload_modules = _Preload(
-            [*needed, *(name for name in others if name != "__main__")], in_order
-        )
+        self._preload_modules = _Preload(usual, in_order)
 
     def ensure_running(self) -> None:
-        # First, because starting it unblocks interrupts.
+        # The server would start the tracker, and that unblocks interrupts.
         start_tracker()
         # Making a folder each time would take as long as a fork.
         if self.is_running():
             return
+        # The server has died, perhaps because a module can't be imported once for all
+        # workers.  The next one does without.
         if self._forkserver_pid is not None and self.modules:
-            # It has died, perhaps because a module can't be imported once for all
-            # workers.
             _refused.update(self.modules)
             self._take(frozenset())
-        self._began_in, self._read = _surroundings(), _own_files()
+        self._began_in = _surroundings()
+        self._read = _own_files()
         config: dict[str, Any] = mp_process.current_process()._config  # type: ignore[attr-defined]
         before = config.get("tempdir")
         folder = _new_folder()
         where = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        through = f"/proc/self/fd/{where}"
         # A socket's address has about a hundred bytes, and TMPDIR may have more.
-        short = config["tempdir"] = through if os.path.exists(through) else folder
+        short = f"/proc/self/fd/{where}"
+        if not os.path.exists(short):
+            short = folder
+        config["tempdir"] = short
         try:
             super().ensure_running()
-            # A new one has begun to listen.
-            if self._forkserver_address.startswith(short):
-                self._forkserver_address = os.path.join(
-                    folder, os.path.basename(self._forkserver_address)
-                )
+            address = self._forkserver_address
+            assert address is not None
+            # A new server has begun to listen, below the short name.
+            if address.startswith(short):
+                name = os.path.basename(address)
+                self._forkserver_address = os.path.join(folder, name)
                 self._go_unnamed()
         finally:
             config["tempdir"] = before
             os.close(where)
+            # Unless the socket still has its name in the folder, nobody needs that.
             if not str(self._forkserver_address).startswith(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def is_outdated(self) -> bool:
-        """True if what this server has imported for datasets might be another thing
-        if it were imported now.
-        """
+        """True if what this server has imported might be another thing by now."""
         if not self.modules:
             return False
         files = _own_files()
-        return self._began_in != _surroundings() or any(
-            files.get(file) != when for file, when in self._read.items()
-        )
+        if self._began_in != _surroundings():
+            return True
+        return any(files.get(file) != when for file, when in self._read.items())
 
     @property
     def is_ready(self) -> bool:
-        """True if this server has imported everything: it then makes a selector, to
-        wait for requests.
+        """True if this server has imported everything.
+
+        It then makes a selector, to wait for requests.
         """
         try:
-            descriptors = [*os.scandir(f"/proc/{self._forkserver_pid}/fd")]
-            return any(
-                "eventpoll" in os.readlink(descriptor.path)
-                for descriptor in descriptors
-            )
+            for descriptor in [*os.scandir(f"/proc/{self._forkserver_pid}/fd")]:
+                if "eventpoll" in os.readlink(descriptor.path):
+                    return True
+            return False
         except OSError:
-            # It is asked, and answers once it is ready.
+            # We can't see it.  A server that isn't ready answers the first request
+            # later, which is no harm.
             return True
 
     @contextlib.contextmanager
     def in_time(self) -> Iterator[None]:
-        """Limit the time that the first worker waits while the server imports what
-        datasets need.
-        """
+        """Limit the time that the first worker waits for the server's imports."""
         if self._has_started_one:
             yield
             return
         self.ensure_running()
         too_late = threading.Timer(
-            _FOR_IMPORTS_S, self._give_up, [self._forkserver_pid]
+            _FOR_IMPORTS_S,
+            self._give_up,
+            [self._forkserver_pid],
         )
         too_late.start()
         try:
@@ -168,17 +174,18 @@ class _ForkServer(_Base):  # type: ignore[misc]
             os.kill(pid, signal.SIGKILL)
 
     def has_ended(self) -> bool:
-        """End the server unless it has workers, whose exit codes it is to report;
-        return True if it is gone.
+        """End the server, and return True once it is gone.
+
+        While it has workers it stays, since it is to report their exit codes.
         """
         if any(not process._closed for process in self.workers):
             return False
         self.part()
+        pid = self._forkserver_pid
         try:
-            return self._forkserver_pid is None or os.waitpid(
-                self._forkserver_pid, os.WNOHANG
-            ) != (0, 0)
-        except ChildProcessError:  # its exit code was read elsewhere
+            return pid is None or os.waitpid(pid, os.WNOHANG) != (0, 0)
+        except ChildProcessError:
+            # Its exit code was read elsewhere.
             return True
 
     def part(self) -> None:
@@ -186,40 +193,38 @@ class _ForkServer(_Base):  # type: ignore[misc]
         for descriptor in (self._forkserver_alive_fd, self._door):
             if descriptor is not None:
                 os.close(descriptor)
-        self._forkserver_alive_fd = self._door = None
+        self._forkserver_alive_fd = None
+        self._door = None
 
     def is_running(self) -> bool:
-        if self._forkserver_pid is not None:
+        pid = self._forkserver_pid
+        if pid is None:
+            return False
+        how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        try:
+            return os.waitid(os.P_PID, pid, how) is None
+        except ChildProcessError:
             # Its exit code was read elsewhere.
-            with contextlib.suppress(ChildProcessError):
-                return (
-                    os.waitid(
-                        os.P_PID,
-                        self._forkserver_pid,
-                        os.WEXITED | os.WNOHANG | os.WNOWAIT,
-                    )
-                    is None
-                )
-        return False
+            return False
 
     def _go_unnamed(self) -> None:
         door = self._door
         self._door = None
         if door is not None:
             os.close(door)
+        address = self._forkserver_address
+        assert address is not None
+        # Where /proc is not mounted ``lstat`` fails, and the name stays.
         with contextlib.suppress(OSError):
-            self._door = os.open(self._forkserver_address, os.O_PATH | os.O_CLOEXEC)
+            self._door = os.open(address, os.O_PATH | os.O_CLOEXEC)
             through = f"/proc/self/fd/{self._door}"
-            # Where /proc is not mounted the name stays.
             os.lstat(through)
-            os.unlink(self._forkserver_address)
+            os.unlink(address)
             self._forkserver_address = through
 
 
 def _new_folder() -> str:
-    """Make a folder for the server's socket: where temporary files belong, else in
-    memory.
-    """
+    """Make a folder for the server's socket, in memory if nowhere else."""
     try:
         return tempfile.mkdtemp(prefix="pymp-")
     except OSError:
@@ -229,8 +234,7 @@ def _new_folder() -> str:
 
 
 class _Preload(list[str]):
-    """The list of modules that the fork server imports; ``of_datasets`` are imported
-    last.
+    """The list of modules that the fork server imports, ``of_datasets`` last.
 
     The server's command line contains the ``repr`` of this list, which here is an
     expression that first sets the ``sys.path`` of this program: else the server might
@@ -254,7 +258,7 @@ class _Preload(list[str]):
         )
 
 
-# Modules that can be imported before a fork; if this program has one, its datasets
+# These modules can be imported before a fork.  If this program has one, its datasets
 # probably use it.
 _USEFUL = (
     "PIL.Image cv2 h5py datasets.arrow_dataset torch_geometric.data "
@@ -263,11 +267,12 @@ _USEFUL = (
 # Other modules that the fork server imports when it starts, so that workers needn't.
 preloaded: list[str] = []
 _server: _ForkServer | None = None
-# Imports what datasets need, and takes the server's place at the next launch.
+# This server imports what datasets need, and takes the other's place at the next
+# launch.
 _coming: _ForkServer | None = None
-# Modules that the server couldn't import for all workers, or others beside them.
+# A server couldn't import these modules for all workers, or others beside them.
 _refused: set[str] = set()
-# Servers that end with their last worker.
+# These servers end with their last worker.
 _ending: list[_ForkServer] = []
 
 
@@ -278,19 +283,25 @@ def _our_server() -> _ForkServer:
     return _server
 
 
-def _surroundings() -> Any:
+# Folder, environment, sys.path and sys.argv.
+_Surroundings = tuple[str | None, dict[str, str], list[str], list[str]]
+
+
+def _surroundings() -> _Surroundings:
     """Return what a module may look at while it is imported."""
     folder = None
-    with contextlib.suppress(OSError):  # it has been removed
+    # The folder may have been removed.
+    with contextlib.suppress(OSError):
         folder = os.getcwd()
-    return folder, dict(os.environ), [*sys.path], [*sys.argv]
+    environment = dict(os.environ)
+    return folder, environment, [*sys.path], [*sys.argv]
 
 
 def _own_files() -> dict[str, float]:
     """Return the files of the program's own modules, and when each was last changed."""
-    found = dict[str, float]()
+    found: dict[str, float] = {}
     for module in list(sys.modules.values()):
-        # A lazy module mustn't load itself.
+        # A lazy module would load itself if an attribute was looked up.
         file = getattr(module, "__dict__", {}).get("__file__")
         if isinstance(file, str) and not is_installed(file):
             with contextlib.suppress(OSError):
@@ -299,8 +310,9 @@ def _own_files() -> dict[str, float]:
 
 
 def import_once(modules: Iterable[str]) -> None:
-    """Have a fork server import ``modules`` for the workers of later launches, while
-    those of this one are at work.
+    """Have a fork server import ``modules`` for the workers of later launches.
+
+    It does so while the workers of this launch are at work.
     """
     global _server, _coming
     if sys.platform != "linux":
@@ -309,8 +321,8 @@ def import_once(modules: Iterable[str]) -> None:
         server = _our_server()
         coming = _coming
         if coming is not None and not coming.is_running():
-            # It has ended itself: a fork couldn't share what one of its modules has
-            # left.
+            # It has ended itself, because a fork couldn't share what one of its modules
+            # has left.
             _refused.update(coming.modules)
             _ending.append(coming)
             coming = _coming = None
@@ -319,7 +331,7 @@ def import_once(modules: Iterable[str]) -> None:
         }
         wanted = server.modules.union(needed - _refused)
         if server.is_outdated:
-            # No worker may get what it has imported: those of this launch wait for
+            # No worker may get what it has imported, so those of this launch wait for
             # another server.
             _ending.append(server)
             _server = _ForkServer(wanted)
@@ -331,6 +343,7 @@ def import_once(modules: Iterable[str]) -> None:
             # pile up, each slowing the others down.
             return
         elif coming is not None and wanted <= coming.modules and not coming.is_outdated:
+            # Its workers keep the old server until they end.
             _ending.append(server)
             _server = coming
             _coming = None
@@ -352,8 +365,8 @@ def retire(server: _ForkServer) -> None:
 
 def end_servers() -> None:
     """End the fork servers that aren't asked for workers any more and have none."""
-    # Another thread may be starting workers, and that may take long; a later call will
-    # do.
+    # Another thread may be starting workers, which may take long.  It isn't waited for,
+    # as a later call will do as well.
     if _ending and _starting.acquire(blocking=False):
         try:
             _ending[:] = [server for server in _ending if not server.has_ended()]
@@ -362,22 +375,25 @@ def end_servers() -> None:
 
 
 class ServerDied(ConnectionError):
-    """The fork server has died twice over one worker: something kills it, or a
-    module does that it imports.
+    """The fork server has died twice over one worker.
+
+    Something kills it, or a module does that it imports.
     """
 
 
 def start_server() -> None:
-    """Start our fork server if it isn't running; it imports what workers need while
-    the program goes on.
+    """Start our fork server if it isn't running.
+
+    It imports what workers need while the program goes on.
     """
     with _starting:
         _our_server().ensure_running()
 
 
 def server_with(*modules: str) -> _ForkServer:
-    """Return a fork server for processes that need ``modules``; it starts with the
-    first of them.
+    """Return a fork server for processes that need ``modules``.
+
+    It starts with the first of these processes.
     """
     return _ForkServer(others=modules)
 
@@ -394,7 +410,8 @@ def start(process: Any, server: _ForkServer | None = None) -> None:
             with server.in_time() if is_servers else contextlib.nullcontext():
                 process.start()
         except (EOFError, ConnectionError):
-            # Its socket closes shortly before the process ends.
+            # The socket of a dying server closes shortly before the process ends.
+            # Until then the server would be asked once more.
             end = time.monotonic() + _DYING_S
             while server.is_running() and time.monotonic() < end:
                 time.sleep(0.001)
@@ -409,9 +426,13 @@ def start(process: Any, server: _ForkServer | None = None) -> None:
 
 @contextlib.contextmanager
 def _as_workers_start(server: _ForkServer | None) -> Iterator[None]:
-    """Have this thread start processes from ``server``, or our own fork server, and
-    without the caller's script.
+    """Have this thread start processes our way.
+
+    They start from ``server``, or from our own fork server, and without the caller's
+    script.
     """
+    # Other threads may start processes of their own meanwhile, in multiprocessing's
+    # way.
     here = threading.get_ident()
     forking = cast(Any, mp_forkserver)
     spawning = cast(Any, spawn)
@@ -427,14 +448,14 @@ def _as_workers_start(server: _ForkServer | None) -> Iterator[None]:
 
         def get_preparation_data(name: str) -> dict[str, Any]:
             data = prepare(name)
-            # What the script defines is pickled by value.
-            if threading.get_ident() == here:
-                data = {
-                    key: value
-                    for key, value in data.items()
-                    if not key.startswith("init_main_from")
-                }
-            return data
+            if threading.get_ident() != here:
+                return data
+            # What the script defines is pickled by value, so no worker runs the script.
+            return {
+                key: value
+                for key, value in data.items()
+                if not key.startswith("init_main_from")
+            }
 
         forking.connect_to_new_process = connect_to_new_process
         spawning.get_preparation_data = get_preparation_data
@@ -446,8 +467,7 @@ def _as_workers_start(server: _ForkServer | None) -> Iterator[None]:
 
 
 def keep_standard_descriptors() -> None:
-    """Open standard input, output and error on nothing where the program has closed
-    them.
+    """Open standard input, output and error on nothing if the program has closed them.
 
     Otherwise a pipe or the memory of batches would get the number, and what is printed
     would be written into it.
@@ -458,8 +478,9 @@ def keep_standard_descriptors() -> None:
 
 
 def start_tracker() -> None:
-    """Start multiprocessing's resource tracker, whose start unblocks signals, and
-    restore the mask.
+    """Start multiprocessing's resource tracker, and keep the mask of signals.
+
+    The start of the tracker unblocks some.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     resource_tracker.ensure_running()
@@ -467,41 +488,42 @@ def start_tracker() -> None:
 
 
 def _disown() -> None:
-    """Give up the parent's workers in a forked child, whose normal exit would terminate
-    them.
+    """Give up the parent's workers in a forked child.
 
-    Also close its copies of the pipes by which workers notice the parent's end; else
-    they would wait for the child's.
+    Its normal exit would terminate them.  Also close its copies of the pipes by which
+    workers notice the parent's end; else they would wait for the child's.
     """
     global _server, _coming, _starting
-    # A thread of the parent may have held it.
+    # A thread of the parent may have held the lock, and doesn't exist here.
     _starting = threading.RLock()
     for process in ours:
-        finalizer = getattr(getattr(process, "_popen", None), "finalizer", None)
-        # Else the numbers may belong to other files.
+        popen = getattr(process, "_popen", None)
+        finalizer = getattr(popen, "finalizer", None)
+        # Once it was called, the numbers may belong to other files.
         if finalizer is not None and finalizer.still_active():
             for descriptor in finalizer._args:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
     forget(list(ours))
-    if _server is not None:  # it is the parent's
+    # The servers are the parent's.
+    if _server is not None:
         _server.part()
         _server = None
-    for server in (*_ending, *filter(None, [_coming])):
+    for server in _ending:
         server.part()
     _ending.clear()
-    _coming = None
+    if _coming is not None:
+        _coming.part()
+        _coming = None
 
 
 def forget(processes: Iterable[Any]) -> None:
-    """Have multiprocessing neither terminate ``processes`` at the interpreter's exit
-    nor wait for them.
-    """
+    """Have multiprocessing neither end ``processes`` at exit nor wait for them."""
     for process in processes:
         getattr(mp_process, "_children", set()).discard(process)
         ours.discard(process)
-        # newer Pythons also wait for the resource tracker, which ends after the last of
-        # these processes
+        # Newer Pythons also wait for the resource tracker, which ends after the last of
+        # these processes.
         cast(Any, resource_tracker)._resource_tracker._pid = None
 
 
@@ -516,12 +538,13 @@ def never_interrupted() -> None:
 
 @contextlib.contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Delay Ctrl-C while workers start, since they inherit our mask and handler until
-    they ignore it themselves.
+    """Delay Ctrl-C while workers start.
 
-    Blocking the signal isn't enough: another thread (a numerical library's, say) may
-    receive it for the process.
+    They inherit our mask and handler until they ignore it themselves.  Blocking the
+    signal isn't enough: another thread (a numerical library's, say) may receive it for
+    the process.
     """
+    # Python calls handlers in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -533,7 +556,8 @@ def interrupts_later() -> Iterator[None]:
     try:
         yield
     finally:
-        # What is pending comes now, to the handler above.
+        # A signal that is pending comes now, to the handler above.  With the caller's
+        # handler back in place it would be raised before all is as it was.
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if callable(handler):
             signal.signal(signal.SIGINT, handler)

@@ -1,5 +1,4 @@
-"""The base class of all Pools, with what they have in common: workers by number, their
-blocks, and events.
+"""What all Pools have in common: workers by number, their blocks, and events.
 
 A Pool is used by one thread.  Only ``wait`` waits; it returns events: answers, Lost and
 Died.
@@ -8,16 +7,19 @@ Died.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..bell import Bell
+from ..worker.block import Block
 from ..worker.board import Line
 
 # The name of a worker's process or thread, before its number.
 NAME = "mpiter-worker-"
+# What workers call with each block.
+Work = Callable[[Any], Any]
 
 
 class State(Enum):
@@ -31,10 +33,13 @@ class Died(NamedTuple):
 
     number: int
     pid: int
-    # Multiprocessing's exit code; None: it couldn't be killed, and was abandoned.
+    # Multiprocessing's exit code, or None if the worker couldn't be killed and was
+    # abandoned.
     code: int | None
-    state: State  # before it ended
-    blocks: tuple[Any, ...]  # its unanswered blocks
+    # The state that it had before it ended.
+    state: State
+    # The blocks that it hadn't answered.
+    blocks: tuple[Block, ...]
     # How it ended, in words, if its code doesn't say.
     how: str = ""
 
@@ -45,9 +50,9 @@ class Worker:
 
     number: int
     state: State = State.STARTING
-    # Blocks, by number
-    out: dict[int, Any] = field(default_factory=dict)
-    # It was killed, but its end wasn't seen yet.
+    # Its blocks, by number.
+    out: dict[int, Block] = field(default_factory=dict)
+    # It was killed, but its end hasn't been seen yet.
     is_doomed: bool = False
 
     @property
@@ -59,42 +64,79 @@ class Worker:
             self.state = State.READY
 
     def died(self, pid: int, code: int | None) -> Died:
-        return Died(self.number, pid, code, self.state, tuple(self.out.values()))
+        return Died(
+            number=self.number,
+            pid=pid,
+            code=code,
+            state=self.state,
+            blocks=tuple(self.out.values()),
+        )
+
+
+class WorkerPool(Protocol):
+    """The verbs of a Pool, by which the engine uses any of them."""
+
+    def map_async(self, func: Work, blocks: Iterable[Block]) -> None:
+        """Have workers call ``func`` with each block; each needs a vacancy."""
+
+    def start(self, number: int) -> None:
+        """Start a worker, which must not exist yet."""
+
+    def retire(self, number: int) -> None: ...
+
+    def kill(self, number: int) -> None:
+        """End a worker at once; ``wait`` reports it when it is gone."""
+
+    def abandon(self, number: int) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> list[Any]: ...
+
+    def vacancies(self, most: int) -> int: ...
+
+    @property
+    def pids(self) -> dict[int, int]: ...
+
+    def busy(self, lines: Mapping[int, Line]) -> Collection[int]: ...
+
+    def close(self, timeout: float = 5.0) -> bool:
+        """End all workers; return False if one hasn't ended in time."""
+        ...
 
 
 class Workers:
-    """The base of all Pools, which add four methods.
+    """The base of all Pools, with the verbs that most have in common.
 
-    ``map_async(func, blocks)`` has workers call ``func`` with each block; there must be
-    a vacancy for each. ``start(number)`` starts a worker, which must not exist yet;
-    ``kill(number)`` ends one at once, and ``wait`` reports it when it is gone.
-    ``close(timeout)`` ends all workers, and returns False if one hasn't ended in time.
+    They add ``map_async``, ``start``, ``kill`` and ``close``; see ``WorkerPool``.
     """
 
     def __init__(self, bell: Bell) -> None:
         self._bell = bell
         self._workers: dict[int, Any] = {}
-        self._events: list[Any] = []  # not returned by ``wait`` yet
-        self._arrived: deque[tuple[Any, ...]] = deque()  # posted by other threads
+        # What ``wait`` hasn't returned yet.
+        self._events: list[Any] = []
+        # What other threads have posted.
+        self._arrived: deque[tuple[Any, ...]] = deque()
         self._waits = True
         # The worker that got the last block.
         self._last = 0
 
     def retire(self, number: int) -> None:
-        """Have a worker end after the blocks that it has; do nothing if it has ended
-        already.
-        """
+        """Have a worker end after the blocks that it has, if it hasn't ended yet."""
 
     def abandon(self, number: int) -> None:
         """Stop waiting for the end of a worker that was killed and doesn't end."""
 
     def wait(self, timeout: float | None = None) -> list[Any]:
-        """Wait until something happens; return answers, Lost and Died in the order they
-        came, or an empty list.
+        """Wait until something happens, and return the events in their order.
+
+        These are answers, Lost and Died; there are none if only the bell rang.
         """
-        # Set first, so that whatever is posted from now on rings the bell.
+        # This is set before we look at what has arrived.  Another thread that posts
+        # later sees it and rings the bell; otherwise its event could lie here unseen
+        # while we wait.
         self._waits = True
-        self._bell.wait(timeout, at_once=bool(self._arrived or self._events))
+        has_events = bool(self._arrived or self._events)
+        self._bell.wait(timeout, at_once=has_events)
         self._waits = False
         while self._arrived:
             self._hear(*self._arrived.popleft())
@@ -112,9 +154,7 @@ class Workers:
         """Handle a posted event."""
 
     def vacancies(self, most: int) -> int:
-        """Return the number of further blocks for the workers, if each may have
-        ``most``.
-        """
+        """Return how many more blocks the workers take, if each may have ``most``."""
         found = 0
         for worker in self._workers.values():
             if worker.takes_blocks and len(worker.out) < most:
@@ -122,18 +162,18 @@ class Workers:
         return found
 
     def _least_busy(self) -> Any:
-        """Return the worker with the fewest blocks; among equals, the next one after
-        the last that was chosen.
+        """Return the worker with the fewest blocks.
+
+        Among equals, it is the next one after the last that was chosen.
         """
         least = 1 << 30
         last = self._last
         for worker in self._workers.values():
-            if (
-                worker.takes_blocks
-                and (load := 2 * len(worker.out) + (worker.number <= last)) < least
-            ):
-                least = load
-                chosen = worker
+            if worker.takes_blocks:
+                load = 2 * len(worker.out) + (worker.number <= last)
+                if load < least:
+                    least = load
+                    chosen = worker
         self._last = chosen.number
         return chosen
 

@@ -1,6 +1,6 @@
-"""Workers that are MPI ranks: ``mpiexec -n 9 python -m mpi4py.futures train.py`` runs
-one trainer and eight workers.
+"""Workers that are MPI ranks.
 
+``mpiexec -n 9 python -m mpi4py.futures train.py`` runs one trainer and eight workers.
 All Pools of a program share these ranks, which live as long as the program: none is
 replaced.  Guarantees that the program ends, and doesn't hang, when a rank no longer
 answers: with an error if one can be raised, else by ending all its processes
@@ -23,11 +23,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..bell import Bell
 from ..engine import lifetime
+from ..engine.options import Options
 from ..errors import OptionError, WorkerCrashed
 from ..loaders.shards import Streamed
 from ..pool.anypool import AnyPool
 from ..pool.backends import Launch, packed
+from ..pool.workers import Work
+from ..worker.block import Block
 from ..worker.board import CELL, Line
 from ..worker.worker import Setup, begin, forget
 
@@ -40,13 +44,13 @@ _RESUME = (
 
 
 class MPI:
-    """Uses the other ranks of an MPI program as workers: ``mpiexec -n 9 python -m
-    mpi4py.futures train.py``.
+    """Uses the other ranks of an MPI program as workers.
 
-    All of them work, or ``n_processes`` at a time if that is given.  Each rank has its
-    own copy of the dataset, except of arrays that map files (``np.memmap``).  For
-    several trainers start plain ranks, ``mpiexec -n 4 python train.py``, with
-    ``shard="auto"``; each then starts its own worker processes.
+    Start it by ``mpiexec -n 9 python -m mpi4py.futures train.py``.  All other ranks
+    work, or ``n_processes`` at a time if that is given.  Each rank has its own copy of
+    the dataset, except of arrays that map files (``np.memmap``).  For several trainers
+    start plain ranks, ``mpiexec -n 4 python train.py``, with ``shard="auto"``; each
+    then starts its own worker processes.
 
     >>> MPI().shares_memory  # rows travel as messages
     False
@@ -57,18 +61,16 @@ class MPI:
     in_process = False
 
     def count_workers(self) -> int:
-        """Return the number of ranks beside this one; raise an error if there is
-        none.
-        """
+        """Return the number of ranks beside this one; without any, raise an error."""
         if find_spec("mpi4py") is None:
             raise OptionError(
                 "backend='mpi' needs mpi4py and an MPI, which pip install "
                 "'mpiter[mpi]' brings."
             )
+        # It has a Pool of the other ranks if the program was started with them.
         futures = sys.modules.get("mpi4py.futures._core")
-        if futures is None or futures.SharedPool is None:
-            size = 1
-        else:
+        size = 1
+        if futures is not None and futures.SharedPool is not None:
             size = int(futures.MPI.COMM_WORLD.Get_size())
         if size == 1:
             raise OptionError(
@@ -78,7 +80,7 @@ class MPI:
             )
         return size - 1
 
-    def check(self, options: Any) -> None:
+    def check(self, options: Options) -> None:
         """Refuse options that MPI's ranks can't serve."""
         if options.shard is not None:
             raise OptionError(
@@ -91,7 +93,8 @@ class MPI:
                 "backend='mpi' reads no streams, since MPI gives a block to whichever "
                 "rank is free. Give the dataset [] and len(), or leave backend unset."
             )
-        if options.workers > (most := self.count_workers()):
+        most = self.count_workers()
+        if options.workers > most:
             raise OptionError(
                 f"{options.workers_name}={options.workers}, but MPI has started {most} "
                 f"ranks beside this one: run `mpiexec -n {options.workers + 1} "
@@ -99,8 +102,9 @@ class MPI:
             )
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        """Pack the dataset to be sent to each rank; raise an error if a rank was lost
-        before.
+        """Pack the dataset to be sent to each rank.
+
+        Raise an error if a rank was lost before.
         """
         _ending.raise_if_lost()
         _ending.prepare()
@@ -111,7 +115,7 @@ class _Sent:
     maps_files: ClassVar = False
 
     def __init__(self, buffers: list[memoryview]) -> None:
-        # Copies, as the dataset may change.
+        # These are copies, since the dataset may change before a rank gets them.
         self._buffers = list(map(bytearray, buffers))
 
     def buffers(self, is_own: bool) -> list[Any]:
@@ -122,43 +126,55 @@ class _Sent:
 
 
 class _RankPool(AnyPool):
-    """A Pool of all ranks but this one, which every other such Pool of the program uses
-    too.
+    """A Pool of all ranks but this one.
+
+    Every other such Pool of the program uses them too.
     """
 
     _open: ClassVar[list[_RankPool]] = []
 
     def __init__(
-        self, workers: int, initializer: Any, initargs: tuple[Setup], **calls: Any
+        self,
+        workers: int,
+        initializer: Callable[..., object],
+        initargs: tuple[Setup],
+        *,
+        bell: Bell,
     ) -> None:
         (setup,) = initargs
         self._lines = [setup.board.cells(number) for number in range(workers)]
         self._dataset = setup.dataset
         self._patience = setup.rules.sample_timeout or math.inf
-        super().__init__(_Pool, workers, initializer, initargs, **calls)
-        self._most = MPI().count_workers()  # ``workers`` may be fewer
+        super().__init__(_Pool, workers, initializer, initargs, bell=bell)
+        # There may be more ranks than ``workers``.
+        self._most = MPI().count_workers()
         self._open.append(self)
 
-    def _post(self, block: Any, value: Any) -> None:
-        """Count an answer as progress of all ranks, because only mpi4py knows which
-        rank has which block.
+    def _post(self, block: Block, value: Any) -> None:
+        """Add an event, and count it as progress of all ranks.
+
+        Only mpi4py knows which rank has which block.
         """
-        for cells in [cells for pool in list(self._open) for cells in pool._lines]:
-            cells[CELL.ready], cells[CELL.since] = 1, time.monotonic_ns()
+        # This is mpi4py's thread, and the caller's may open or close a Pool meanwhile.
+        for pool in list(self._open):
+            for cells in pool._lines:
+                cells[CELL.ready] = 1
+                cells[CELL.since] = time.monotonic_ns()
         super()._post(block, value)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        """Return the workers that are at work; none if a Pool with a longer timeout may
-        be using all ranks.
-        """
+        """Return the workers that are at work."""
+        # A Pool with a longer timeout may be using all ranks, and by its own measure
+        # none of them is stuck yet.
         others = [pool._patience for pool in list(self._open) if pool.out(0)]
         if self._patience >= max(others, default=0.0):
             return super().busy(lines)
         return ()
 
     def kill(self, number: int) -> None:
-        """Raise the error that ends the run: a rank has not answered for too long, and
-        can't be replaced.
+        """Raise the error that ends the run.
+
+        A rank has not answered for too long, and can't be replaced.
         """
         _ending.lost = (
             f"no MPI rank has answered for {self._patience:g} s (sample_timeout), with "
@@ -175,36 +191,39 @@ class _RankPool(AnyPool):
 
 
 class _Pool:
-    """``mpi4py.util.pool.Pool`` with what ``AnyPool`` calls; no thread waits for each
-    answer.
+    """``mpi4py.util.pool.Pool`` with what ``AnyPool`` calls.
+
+    No thread waits for each answer.
     """
 
-    def __init__(self, workers: int, initializer: Any, initargs: tuple[Setup]) -> None:
+    def __init__(
+        self,
+        workers: int,
+        initializer: Callable[..., object],
+        initargs: tuple[Setup],
+    ) -> None:
         from mpi4py.util.pool import Pool
 
-        # Another thread may add to them.
+        # Another thread may add to the list meanwhile, so it isn't copied and cleared.
         closed = [_closed.pop() for _ in range(len(_closed))]
         self._is_over = threading.Event()
         _ending.pools.append(self._is_over)
-        self._pool = Pool(
-            None,
-            _begin,
-            (list(sys.path), pickle.dumps(initargs, 5), closed),
-            main=False,
-        )
+        sent = (list(sys.path), pickle.dumps(initargs, 5), closed)
+        self._pool = Pool(None, _begin, sent, main=False)
 
     def map_async(
         self,
-        func: Any,
+        func: Work,
         items: list[Any],
-        chunksize: Any,
-        callback: Any,
-        error_callback: Any,
+        chunksize: int,
+        callback: Callable[[list[Any]], object],
+        error_callback: Callable[[BaseException], object],
     ) -> None:
         _ending.raise_if_lost()
         (item,) = items
 
-        def answered(parts: tuple[Any, ...]) -> None:  # in mpi4py's thread
+        # mpi4py's thread calls this.
+        def answered(parts: tuple[Any, ...]) -> None:
             try:
                 found = _opened(*parts)
             except Exception as error:
@@ -212,28 +231,38 @@ class _Pool:
             else:
                 callback([found])
 
-        self._pool.apply_async(_answer, (func, item), {}, answered, error_callback)
+        self._pool.apply_async(
+            _answer,
+            (func, item),
+            {},
+            answered,
+            error_callback,
+        )
 
     def terminate(self) -> None:
-        """Wait until the ranks have answered the blocks that they are fetching; cancel
-        the others.
-        """
+        """Cancel the blocks that no rank has begun, and wait for the others."""
         self._pool.executor.shutdown(wait=True, cancel_futures=True)
         self._is_over.set()
 
 
-def _begin(path: list[str], pickled: bytes, closed: list[int]) -> None:
-    """Make this rank a worker, and drop the datasets ``closed``; called in each of the
-    other ranks.
+def _begin(
+    path: list[str],
+    pickled: bytes,
+    closed: list[int],
+) -> None:
+    """Make this rank a worker, and drop the datasets ``closed``.
+
+    This is called in each of the other ranks.
     """
     from mpi4py.futures import get_comm_workers
 
     for dataset in closed:
         forget(dataset)
-    # Above all the program's own folder.
+    # A rank lacks the program's own folder above all.
     sys.path += [place for place in path if place not in sys.path]
     (setup,) = pickle.loads(pickled)
-    begin(setup, get_comm_workers().Get_rank() % setup.rules.workers)
+    rank = get_comm_workers().Get_rank()
+    begin(setup, rank % setup.rules.workers)
 
 
 # Numbers of datasets that the ranks may drop.
@@ -242,20 +271,23 @@ _closed: list[int] = []
 
 # -- large parts of an answer ----------------------------------------------------------
 #
-# They are sent as separate messages.  mpi4py sends while both ends poll from time to time, which takes a third of a
-# second for 5 MB on one machine; here a thread at each end blocks until it is done, which takes 2 ms.  If MPI doesn't
-# allow calls from several threads, answers are sent whole.
+# They are sent as separate messages.  mpi4py sends while both ends poll from time to
+# time, which takes a third of a second for 5 MB on one machine; here a thread at each
+# end blocks until it is done, which takes 2 ms.  If MPI doesn't allow calls from
+# several threads, answers are sent whole.
 
-# First tag and number of tags; mpi4py.futures sends nothing in COMM_WORLD.
-_TAGS = 27182, 1000
-# Bytes, from which on a part is sent separately.
+# The tags of our messages.  mpi4py.futures sends nothing in COMM_WORLD.
+_FIRST_TAG = 27182
+_TAGS = 1000
+# A part of so many bytes is sent separately.
 _LARGE = 1 << 14
 _sent = itertools.count()  # answers of this rank
 
 
-def _answer(func: Callable[[Any], Any], item: Any) -> tuple[bytes, int, int, list[int]]:
-    """Return the pickled result of ``func``, this rank, and the tag and the sizes of
-    what it sends separately.
+def _answer(func: Work, item: object) -> tuple[bytes, int, int, list[int]]:
+    """Return the pickled result of ``func`` and this rank.
+
+    Then the tag and the sizes of what the rank sends separately.
     """
     from mpi4py import MPI
 
@@ -263,7 +295,9 @@ def _answer(func: Callable[[Any], Any], item: Any) -> tuple[bytes, int, int, lis
 
     def stays(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < _LARGE or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        if raw.nbytes < _LARGE:
+            return True
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             return True
         large.append(raw)
         return False
@@ -273,15 +307,28 @@ def _answer(func: Callable[[Any], Any], item: Any) -> tuple[bytes, int, int, lis
             MPI.COMM_WORLD.Send([raw, MPI.BYTE], 0, tag)
 
     pickled = pickle.dumps(func(item), protocol=5, buffer_callback=stays)
-    tag = _TAGS[0] + next(_sent) % _TAGS[1]
+    tag = _FIRST_TAG + next(_sent) % _TAGS
+    # The parts are received once mpi4py has sent what we return, so sending them here
+    # would wait without end.
     if large:
-        threading.Thread(target=send, name="mpiter-answer", daemon=True).start()
-    return pickled, MPI.COMM_WORLD.Get_rank(), tag, [raw.nbytes for raw in large]
+        threading.Thread(
+            target=send,
+            name="mpiter-answer",
+            daemon=True,
+        ).start()
+    rank = MPI.COMM_WORLD.Get_rank()
+    return pickled, rank, tag, [raw.nbytes for raw in large]
 
 
-def _opened(pickled: bytes, rank: int, tag: int, sizes: list[int]) -> Any:
-    """Return a rank's answer, with the arrays that come as separate messages; called in
-    mpi4py's thread.
+def _opened(
+    pickled: bytes,
+    rank: int,
+    tag: int,
+    sizes: list[int],
+) -> Any:
+    """Return a rank's answer, with the arrays that come as separate messages.
+
+    This is called in mpi4py's thread.
     """
     from mpi4py import MPI
 
@@ -291,9 +338,10 @@ def _opened(pickled: bytes, rank: int, tag: int, sizes: list[int]) -> Any:
     return pickle.loads(pickled, buffers=buffers)
 
 
-# Prints, unless it gets a line first.
+# The shell prints its argument, unless it gets a line first.
 _SHELL = 'trap "" INT TERM HUP; read -r _ || printf "%s\\n" "$0" >&2'
-# For mpiexec to forward the last output, of which it drops the rest when told to abort.
+# The time that mpiexec has to forward the last output.  It drops the rest when it is
+# told to abort.
 _TO_READ_S = 0.3
 _STUCK = (
     "an MPI rank has not come back from its sample: all ranks are ended, as the "
@@ -324,19 +372,20 @@ class _Ending:
         self._is_prepared = False  # guarded by _lock
 
     def prepare(self) -> None:
-        """Register with mpi4py before any Pool does, so that ``put`` is called first;
-        start the shell.
+        """Register with mpi4py, and start the shell.
+
+        No Pool may have registered before, as ``put`` is to be called first.
         """
         with self._lock:
             if self._is_prepared:
                 return
             self._is_prepared = True
             sys.modules["mpi4py.futures._core"].SharedPool.threads[self] = self
-            command = ["/bin/sh", "-c", _SHELL, f"mpiter: {_KILLED}"]
-            pipe = subprocess.PIPE
-            nowhere = subprocess.DEVNULL
             shell = subprocess.Popen(
-                command, stdin=pipe, stdout=nowhere, start_new_session=True
+                ["/bin/sh", "-c", _SHELL, f"mpiter: {_KILLED}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
             )
             atexit.register(shell.communicate, b"\n")
 
@@ -346,24 +395,24 @@ class _Ending:
 
     def put(self, item: object) -> None:
         error = sys.exc_info()[1]
-        code: Any
+        # The status is computed as mpi4py does it.
+        code: object = int(error is not None)
         if isinstance(error, SystemExit):
             code = error.code
-        else:
-            code = int(error is not None)
-        # as mpi4py computes it
         if isinstance(code, int):
             status = code
         else:
             status = int(code is not None)
         lifetime.end_all()
-        if not self.lost and all(is_over.is_set() for is_over in self.pools):
+        is_over = all(pool.is_set() for pool in self.pools)
+        if is_over and not self.lost:
             return
         if error is not None and not isinstance(error, SystemExit):
             sys.excepthook(type(error), error, error.__traceback__)
-        # Else the error's own message says so.
+        # If a rank is lost, the error says so itself.
         if error is None or not self.lost:
             print(f"mpiter: {self.lost or _STUCK}", file=sys.stderr)
+        # MPI ends the process without calling these.
         atexit._run_exitfuncs()
         sys.stdout.flush()
         time.sleep(_TO_READ_S)

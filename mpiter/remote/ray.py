@@ -1,6 +1,4 @@
-"""``backend="ray"``: the workers are Ray's actors, on any nodes of a cluster that have
-room for them.
-"""
+"""``backend="ray"``: the workers are Ray's actors, on any nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ from ..pool.backends import Launch, packed
 
 @dataclass(eq=False)
 class Ray:
-    """Runs the workers on a Ray cluster: each is an actor, started on any node, and
-    replaced if it is lost.
+    """Runs the workers on a Ray cluster: each is an actor.
 
-    Nodes need mpiter and what the dataset imports, installed there or by
-    ``runtime_env``.  The dataset's arrays are read-only in the workers, because all
-    workers of a node share them.
+    It is started on any node that has room, and replaced if it is lost.  Nodes need
+    mpiter and what the dataset imports, installed there or by ``runtime_env``.  The
+    dataset's arrays are read-only in the workers, because all workers of a node share
+    them.
 
     Args:
         address: as for ``ray.init``; None means the cluster that the program is
@@ -35,7 +33,10 @@ class Ray:
             error is raised.
 
     >>> from mpiter import batches
-    >>> with batches(range(6), 4, n_processes=1, shuffle=False, backend=Ray(cpus_per_worker=0.5)) as stream:
+    >>> half = Ray(cpus_per_worker=0.5)
+    >>> with batches(
+    ...     range(6), 4, n_processes=1, shuffle=False, backend=half
+    ... ) as stream:
     ...     print(*stream)
     [0 1 2 3] [4 5]
     """
@@ -77,6 +78,5 @@ class Ray:
             "runtime_env": self.runtime_env,
             "resources": self.resources,
         }
-        return packed(
-            cargo, actors.InStore, partial(actors.Actors, wanted, self.start_timeout)
-        )
+        pool = partial(actors.Actors, wanted, self.start_timeout)
+        return packed(cargo, actors.InStore, pool)

@@ -7,6 +7,7 @@
                     └── sheets         and the answer         and its last stack
                         where it writes
 
-In ``caller`` the consumer's own thread acts as a worker.  ``here`` knows what a thread is fetching, ``seeding`` makes
-random draws depend on the sample's position, ``home`` sets up worker processes and ends them with their parent.
+In ``caller`` the consumer's own thread acts as a worker.  ``here`` knows what a thread
+is fetching, ``seeding`` makes random draws depend on the sample's position, ``home``
+sets up worker processes and ends them with their parent.
 """

@@ -1,10 +1,9 @@
-"""What processes send to each other: a block to a worker, and the answer, with a fault
-for each row that failed.
+"""What processes send to each other: a block to a worker, and the worker's answer.
 
 A *block* is the rows of one batch that a worker is to fetch: the whole batch, or a part
-of one that takes long. Guarantees that a fault can be unpickled: an exception is sent
-itself only if the worker could pickle and unpickle it, else as a ``SampleError`` with
-its type and text.
+of one that takes long.  The answer has a fault for each row that failed.  Guarantees
+that a fault can be unpickled: an exception is sent itself only if the worker could
+pickle and unpickle it, else as a ``SampleError`` with its type and text.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +22,14 @@ from ..errors import RemoteTraceback, SampleError, SampleNotSendable
 from ..samples.byvalue import culprit
 from ..samples.envelope import dumps, loads
 from .here import NotOfASample
+from .sheets import Payload
 from .worker import Worker
 
 _LONGEST = 20_000  # characters of a traceback
 Indices = NDArray[np.int64]
-# A sample's batch, row, epoch and position.
-Place = tuple[int, int, int, int]
-# One for each row: int64, as bytes if sent to a process; or a sampler's own.
+Place = tuple[int, int, int, int]  # batch, row, epoch, position
+# One key for each row.  Indices are sent to a process as the bytes of their int64s,
+# which takes less time than pickling an array; a tuple has a sampler's own keys.
 Keys = bytes | Indices | tuple[Any, ...]
 
 
@@ -40,29 +40,28 @@ class Block(NamedTuple):
     dataset: int  # key in the registry of datasets
     seed: int
     batch: int
-    # The first one, counted in the batch.
-    row: int
+    row: int  # the first one, counted in the batch
     rows: int
-    # First row, its epoch, its position, and the keys.
+    # Each stretch has its first row, the epoch and position of that row, and the keys.
     stretches: Iterable[tuple[int, int, int, Keys]]
-    # The pickled layout; empty: samples are sent as objects.
+    # The pickled layout.  It is empty while samples are sent as objects.
     brief: bytes = b""
-    # Of the slot in shared memory; None: the columns are sent.
+    # The slot's place in shared memory.  Without one the columns are sent.
     address: int | None = None
-    # Read no rows together, since one may have killed a worker.
+    # One of the rows may have killed a worker.  None are read together, so that a
+    # second death shows which row it was.
     singly: bool = False
     sent: float = 0.0  # on the monotonic clock
 
     def sample(self, at: int) -> tuple[Place, Any] | None:
-        """Return the place and the key of the block's row ``at``, or None if it has no
-        such row.
-        """
+        """Return the place and the key of the block's row ``at``, if there is one."""
         row = self.row + at
         for first, epoch, position, keys in self.stretches:
-            if first <= row < first + len(found := listed(keys)):
-                return (self.batch, row, epoch, position + row - first), found[
-                    row - first
-                ]
+            found = listed(keys)
+            offset = row - first
+            if 0 <= offset < len(found):
+                place = (self.batch, row, epoch, position + offset)
+                return place, found[offset]
         return None
 
 
@@ -93,36 +92,34 @@ class Fault:
     trace: str  # the worker's traceback
     # The exception itself, if it can be pickled and unpickled.
     pickled: bytes | None
-    # False: the row keeps its other samples.
+    # If not, only one sample of the row has failed, and the row keeps the others.
     ends_row: bool = True
-    # False: not a sample failed, so it can't be left out.
+    # If not, what failed is no sample, so there is nothing to leave out.
     may_skip: bool = True
     # The exception, if it was raised in this process.
     itself: BaseException | None = None
 
 
 class Done(NamedTuple):
-    """A worker's answer to a block (rows of one batch): what it fetched, and what
-    failed.
-    """
+    """A worker's answer to a block: what was fetched, and what failed."""
 
     number: int  # the block's
     worker: int
     rows: int = 0
-    # Time that fetching and writing took.
+    # The time that fetching and writing took.
     seconds: float = 0.0
-    # Columns and sealed values that are in no slot.
-    payload: Any = None
+    # What lies in no slot: columns and sealed values.
+    payload: Payload | None = None
     faults: tuple[Fault, ...] = ()
     # Warnings of mpiter's own for the user.
     notices: tuple[str, ...] = ()
     # Why the worker couldn't start, with the traceback.
     startup: str | None = None
-    began: float = 0.0  # on the monotonic clock…
-    queue_s: float = 0.0  # …this long after it was sent
-    # Processor time within ``seconds``
-    cpu_s: float = 0.0
-    # Global generators that the dataset draws from, as known so far.
+    began: float = 0.0  # on the monotonic clock
+    # The time from when the block was sent until the worker began with it.
+    queue_s: float = 0.0
+    cpu_s: float = 0.0  # processor time within ``seconds``
+    # The global generators that the dataset draws from, as far as the worker knows.
     drawn: frozenset[str] = frozenset()
 
 
@@ -133,43 +130,52 @@ class Lost(NamedTuple):
     error: BaseException
 
 
-# these take half the time of ``Block(…)`` and ``Done(…)``
-make_block: Callable[[tuple[Any, ...]], Block] = partial(tuple.__new__, Block)
-make_done: Callable[[tuple[Any, ...]], Done] = partial(tuple.__new__, Done)
+# The fields of a block or a done, as they travel.
+Fields = tuple[Any, ...]
+# These take half the time of ``Block(…)`` and ``Done(…)``.
+make_block: Callable[[Fields], Block] = partial(tuple.__new__, Block)
+make_done: Callable[[Fields], Done] = partial(tuple.__new__, Done)
 
 
-def take_down(error: BaseException, place: Place, index: Any, worker: Worker) -> Fault:
+def take_down(
+    error: BaseException,
+    place: Place,
+    index: Any,
+    worker: Worker,
+) -> Fault:
     """Return the fault for ``error``, which fetching ``index`` raised."""
     batch, row, epoch, position = place
     may_skip = not isinstance(error, NotOfASample)
-    if may_skip:
-        error = error
-    else:
+    if not may_skip:
+        # The user wants to see the reason, not what we wrapped it in.
         error = error.__cause__ or error
-    where = (
-        batch,
-        row,
-        index,
-        epoch,
-        position,
-        worker.info.name,
-        f"{type(error).__name__}: {_text(error)}"[:500],
-    )
-    # Which keeps the frames, and so the samples.
+    summary = f"{type(error).__name__}: {_text(error)}"[:500]
+    where = (batch, row, index, epoch, position, worker.info.name, summary)
+    # An exception keeps the frames that it passed, and so their samples.  That is right
+    # for the one that is raised; many that are only counted would fill the memory.
     if worker.rules.in_process and not worker.rules.skips_errors:
-        return Fault(*where, trace="", pickled=None, may_skip=may_skip, itself=error)
-    trace = "".join(
-        traceback.format_exception(type(error), error, error.__traceback__)
-    )[-_LONGEST:]
+        return Fault(
+            *where,
+            trace="",
+            pickled=None,
+            may_skip=may_skip,
+            itself=error,
+        )
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    trace = "".join(lines)[-_LONGEST:]
     return Fault(*where, trace, _pickled(error), may_skip=may_skip)
 
 
-def unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendable:
+def unsendable(
+    sample: Any,
+    name: str,
+    error: BaseException,
+) -> SampleNotSendable:
     path, value, reason = culprit(sample, name, error, dumps)
-    if value is sample:
-        blamed = ""
-    else:
-        blamed = f"{path} ({type(value).__qualname__}): "
+    blamed = ""
+    if value is not sample:
+        kind = type(value).__qualname__
+        blamed = f"{path} ({kind}): "
     unsendable = SampleNotSendable(
         f"{name} returned {type(sample).__qualname__}, which cannot be sent from a "
         f"worker: {blamed}{reason}. Return arrays, numbers, strings or containers of "
@@ -179,13 +185,11 @@ def unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendabl
     return unsendable
 
 
-def _may_be_raised(error: BaseException | None) -> bool:
-    """True if ``next()`` may raise ``error``; False if a loop would take it for its
-    end, say.
-    """
-    return isinstance(error, Exception) and not isinstance(
-        error, (StopIteration, StopAsyncIteration)
-    )
+def _may_be_raised(error: BaseException | None) -> TypeGuard[Exception]:
+    """True if ``next()`` may raise ``error``, which no loop then takes for its end."""
+    if isinstance(error, (StopIteration, StopAsyncIteration)):
+        return False
+    return isinstance(error, Exception)
 
 
 def _pickled(error: BaseException) -> bytes | None:
@@ -196,6 +200,7 @@ def _pickled(error: BaseException) -> bytes | None:
         again = loads(data)
         same = type(again) is type(error) and _text(again) == _text(error)
     except BaseException:
+        # An exception that can't be pickled is told in words.
         return None
     return data if same else None
 
@@ -209,26 +214,30 @@ def _text(error: BaseException) -> str:
 
 def raised(fault: Fault) -> Exception:
     """Return the exception to raise in the consumer."""
-    error: Any = fault.itself if _may_be_raised(fault.itself) else None
+    error: Exception | None = None
+    if _may_be_raised(fault.itself):
+        error = fault.itself
     if fault.pickled is not None:
         with contextlib.suppress(Exception):
             error = loads(fault.pickled)
     if error is None:
         error = SampleError(f"dataset[{fault.index!r:.60}] raised {fault.summary}")
         error.__cause__ = fault.itself
-    with contextlib.suppress(Exception):  # classes may forbid either
+    # A class of the user's may forbid a cause or a note.  The exception is worth more
+    # than either.
+    with contextlib.suppress(Exception):
         if fault.itself is None and fault.trace:
             error.__cause__ = RemoteTraceback(fault.trace)
-        # It may be raised again and again.
-        if (note := _note(fault)) not in getattr(error, "__notes__", ()):
+        # The same exception may be raised again and again, and needs one note only.
+        note = _note(fault)
+        if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
-    return error  # type: ignore[no-any-return]
+    return error
 
 
 def _note(fault: Fault) -> str:
-    where = (
-        f"(position {fault.position} of epoch {fault.epoch}), fetched by {fault.worker}"
-    )
+    position = f"(position {fault.position} of epoch {fault.epoch})"
+    where = f"{position}, fetched by {fault.worker}"
     if isinstance(fault.index, tuple):
         return f"mpiter: {fault.index!r:.60} {where}."
     if isinstance(fault.index, list):

@@ -1,10 +1,10 @@
-"""What a worker shows of itself: on the board what it is fetching, and in the black box
-its stack when it crashes.
+"""What a worker shows of itself: what it is fetching, and its stack when it crashes.
 
-The *board* has a *line* in shared memory for each worker: a few integers.  Each is read
-whole, but a line may be read half updated.  The *black box* is one unnamed file for all
-worker processes of an iterator.  Even a worker that never releases the GIL writes its
-stack there, by a signal handler in C; one that was killed or stopped doesn't.
+The *board* has a *line* in shared memory for each worker: a few integers that say what
+it is fetching.  Each is read whole, but a line may be read half updated.  The *black
+box* is one unnamed file for all worker processes of an iterator.  Even a worker that
+never releases the GIL writes its stack there, by a signal handler in C; one that was
+killed or stopped doesn't.
 """
 
 from __future__ import annotations
@@ -17,21 +17,19 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..transport.memory import SharedFile
+from ..transport.memory import Arena, SharedFile
 
 
 class Line(NamedTuple):
-    """The integers that one worker shares about itself, its line on the board, as they
-    were read.
-    """
+    """The integers that one worker shares about itself, as they were read."""
 
-    # Of the process, or the native id of the thread.
+    # The process's id, or the native id of a thread.
     pid: int
-    # The dataset is loaded and worker_init has returned.
+    # 1 once the dataset is loaded and worker_init has returned.
     ready: int
-    # Number of the current block, -1 before the first.
+    # The number of the current block, -1 before the first.
     block: int
     # The row of the block that is being fetched or written.
     row: int
@@ -45,52 +43,56 @@ class Line(NamedTuple):
 # The place of each integer in its line.
 CELL = Line(*range(len(Line._fields)))
 LINE_BYTES = 64  # one cache line
+_USED_BYTES = 8 * len(CELL)
 
 
 class Board:
-    """A line of shared integers for each worker; it is sent to every worker, which
-    finds its own line in it.
+    """A line of shared integers for each worker.
+
+    The board is sent to every worker, which finds its own line on it.
     """
 
-    def __init__(self, workers: int, arena: Any = None) -> None:
-        self._arena, self._left = arena, list[int]()
-        size = LINE_BYTES
-        # without an arena no other process needs it
-        if arena:
-            self._memory = None
+    def __init__(self, workers: int, arena: Arena | None = None) -> None:
+        self._arena = arena
+        self._left: list[int] = []
+        # Without an arena no other process has to see the board.
+        self._memory: bytearray | None = None
+        if arena is not None:
+            self._places = [arena.allocate(LINE_BYTES) for _ in range(workers)]
         else:
-            self._memory = bytearray(workers * size)
-        self._places = [
-            arena.allocate(size) if arena else worker * size
-            for worker in range(workers)
-        ]
+            self._memory = bytearray(workers * LINE_BYTES)
+            self._places = [worker * LINE_BYTES for worker in range(workers)]
         for worker in range(workers):
             self.clear(worker)
 
     def cells(self, worker: int) -> memoryview:
         """Return a worker's line as a memoryview of integers."""
-        at = self._places[worker]
-        return memoryview(self._memory or self._arena.map)[
-            at : at + 8 * len(CELL)
-        ].cast("q")
+        if self._arena is not None:
+            memory = memoryview(self._arena.map)
+        else:
+            assert self._memory is not None
+            memory = memoryview(self._memory)
+        start = self._places[worker]
+        return memory[start : start + _USED_BYTES].cast("q")
 
     def lines(self, pids: Mapping[int, int] | None = None) -> list[Line]:
-        """Return all lines as they are now, with the process ids in ``pids`` in place
-        of the workers' own.
-        """
-        lines = [Line(*self.cells(worker)) for worker in range(len(self._places))]
-        if pids is None:
-            return lines
-        return [
-            line._replace(pid=pids.get(at, line.pid)) for at, line in enumerate(lines)
-        ]
+        """Return all lines as they are now; ``pids`` replace the workers' own ids."""
+        lines = []
+        for worker in range(len(self._places)):
+            line = Line(*self.cells(worker))
+            if pids is not None:
+                line = line._replace(pid=pids.get(worker, line.pid))
+            lines.append(line)
+        return lines
 
     def clear(self, worker: int) -> None:
-        self.cells(worker)[:] = memoryview(bytes(8 * len(CELL))).cast("q")
+        zeros = memoryview(bytes(_USED_BYTES))
+        self.cells(worker)[:] = zeros.cast("q")
 
     def move(self, worker: int) -> None:
-        """Use another line for ``worker`` from now on, because its predecessor may
-        still write into the old one.
+        """Use another line for ``worker`` from now on.
+
+        Its predecessor couldn't be ended, and may still write into the old one.
         """
         if self._arena is not None:
             self._left.append(self._places[worker])
@@ -98,25 +100,30 @@ class Board:
         self.clear(worker)
 
     def go_private(self) -> None:
-        """Have this process write to a copy of the shared memory, in which the lines
-        and the batches lie.
+        """Have this process write to a copy of the shared memory.
+
+        The lines and the batches lie there.
         """
         if self._arena is not None:
             self._arena.go_private()
 
     def close(self) -> None:
-        for place in [*self._places, *self._left] if self._arena is not None else ():
-            self._arena.free(place, LINE_BYTES)
+        if self._arena is not None:
+            for place in [*self._places, *self._left]:
+                self._arena.free(place, LINE_BYTES)
 
 
 _LONGEST = 20_000  # characters of a stack
-# A signal that nothing else uses.
-_ASK = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else None
+_ASK: int | None = None
+if hasattr(signal, "SIGRTMAX"):
+    # A signal that nothing else uses.
+    _ASK = int(signal.SIGRTMAX) - 3
 
 
 class BlackBox(SharedFile):
-    """The file that workers write their stacks to; ``arm`` is called in a worker, the
-    rest in the consumer process.
+    """The file that workers write their stacks to.
+
+    ``arm`` is called in a worker, the rest in the consumer process.
     """
 
     def __init__(self) -> None:
@@ -124,29 +131,29 @@ class BlackBox(SharedFile):
         self._read_to = 0
 
     def arm(self) -> None:
-        """Have this process write its stack to the file when it crashes, and when
-        ``ask`` sends its signal.
-        """
+        """Have this process write its stack when it crashes, or is asked for it."""
         faulthandler.enable(self.fd)
         if _ASK is not None:
             faulthandler.register(_ASK, self.fd, all_threads=True, chain=False)
 
     def ask(self, pid: int) -> None:
-        """Ask process ``pid`` for its stack, which ``read`` returns once it has been
-        written.
+        """Ask process ``pid`` for its stack.
+
+        Once it is written, ``read`` returns it.
         """
-        # 0 would be the signal for our own process group.
+        # The line of a worker that hasn't begun has pid 0, and a signal to 0 would go
+        # to our own process group.
         if _ASK is not None and pid > 0:
             with contextlib.suppress(OSError):
                 os.kill(pid, _ASK)
 
     def read(self) -> str:
-        """Return the stacks that workers have written since the last ``turn_over``,
-        shortened if they are long.
+        """Return the stacks that workers have written since the last ``turn_over``.
+
+        Long ones are shortened.
         """
-        text = (
-            os.pread(self.fd, 1 << 20, self._read_to).decode(errors="replace").strip()
-        )
+        written = os.pread(self.fd, 1 << 20, self._read_to)
+        text = written.decode(errors="replace").strip()
         if len(text) <= _LONGEST:
             return text
         return text[:_LONGEST] + "\n…"
@@ -157,12 +164,12 @@ class BlackBox(SharedFile):
 
 
 def thread_stack(native_id: int) -> str:
-    """Return the stack of a thread of this process; empty if there is no such
-    thread.
-    """
+    """Return the stack of a thread of this process; empty if it has ended."""
     for thread in threading.enumerate():
-        if thread.native_id == native_id and thread.ident in (
-            frames := sys._current_frames()
-        ):
-            return "".join(traceback.format_stack(frames[thread.ident]))[-_LONGEST:]
+        if thread.native_id == native_id:
+            frames = sys._current_frames()
+            # It may have ended since the threads were listed.
+            if thread.ident in frames:
+                stack = traceback.format_stack(frames[thread.ident])
+                return "".join(stack)[-_LONGEST:]
     return ""

@@ -15,37 +15,38 @@ from typing import Any
 
 import numpy as np
 
-from ..datasets.gathering import gather_of
+from ..datasets.gathering import Gather, gather_of
 from ..errors import WorkerStartError, with_traceback
 from ..rules import Rules
 from ..samples.copying import Held, Look
 from . import seeding
-from .block import Block, Done
+from .block import Block, Done, Indices
 from .board import LINE_BYTES
 from .fetch import fetch
 from .here import NONE, WorkerInfo, here
 from .sheets import Writer
-from .worker import Worker, call_hooks, settle_at
+from .worker import Worker, WorkerInit, call_hooks, settle_at
 
-# Bytes; glibc knows no larger blocks than of 32 MB.
-_LEAST_KEPT, _MOST_KEPT = 1 << 20, 31 << 20
+_LEAST_KEPT = 1 << 20  # bytes
+_MOST_KEPT = 31 << 20  # bytes; glibc keeps memory for blocks of up to 32 MB only
 
 
 class CallersWorker:
-    """Fetches from one dataset in the caller's thread; with ``copies``, samples are
-    copied as they come.
+    """Fetches from one dataset in the caller's thread.
+
+    With ``copies``, samples are copied as they come.
     """
 
     def __init__(
-        self, dataset: Any, worker_init: Any, rules: Rules, copies: bool
+        self,
+        dataset: Any,
+        worker_init: WorkerInit | None,
+        rules: Rules,
+        copies: bool,
     ) -> None:
         cells = memoryview(bytearray(LINE_BYTES)).cast("q")
-        worker = Worker(
-            WorkerInfo(0, 1, rules.seed, None, "serial"),
-            rules,
-            Writer(None, Held),
-            cells,
-        )
+        info = WorkerInfo(0, 1, rules.seed, None, "serial")
+        worker = Worker(info, rules, Writer(None, Held), cells)
         try:
             settle_at(worker, dataset, copies=rules.batch_size > 1)
             call_hooks(worker.info, worker_init)
@@ -56,22 +57,22 @@ class CallersWorker:
         worker.copies |= copies
         self._worker = worker
         self._dataset = dataset
-        # Bytes of a batch that glibc keeps memory for.
+        # The bytes of a batch that glibc keeps memory for.
         self._kept = _LEAST_KEPT
         self._callers = seeding.Kept()
-        # Reading it runs no code of the user's.
+        # Reading one of these runs no code of the user's.
         self._is_list = type(dataset) in (list, tuple, range)
-        # Where batches are lists of samples, rows read one by one would be views of the
-        # user's own columns.
-        if rules.as_samples:
-            self.gather = None
-        else:
+        # Where batches are lists of samples, nothing is gathered: rows read one by one
+        # would be views of the user's own columns.
+        self.gather: Gather | None = None
+        if not rules.as_samples:
             self.gather = gather_of(dataset)
 
     @property
     def is_plain(self) -> bool:
-        """True if samples are fetched one by one or gathered, without seeding
-        generators and without copies.
+        """True if samples are gathered, or fetched one by one with nothing around it.
+
+        Then no generator is seeded, and no sample copied.
         """
         if self.gather is not None:
             return True
@@ -87,17 +88,19 @@ class CallersWorker:
         try:
             while True:
                 done = fetch(block, worker, worker.seeds)
-                if (drawn := callers.drawn()) <= worker.seeds:
+                drawn = callers.drawn()
+                if drawn <= worker.seeds:
                     return done
-                worker.seeds |= drawn  # and this batch is fetched again
+                # These samples depend on the state in which the generators happened to
+                # be.  The batch is fetched again, with a seed for each sample.
+                worker.seeds |= drawn
         finally:
             callers.restore()
             here.now = outer
             worker.dataset = self._dataset
 
     def keep_memory(self, nbytes: int) -> None:
-        """Have glibc keep the memory of a batch of ``nbytes`` and of its samples for
-        the next ones.
+        """Have glibc keep the memory of a batch of ``nbytes`` for the next batches.
 
         In the caller's own process no limit of glibc's is set. But it gives memory back
         only once twice as much lies free as the largest block that was freed so far
@@ -107,14 +110,18 @@ class CallersWorker:
         if nbytes <= self._kept:
             return
         self._kept = nbytes
-        # Freed at once, without a page of it being touched.
-        np.empty(min(nbytes * 3 // 2, _MOST_KEPT), np.uint8)
+        # This array is freed at once, without a page of it being touched.
+        size = min(nbytes * 3 // 2, _MOST_KEPT)
+        np.empty(size, np.uint8)
 
     def read(
-        self, keys: Any, seed: int, epoch: int, position: int
+        self,
+        keys: Indices | Sequence[Any],
+        seed: int,
+        epoch: int,
+        position: int,
     ) -> Sequence[Any] | None:
-        """Return the samples of a whole batch, or None if ``fetch`` must be called
-        instead.
+        """Return the samples of a whole batch, or None if ``fetch`` must be called.
 
         After an error ``fetch`` continues with the samples that came before it;
         otherwise it fetches all of them again.
@@ -122,7 +129,8 @@ class CallersWorker:
         if type(keys) is np.ndarray:
             keys = keys.tolist()
         if self._is_list:
-            # An order sampler's keys may be missing in the list.
+            # The keys of an order sampler may be missing in the list; ``fetch`` then
+            # finds out which.
             with contextlib.suppress(Exception):
                 if len(keys) > 1:
                     return [*itemgetter(*keys)(self._dataset)]
@@ -130,7 +138,7 @@ class CallersWorker:
             return None
         worker = self._worker
         callers = self._callers
-        rows = list[Any]()
+        rows: list[Any] = []
         dataset = worker.dataset
         frame = worker.frame
         outer = here.now
@@ -145,13 +153,14 @@ class CallersWorker:
         here.now = frame
         try:
             rows.append(dataset[next(rest)])
-            # A row that is a whole batch has no other beside it that could have been
-            # written over it.
+            # A single row has no other beside it that could have been written over it.
             if len(keys) > 1:
                 first = Look(rows[0])
             for key in rest:
                 rows.append(dataset[key])
         except BaseException as error:
+            # It is judged below, when the caller's generators are as they were and the
+            # thread's frame is back in its place.
             problem = error
         finally:
             here.now = outer
@@ -159,19 +168,23 @@ class CallersWorker:
             if drawn := callers.drawn():
                 callers.restore()
                 worker.seeds |= drawn
+        # Ctrl-C is the caller's, so it is raised here and no sample is blamed.
         if isinstance(problem, (KeyboardInterrupt, SystemExit)):
             raise problem
         is_refilled = first is not None and first.has_changed()
         if problem is None and not (drawn or is_refilled):
             return rows
         worker.copies = is_refilled
+        # The samples before the error are good, unless they depend on the generators'
+        # state or one has overwritten another: those ``fetch`` must fetch again.
         if problem is not None and not (drawn or is_refilled):
             self.give_again(rows, problem)
         return None
 
     def give_again(self, samples: Iterable[Any], *errors: BaseException) -> None:
-        """Have the next fetch begin with ``samples``, which were fetched already, and
-        then raise ``errors``.
+        """Have the next fetch begin with ``samples``, then raise ``errors``.
+
+        Both came from the dataset already.
         """
         if samples or errors:
             self._worker.dataset = _Begun(self._dataset, samples, errors)
@@ -180,18 +193,20 @@ class CallersWorker:
 
 
 class _Begun:
-    """Wraps a dataset; the first lookups return samples that were fetched already, or
-    raise the error after them.
+    """A dataset from which some samples, and perhaps an error, have come already.
+
+    The first lookups return the samples, the next raises the error.
     """
 
     def __init__(
-        self, dataset: Any, samples: Iterable[Any], errors: Iterable[BaseException]
+        self,
+        dataset: Any,
+        samples: Iterable[Any],
+        errors: Iterable[BaseException],
     ) -> None:
-        self._dataset, self._samples, self._errors = (
-            dataset,
-            iter(samples),
-            iter(errors),
-        )
+        self._dataset = dataset
+        self._samples = iter(samples)
+        self._errors = iter(errors)
 
     def __getitem__(self, key: Any) -> Any:
         for sample in self._samples:

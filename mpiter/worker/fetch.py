@@ -19,6 +19,8 @@ from .block import (
     Block,
     Done,
     Fault,
+    Fields,
+    Keys,
     Place,
     as_array,
     listed,
@@ -28,20 +30,20 @@ from .block import (
 )
 from .board import CELL
 from .here import NONE, AllLeftOut, here
-from .sheets import Unsendable
+from .sheets import Payload, Unsendable
 from .worker import Worker, worker_for
 
-# Least time between two blocks whose samples are all checked for having been
+# The least time between two blocks whose samples are all checked for having been
 # overwritten.
 _LOOK_S = 0.25
 _clock = time.monotonic
 
 
-def _fetch_run(fields: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the fields of the answer to the block with these fields;
-    ``Pool.map_async`` calls this function.
+def _fetch_run(fields: Fields) -> Fields:
+    """Fetch a block, given by its fields, and return the fields of the answer.
 
-    Plain tuples are pickled in a quarter of the time that named ones take.
+    ``Pool.map_async`` calls this function.  Plain tuples are pickled in a quarter of
+    the time that named ones take.
     """
     block = make_block(fields)
     worker = worker_for(block.dataset)
@@ -52,31 +54,39 @@ def _fetch_run(fields: tuple[Any, ...]) -> tuple[Any, ...]:
             notices=worker.take_notices(),
             startup=worker.startup,
         )[:]
+    # Looking for libraries takes some 20 ms of processor time, which is scarce while
+    # all workers start.  So it waits for the first block.
     is_first = worker.blocks == 0 and worker.owns_globals
-    # Not earlier, while all workers start: it takes some 20 ms of processor time.
     if is_first:
         home.limit_loaded_libraries()
     cells = worker.cells
-    cells[CELL.block], cells[CELL.since], cells[CELL.active] = (
-        block.number,
-        time.monotonic_ns(),
-        1,
-    )
-    # A dataset may have an iterator of its own.
+    cells[CELL.block] = block.number
+    cells[CELL.since] = time.monotonic_ns()
+    cells[CELL.active] = 1
+    # A dataset may itself read from an iterator in this thread, and that fetch must
+    # find its own frame, then leave us ours.
     outer = here.now
     here.now = worker.frame
     born = home.generation
     try:
         done = _watched(block, worker)
     except BaseException as error:
-        # A bug of ours, most likely; still it must not be raised into the Pool.
+        # A process that the dataset has forked from this worker must not answer for it.
         if home.generation != born:
             raise
-        rows = [block.sample(at) for at in range(block.rows)]
-        faults = tuple(
-            take_down(error, *found, worker) for found in rows if found is not None
+        # Most likely this is a bug of ours.  Raised into the Pool it would end the
+        # worker and say nothing of the rows, so all of them get it as their fault.
+        faults = []
+        for at in range(block.rows):
+            found = block.sample(at)
+            if found is not None:
+                faults.append(take_down(error, *found, worker))
+        done = Done(
+            block.number,
+            worker.info.id,
+            block.rows,
+            faults=tuple(faults),
         )
-        done = Done(block.number, worker.info.id, block.rows, faults=faults)
     finally:
         here.now = outer
         cells[CELL.active] = 0
@@ -89,9 +99,9 @@ def _fetch_run(fields: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _watched(block: Block, worker: Worker) -> Done:
-    """Fetch a block; if the dataset draws from global generators, fetch it again with
-    these seeded per sample.
+    """Fetch a block, with the global generators seeded that the dataset draws from.
 
+    The first block that draws from one is fetched again, seeded for each sample.
     Threads share these generators, so a thread's first block is only watched, to warn
     of them.
     """
@@ -115,15 +125,22 @@ def _watched(block: Block, worker: Worker) -> Done:
                 "from mpiter.get_rng() instead, or use processes."
             )
             return done
-        worker.seeds = seeds | drawn  # and this block is fetched again
+        # These samples depend on what the worker has drawn before.  They are fetched
+        # again, with a seed for each.
+        worker.seeds = seeds | drawn
 
 
-def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
-    """Return the answer to a block, with the global generators in ``seeds`` seeded for
-    each sample.
+def fetch(
+    block: Block,
+    worker: Worker,
+    seeds: frozenset[str],
+) -> Done:
+    """Return the answer to a block.
+
+    The global generators in ``seeds`` are seeded for each sample.
     """
     began = _clock()
-    cpu_s = time.thread_time()
+    cpu_began = time.thread_time()
     looks = began - worker.looked > _LOOK_S
     if looks:
         worker.looked = began
@@ -132,42 +149,54 @@ def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
         fetching.stretch(*stretch)
         if fetching.is_over:
             break
+    payload: Payload | None = None
     try:
-        if fetching.is_over:
-            payload = None
-        else:
+        if not fetching.is_over:
             payload = fetching.sheet.payload()
     except Refilled:
+        # Samples that were held by reference have been overwritten by later ones, so
+        # this block is fetched again, and from now on samples are copied.
         worker.copies = True
         return fetch(block, worker, seeds)
     seconds = _clock() - began
-    cpu_s = time.thread_time() - cpu_s
+    cpu_s = time.thread_time() - cpu_began
     queue_s = max(0.0, began - block.sent)
-    came = (
-        block.number,
-        worker.info.id,
-        block.rows,
-        seconds,
-        payload,
-        tuple(fetching.faults),
+    return Done(
+        number=block.number,
+        worker=worker.info.id,
+        rows=block.rows,
+        seconds=seconds,
+        payload=payload,
+        faults=tuple(fetching.faults),
+        began=began,
+        queue_s=queue_s,
+        cpu_s=cpu_s,
     )
-    return Done(*came, began=began, queue_s=queue_s, cpu_s=cpu_s)
 
 
 class _Fetching:
-    """The fetch of one block; it also records samples that fail in a row that is made
-    of several.
+    """The fetch of one block.
+
+    It also records the samples that fail in a row that is made of several.
     """
 
     def __init__(
-        self, block: Block, worker: Worker, seeds: frozenset[str], looks: bool
+        self,
+        block: Block,
+        worker: Worker,
+        seeds: frozenset[str],
+        looks: bool,
     ) -> None:
         self._block = block
         self._worker = worker
         self._cells = worker.cells
         self._seeds = seeds
         self.sheet = worker.writer.sheet(
-            block.brief, block.address, block.row, block.rows, looks
+            block.brief,
+            block.address,
+            block.row,
+            block.rows,
+            looks,
         )
         self.faults: list[Fault] = []
         frame = worker.frame
@@ -178,15 +207,17 @@ class _Fetching:
 
     @property
     def is_over(self) -> bool:
-        """True if a sample has failed and errors aren't skipped, so that the batch
-        becomes an error.
-        """
+        """True if a sample has failed and errors aren't skipped: the batch fails."""
         return bool(self.faults) and not self._worker.rules.skips_errors
 
-    def stretch(self, row: int, epoch: int, position: int, indices: Any) -> None:
-        """Fetch the rows from ``row`` on, whose keys are ``indices``; all are of one
-        epoch.
-        """
+    def stretch(
+        self,
+        row: int,
+        epoch: int,
+        position: int,
+        indices: Keys,
+    ) -> None:
+        """Fetch the rows from ``row`` on; all are of one epoch."""
         block = self._block
         cells = self._cells
         frame = self._worker.frame
@@ -202,14 +233,14 @@ class _Fetching:
         self._keys = keys
         try:
             if not self._read_together(first, indices, keys):
-                worker = self._worker
-                self._write(
-                    Copies(worker.dataset) if worker.copies else worker.dataset,
-                    keys,
-                    first,
-                )
+                dataset = self._worker.dataset
+                if self._worker.copies:
+                    dataset = Copies(dataset)
+                self._write(dataset, keys, first)
         finally:
             frame.hearer = None
+        # The dataset has forked this process, and the call has returned in it as well.
+        # If it went on, the consumer would get two answers to the block.
         if self._is_forked:
             whose = type(self._worker.info.dataset).__qualname__
             raise RuntimeError(
@@ -217,16 +248,22 @@ class _Fetching:
                 "it were the worker. End it with os._exit() or sys.exit()."
             )
 
-    def _write(self, dataset: Any, keys: Iterable[Any], row: int) -> None:
-        """Fetch and write the samples of ``keys`` from ``row`` on; an exception becomes
-        the fault of its row.
+    def _write(
+        self,
+        dataset: Any,
+        keys: Iterable[Any],
+        row: int,
+    ) -> None:
+        """Fetch and write the samples of ``keys`` from ``row`` on.
+
+        An exception becomes the fault of its row, and the next row follows.
         """
         rest = iter(keys)
         cells = self._cells
         sheet = self.sheet
-        seeded = bool(self._seeds) and not getattr(
-            self._worker.dataset, "seeds_itself", False
-        )
+        seeded = bool(self._seeds)
+        if seeded and getattr(self._worker.dataset, "seeds_itself", False):
+            seeded = False
         while not self.is_over:
             try:
                 sheet.fetch(dataset, rest, row, cells, seeded)
@@ -240,31 +277,34 @@ class _Fetching:
         self.let_pass(error)
         place, index = self._found(row)
         if isinstance(error, Unsendable):
-            error = unsendable(
-                error.sample, f"dataset[{index!r:.60}]", error.__cause__ or error
-            )
-        # Its samples have faults; the last one now says that the row is lost.
+            reason = error.__cause__ or error
+            error = unsendable(error.sample, f"dataset[{index!r:.60}]", reason)
         if isinstance(error, AllLeftOut):
-            last = max(
-                at for at, fault in enumerate(self.faults) if fault.row == place[1]
-            )
-            self.faults[last] = replace(self.faults[last], ends_row=True)
+            # Each sample of the row has its own fault.  The last of these now says that
+            # nothing is left of the row.
+            faults = self.faults
+            last = max(at for at, fault in enumerate(faults) if fault.row == place[1])
+            faults[last] = replace(faults[last], ends_row=True)
         else:
             self.faults.append(take_down(error, place, index, self._worker))
         self.sheet.fail(row)
 
     def _found(self, row: int) -> tuple[Place, Any]:
+        block = self._block
         at = row - self._first
-        return (
-            self._block.batch,
-            self._block.row + row,
-            self._epoch,
-            self._position + at,
-        ), self._keys[at]
+        position = self._position + at
+        place = (block.batch, block.row + row, self._epoch, position)
+        return place, self._keys[at]
 
-    def _read_together(self, row: int, indices: Any, keys: list[Any]) -> bool:
-        """Fetch the samples by one call of the dataset's reader; return False if it
-        must be done one by one.
+    def _read_together(
+        self,
+        row: int,
+        indices: Keys,
+        keys: list[Any],
+    ) -> bool:
+        """Fetch the samples by one call of the dataset's reader.
+
+        Return False if they must be fetched one by one.
         """
         worker = self._worker
         cells = self._cells
@@ -277,61 +317,61 @@ class _Fetching:
             or isinstance(indices, tuple)
         ):
             return False
-        cells[CELL.row], cells[CELL.active] = row, 2
+        cells[CELL.row] = row
+        cells[CELL.active] = 2
         seeding.begin_anew()
         samples: Any = ()
         try:
             samples = worker.reader(as_array(indices))
         except BaseException as error:
-            # Fetched again sample by sample, which shows the one that fails.
+            # The samples are fetched again one by one, which shows the one that fails.
             self.let_pass(error)
         cells[CELL.active] = 1
         if seeding.begin_anew():
-            # It draws: each sample needs the generator of its own position.
+            # The dataset draws, and each sample needs the generator of its own place.
             worker.reader = None
             return False
         if len(samples) != count:
             return False
-        # Written one by one below, to find the sample that can't be sent.
+        # If one of the samples can't be sent, they are written one by one below: that
+        # finds it, and the others of the batch are kept.
         with contextlib.suppress(Unsendable):
-            if type(samples) in self.sheet.at_once and self.sheet.together(
-                row, samples
-            ):
+            may_fit = type(samples) in self.sheet.at_once
+            if may_fit and self.sheet.together(row, samples):
                 return True
-        self._write(Copies(samples) if worker.copies else samples, range(count), row)
+        if worker.copies:
+            samples = Copies(samples)
+        self._write(samples, range(count), row)
         return True
 
-    def part(self, error: BaseException, key: Any, at: int) -> None:
-        """Record the failure of one sample: number ``at`` of the several that make up
-        the row being fetched.
-        """
+    def part(self, error: BaseException, key: object, at: int) -> None:
+        """Record that sample ``at`` of the several in the row being fetched failed."""
         self.let_pass(error)
-        batch, row, epoch, position = self._found(self._cells[CELL.row])[0]
-        # Else it is a retry.
-        if (row, position + at) not in (
-            (known.row, known.position) for known in self.faults
-        ):
-            fault = take_down(
-                error, (batch, row, epoch, position + at), key, self._worker
-            )
-            self.faults.append(replace(fault, ends_row=False))
+        place, _ = self._found(self._cells[CELL.row])
+        batch, row, epoch, first = place
+        position = first + at
+        # A dataset may try again, and one failed sample must not count as two.
+        for known in self.faults:
+            if known.row == row and known.position == position:
+                return
+        place = (batch, row, epoch, position)
+        fault = take_down(error, place, key, self._worker)
+        self.faults.append(replace(fault, ends_row=False))
 
     def let_pass(self, error: BaseException) -> None:
-        """Raise Ctrl-C or SystemExit again in the caller's own thread; in a worker
-        every exception is the dataset's.
+        """Raise ``error`` again if it isn't the failure of a sample.
 
-        In a process that the dataset has forked from the worker, raise any exception,
-        which ends it.
+        In the caller's own thread Ctrl-C and SystemExit aren't; in a worker every
+        exception is the dataset's.  In a process that the dataset has forked from the
+        worker, any exception is raised, which ends it.
         """
+        if self._is_forked:
+            raise error
         is_callers = self._worker.info.backend == "serial"
-        if self._is_forked or (
-            is_callers and isinstance(error, (KeyboardInterrupt, SystemExit))
-        ):
+        if is_callers and isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error
 
     @property
     def _is_forked(self) -> bool:
-        """True in a process that the dataset has forked from the worker during this
-        fetch.
-        """
+        """True in a process that the dataset has forked from the worker meanwhile."""
         return home.generation != self._born and self._worker.info.backend != "serial"

@@ -1,5 +1,6 @@
-"""What this thread is fetching, and for which worker: for ``get_worker_info``,
-``get_rng`` and seeding.
+"""What this thread is fetching, and for which worker.
+
+``get_worker_info``, ``get_rng`` and seeding look it up here.
 """
 
 from __future__ import annotations
@@ -7,9 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 NONE: frozenset[str] = frozenset()
+# What a sample's draws depend on: seed, epoch and position.
+DrawPlace = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,33 +48,47 @@ class WorkerInfo:
         return f"{self.backend} worker {self.id}"
 
 
+class Hearer(Protocol):
+    """The fetch of a block, which hears of samples that fail within a row."""
+
+    def part(
+        self,
+        error: BaseException,
+        key: object,
+        at: int,
+    ) -> None: ...
+
+    def let_pass(self, error: BaseException) -> None: ...
+
+
 class Frame:
-    """What a thread is fetching: its worker, the sample's place and seed.  As it is
-    made, nothing is fetched.
+    """What a thread is fetching: its worker, the sample's place and seed.
+
+    As it is made, nothing is fetched.
     """
 
     __slots__ = ("at", "beyond", "drawn", "hearer", "notices", "seeds", "worker")
 
     def __init__(self) -> None:
         self.worker: WorkerInfo | None = None
-        # Returns the sample's seed, epoch and position.
-        self.at: Callable[[], tuple[int, int, int]] | None = None
+        # Returns the place of the sample that is being fetched.
+        self.at: Callable[[], DrawPlace] | None = None
         # The global generators that are seeded for each sample.
         self.seeds = NONE
         # The sample's number in a row that is made of several.
         self.beyond = 0
         # The sample's place, and the generator that ``get_rng`` made for it.
-        self.drawn: Any = None
+        self.drawn: tuple[DrawPlace, np.random.Generator] | None = None
         # Warnings for the user, which the next answer takes along.
         self.notices: list[str] = []
-        # The fetch, which records samples that fail within a row.
-        self.hearer: Any = None
+        # None outside of a fetch.
+        self.hearer: Hearer | None = None
 
 
 class Here(threading.local):
     def __init__(self) -> None:
         self.now = Frame()
-        # True once dataset code has called ``get_worker_info``
+        # True once dataset code has called ``get_worker_info``.
         self.asked = False
 
 
@@ -95,32 +114,32 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 def was_asked() -> bool:
-    """True if dataset code has called ``get_worker_info`` since the last call of this
-    function.
-    """
+    """True if dataset code has called ``get_worker_info`` since the last call here."""
     asked = here.asked
     here.asked = False
     return asked
 
 
-# -- a row that is made of several samples: those that fail are left out, and each has a fault of its own
+# -- a row that is made of several samples ---------------------------------------------
+#
+# The samples that fail are left out, and each has a fault of its own.
 
 
 class AllLeftOut(Exception):
-    """All samples of a row that is made of several have failed, and their faults are
-    recorded.
-    """
+    """All samples of a row of several have failed, and their faults are recorded."""
 
 
 class NotOfASample(Exception):
-    """A row that is made of several samples has failed, though no sample has; the cause
-    is the reason.
+    """A row of several samples has failed, though no sample has.
+
+    The cause is the reason.
     """
 
 
-def leave_out(error: BaseException, key: Any, at: int) -> None:
-    """Record that sample number ``at`` of the row has failed; raise ``error`` again
-    outside of a fetch.
+def leave_out(error: BaseException, key: object, at: int) -> None:
+    """Record that sample number ``at`` of the row has failed.
+
+    Outside of a fetch nobody would hear of it, so ``error`` is raised again.
     """
     if here.now.hearer is None:
         raise error
@@ -128,8 +147,10 @@ def leave_out(error: BaseException, key: Any, at: int) -> None:
 
 
 def let_pass(error: BaseException) -> None:
-    """Raise ``error`` again if it is Ctrl-C or the like in the caller's own thread, so
-    no failure of a sample.
+    """Raise ``error`` again if it isn't the failure of a sample.
+
+    In the caller's own thread Ctrl-C and SystemExit aren't; outside of a fetch nothing
+    is.
     """
     if here.now.hearer is None:
         raise error

@@ -1,5 +1,4 @@
-"""What the fork server imports before it forks the first worker, so that its workers
-needn't.
+"""What the fork server imports before it forks workers, so that they needn't.
 
 Runs in the fork server only.  Guarantees that a module which fails leaves the server as
 it was, and that what datasets need is kept only if a fork can share it: a thread would
@@ -30,18 +29,20 @@ _FORKABLE = "jemalloc_bg_thd"
 
 
 def load(
-    usual: Iterable[str], of_datasets: Sequence[str], argv: list[str]
+    usual: Iterable[str],
+    of_datasets: Sequence[str],
+    argv: list[str],
 ) -> list[str]:
-    """Import modules, those of datasets with the program's ``argv``; return those that
-    are still to be imported: none.
+    """Import modules, those of datasets with the program's ``argv``.
 
-    Called in the command line of the server, which goes on with the list.
+    Return those that are still to be imported, which is none: this is called in the
+    command line of the server, which goes on with the list.
     """
     for name in usual:
-        # A worker that needs it will say so.
+        # A worker that needs the module raises the error again.
         with contextlib.suppress(BaseException):
             importlib.import_module(name)
-    # Once, for all workers.
+    # Here it is done once, and all workers inherit it.
     limit_loaded_libraries()
     if of_datasets:
         ours = sys.argv
@@ -49,7 +50,7 @@ def load(
         try:
             is_shareable = _load_for_all(of_datasets)
         except BaseException:
-            # A worker will raise it again, with its traceback.
+            # A worker raises it again, and then the user sees the traceback.
             is_shareable = False
         sys.argv = ours
         if not is_shareable:
@@ -58,9 +59,7 @@ def load(
 
 
 def _load_for_all(names: Iterable[str]) -> bool:
-    """Import modules; return False if that has left something that forked processes
-    can't share.
-    """
+    """Import modules; return False if a fork can't share what that has left."""
     threads = _threads()
     files = _files()
     generators = _generators()
@@ -69,39 +68,42 @@ def _load_for_all(names: Iterable[str]) -> bool:
         importlib.import_module(name)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            # Or each worker would write what is left.
+            # Each worker would write what is left in the buffer.
             stream.flush()
     limit_loaded_libraries()
     if _threads() - threads or _files() - files:
         return False
     found = _generators()
     for name, module in list(sys.modules.items()):
-        # Torch's generators are none of the garbage collector's objects.
+        # The garbage collector doesn't know torch's generators, so the variables of the
+        # new modules are searched as well.
         if name not in known:
-            found += filter(
-                _is_generator, list(getattr(module, "__dict__", {}).values())
-            )
-    # By each worker
-    seeded = getattr(sys.modules.get("torch"), "default_generator", None)
+            values = list(getattr(module, "__dict__", {}).values())
+            found += filter(_is_generator, values)
+    # Each worker seeds this one.
+    torch = sys.modules.get("torch")
+    seeded = getattr(torch, "default_generator", None)
     before = set(map(id, [*generators, seeded]))
     return all(id(one) in before for one in found)
 
 
 def _threads() -> Counter[str]:
-    names = (
-        Path("/proc/self/task", task, "comm").read_text().strip()
-        for task in os.listdir("/proc/self/task")
-    )
-    return Counter(name for name in names if name != _FORKABLE)
+    found: Counter[str] = Counter()
+    for task in os.listdir("/proc/self/task"):
+        name = Path("/proc/self/task", task, "comm").read_text().strip()
+        if name != _FORKABLE:
+            found[name] += 1
+    return found
 
 
 def _files() -> set[str]:
     """Return what the descriptors of this process are open on."""
     found = set()
     for descriptor in os.listdir("/proc/self/fd"):
-        # The descriptor by which the folder was read.
+        # The descriptor by which the folder was read is listed, but closed by now.
         with contextlib.suppress(OSError):
-            found.add(f"{descriptor} {os.readlink(f'/proc/self/fd/{descriptor}')}")
+            place = os.readlink(f"/proc/self/fd/{descriptor}")
+            found.add(f"{descriptor} {place}")
     return found
 
 
@@ -109,9 +111,9 @@ def _generators() -> list[Any]:
     return [one for one in gc.get_objects() if _is_generator(one)]
 
 
-def _is_generator(value: Any) -> bool:
+def _is_generator(value: object) -> bool:
     """True for a random generator of Python, NumPy or torch."""
     kind = type(value)
-    return kind.__name__ in ("Generator", "RandomState") or issubclass(
-        kind, random.Random
-    )
+    if kind.__name__ in ("Generator", "RandomState"):
+        return True
+    return issubclass(kind, random.Random)

@@ -1,10 +1,10 @@
-"""Makes a sample's random draws depend only on seed, epoch and the sample's position
-(together its *place*).
+"""Makes a sample's random draws depend only on its *place*.
 
-This holds for ``get_rng()``, and, but for threads, for the global generators (random,
-numpy.random, torch if loaded). Whether a dataset draws from these is seen by comparing
-their *marks* (a cheap part of their state) before and after a block.  The first block
-that drew is fetched again, and from then on the generator is seeded for every sample.
+A place is seed, epoch and the sample's position.  This holds for ``get_rng()``, and,
+but for threads, for the global generators (random, numpy.random, torch if loaded).
+Whether a dataset draws from these is seen by comparing their *marks* (a cheap part of
+their state) before and after a block.  The first block that drew is fetched again, and
+from then on the generator is seeded for every sample.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from typing import Any
 
 import numpy as np
 
-# Else NumPy loads it at the first draw, while workers start.
+# NumPy would load this at the first draw, while workers start.
 import numpy.random
 
 from ..samples.tensors import torch_with
 from . import twister
-from .here import NONE, here
+from .here import NONE, DrawPlace, here
 
-# Generators that code uses which doesn't call ``get_rng``
+# The generators that code draws from which doesn't call ``get_rng``.
 GLOBALS = frozenset({"random", "numpy", "torch"})
 _MERSENNE_WORDS = 624
 _PHILOX_WORDS = 4
+# A cheap part of the states of Python's generator, NumPy's and torch's.
+Mark = tuple[object, ...]
 _STREAM = 0x5A3
 _WORD = (1 << 64) - 1  # torch takes no longer seeds
 
 
 def get_rng() -> np.random.Generator:
-    """Return a generator for dataset code; its draws for a sample don't depend on the
-    worker that fetches it.
+    """Return a generator for dataset code.
 
-    Outside of a fetch, return an ordinary, unseeded generator.
+    What it draws for a sample doesn't depend on the worker that fetches it.  Outside
+    of a fetch, return an ordinary, unseeded generator.
 
     >>> from mpiter import batches
     >>> class Noise:
@@ -56,13 +58,10 @@ def get_rng() -> np.random.Generator:
     key = _place(now.at)
     if now.drawn is None or now.drawn[0] != key:
         words = [number & (1 << 128) - 1 for number in key]
-        now.drawn = (
-            key,
-            np.random.Generator(
-                np.random.PCG64(np.random.SeedSequence([*words, _STREAM]))
-            ),
-        )
-    return now.drawn[1]  # type: ignore[no-any-return]
+        seeds = np.random.SeedSequence([*words, _STREAM])
+        generator = np.random.Generator(np.random.PCG64(seeds))
+        now.drawn = (key, generator)
+    return now.drawn[1]
 
 
 def begin_anew() -> bool:
@@ -74,22 +73,21 @@ def begin_anew() -> bool:
 
 
 def seed_for(draws: bool) -> int:
-    """Return a seed from NumPy's global generator: drawn if ``draws``, else computed
-    from its state.
-    """
+    """Return a seed drawn from NumPy's global generator, or computed from its state."""
     if draws:
-        return int(np.random.randint(0, 1 << 63, dtype=np.int64))
+        drawn = np.random.randint(0, 1 << 63, dtype=np.int64)
+        return int(drawn)
     state = np.random.get_state(legacy=False)["state"]
-    told = repr([np.asarray(value).tolist() for value in state.values()])
-    return (
-        int.from_bytes(hashlib.blake2b(told.encode(), digest_size=8).digest(), "little")
-        >> 1
-    )
+    numbers = [np.asarray(value).tolist() for value in state.values()]
+    text = repr(numbers).encode()
+    digest = hashlib.blake2b(text, digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
 def step_to(beyond: int, seeds: bool = True) -> None:
-    """Use the place of sample number ``beyond`` of the row; with ``seeds``, seed the
-    global generators for it.
+    """Use the place of sample number ``beyond`` of the row.
+
+    With ``seeds``, seed the global generators for it.
     """
     now = here.now
     now.beyond = beyond
@@ -98,32 +96,42 @@ def step_to(beyond: int, seeds: bool = True) -> None:
 
 
 def go_to(position: int, seeds: bool = True) -> None:
-    """Use ``position`` in place of the row's own; with ``seeds``, seed the global
-    generators for it.
+    """Use ``position`` in place of the row's own.
+
+    With ``seeds``, seed the global generators for it.
     """
-    if (at := here.now.at) is not None:
-        step_to(position - at()[2], seeds)
+    at = here.now.at
+    if at is not None:
+        _, _, of_row = at()
+        step_to(position - of_row, seeds)
 
 
-def _place(at: Callable[[], tuple[int, int, int]]) -> tuple[int, int, int]:
+def _place(at: Callable[[], DrawPlace]) -> DrawPlace:
     seed, epoch, position = at()
     return seed, epoch, position + here.now.beyond
 
 
 def seed_globals(
-    seed: int, epoch: int, position: int, which: frozenset[str] = GLOBALS
+    seed: int,
+    epoch: int,
+    position: int,
+    which: frozenset[str] = GLOBALS,
 ) -> None:
     """Seed the global generators in ``which`` for a place."""
-    told = hashlib.blake2b(
-        f"{seed} {epoch} {position}".encode(), digest_size=32
-    ).digest()
+    place = f"{seed} {epoch} {position}".encode()
+    digest = hashlib.blake2b(place, digest_size=32).digest()
     if "random" in which:
-        random.seed(int.from_bytes(told[:8], "little"))
+        for_random = int.from_bytes(digest[:8], "little")
+        random.seed(for_random)
     if "numpy" in which:
         # A longer seed, in an array, takes seven times as long.
-        np.random.seed(int.from_bytes(told[8:12], "little"))
-    if "torch" in which and (torch := torch_with("default_generator")) is not None:
-        torch.default_generator.manual_seed(int.from_bytes(told[24:], "little") >> 1)
+        for_numpy = int.from_bytes(digest[8:12], "little")
+        np.random.seed(for_numpy)
+    if "torch" in which:
+        torch = torch_with("default_generator")
+        if torch is not None:
+            for_torch = int.from_bytes(digest[24:], "little") >> 1
+            torch.default_generator.manual_seed(for_torch)
 
 
 def begin_with(seed: int, number: int) -> None:
@@ -136,29 +144,29 @@ def begin_with(seed: int, number: int) -> None:
     base = seed & _WORD
     of_worker = base + number & _WORD
     random.seed(of_worker)
-    np.random.seed(
-        np.random.SeedSequence(
-            [number, base & 0xFFFFFFFF, base >> 32, 0]
-        ).generate_state(4)
-    )
-    if (torch := torch_with("default_generator")) is not None:
+    # torch derives its worker's seeds for NumPy from these same words.
+    seeds = np.random.SeedSequence([number, base & 0xFFFFFFFF, base >> 32, 0])
+    np.random.seed(seeds.generate_state(4))
+    torch = torch_with("default_generator")
+    if torch is not None:
         torch.default_generator.manual_seed(of_worker)
 
 
-def globals_mark() -> tuple[Any, ...]:
-    """Return a mark that changes when global generators are drawn from; it is cheap, as
-    every block compares two.
+def globals_mark() -> Mark:
+    """Return a mark that changes when global generators are drawn from.
 
-    Of a Mersenne twister it has the index, and one word, which changes after 624
-    draws.  It lacks the normal number that numpy may keep in reserve: ``seed_globals``
-    clears that, and ``Kept`` checks it separately.
+    It is cheap, as every block compares two.  Of a Mersenne twister it has the index,
+    and one word, which changes after 624 draws.  It lacks the normal number that NumPy
+    may keep in reserve: ``seed_globals`` clears that, and ``Kept`` checks it
+    separately.
     """
+    # A thread may be importing torch, which then lacks its generator.
     torch = sys.modules.get("torch")
-    torchs_own = getattr(torch, "default_generator", None)  # it may be half imported
-    if torchs_own is None:
-        torchs = None
-    else:
+    torchs_own = getattr(torch, "default_generator", None)
+    torchs: object = None
+    if torchs_own is not None:
         torchs = twister.mark_of(torchs_own)
+    mine: object
     if _own_words is None:
         mine = random.getstate()
     else:
@@ -173,30 +181,29 @@ def globals_mark() -> tuple[Any, ...]:
     return mine, numpys, torchs
 
 
-def drawn_between(before: tuple[Any, ...], after: tuple[Any, ...]) -> frozenset[str]:
-    """Return the names of the generators that were used between two calls of
-    ``globals_mark``, by its results.
-    """
+def drawn_between(before: Mark, after: Mark) -> frozenset[str]:
+    """Return the names of the generators that were drawn from between two marks."""
     if before == after:
         return NONE
+    drawn = set()
     names = ("random", "numpy", "torch")
-    return frozenset(
-        name for name, was, now in zip(names, before, after, strict=True) if was != now
-    )
+    for name, was, now in zip(names, before, after, strict=True):
+        if was != now:
+            drawn.add(name)
+    return frozenset(drawn)
 
 
 def _words_at(address: int) -> memoryview:
-    return (
-        memoryview((ctypes.c_uint32 * (_MERSENNE_WORDS + 1)).from_address(address))
-        .cast("B")
-        .cast("I")
-    )
+    kind = ctypes.c_uint32 * (_MERSENNE_WORDS + 1)
+    words = kind.from_address(address)
+    return memoryview(words).cast("B").cast("I")
 
 
 @functools.lru_cache(maxsize=1)
-def _numpys_words(generator: Any) -> memoryview | None:
-    """Return a view of a Mersenne twister of NumPy's in memory, 624 words and the
-    index; None for other generators.
+def _numpys_words(generator: object) -> memoryview | None:
+    """Return a view of a Mersenne twister of NumPy's, its 624 words and its index.
+
+    For other generators return None.
     """
     if type(generator) is np.random.MT19937:
         return _words_at(generator.ctypes.state_address)
@@ -204,20 +211,21 @@ def _numpys_words(generator: Any) -> memoryview | None:
 
 
 _own = random.getstate.__self__  # type: ignore[attr-defined]
-_in_memory, (*_words, _index) = (
-    _words_at(id(_own) + object.__basicsize__),
-    _own.getstate()[1],
-)
-# None: they aren't where we expect them.
-_own_words = _in_memory if _in_memory.tolist() == [_index, *_words] else None
+_in_memory = _words_at(id(_own) + object.__basicsize__)
+*_words, _index = _own.getstate()[1]
+# In some Pythons the words may lie elsewhere, and then the generator is asked.
+_own_words: memoryview | None = None
+if _in_memory.tolist() == [_index, *_words]:
+    _own_words = _in_memory
 
 
 def global_generators() -> dict[str, Any]:
     """Return the modules that have a global generator and are loaded, by name."""
+    loaded: dict[str, Any] = {"random": random, "numpy": np.random}
     torch = torch_with("get_rng_state")
-    return {"random": random, "numpy": np.random} | (
-        {} if torch is None else {"torch": torch}
-    )
+    if torch is not None:
+        loaded["torch"] = torch
+    return loaded
 
 
 def state_of(generator: Any) -> Any:
@@ -234,22 +242,23 @@ def state_of(generator: Any) -> Any:
 
 
 def give_back(generator: Any, state: Any) -> None:
-    """Set the state of a generator, or of a module's; raise an error if ``state`` is
-    damaged.
+    """Set the state of a generator, or of a module's.
+
+    Raise an error if ``state`` is damaged.
     """
     if hasattr(generator, "setstate"):
-        if not isinstance(state[2], (float, type(None))):
-            # Python itself would fail only when it is drawn.
+        # Python itself would fail only when the number is drawn.
+        reserve = state[2]
+        if reserve is not None and not isinstance(reserve, float):
             raise ValueError("the number in reserve is none")
         generator.setstate(state)
     elif hasattr(generator, "set_rng_state"):
         generator.set_rng_state(state)
     else:
-        if generator is np.random or isinstance(
-            generator, (np.random.RandomState, np.random.Generator)
-        ):
-            # a larger position would have NumPy read behind a Mersenne twister's words,
-            # or Philox's buffer
+        of_numpy = (np.random.RandomState, np.random.Generator)
+        if generator is np.random or isinstance(generator, of_numpy):
+            # A larger position would have NumPy read behind a Mersenne twister's words,
+            # or behind Philox's buffer.
             places = (
                 (state["state"].get("pos", 0), _MERSENNE_WORDS),
                 (state.get("buffer_pos", 0), _PHILOX_WORDS),
@@ -267,14 +276,15 @@ class Kept:
     """The states of the caller's global generators, to be restored after a fetch."""
 
     def __init__(self) -> None:
-        self._mark: tuple[Any, ...] = ()
+        self._mark: Mark = ()
         self._states: dict[str, Any] = {}
-        # Numpy keeps a normal number, and taking it changes no mark.
+        # NumPy keeps a normal number in reserve, and taking it changes no mark.
         self._has_reserve = False
 
     def keep(self) -> None:
-        """Remember the present states; they are read only if a generator was used since
-        the last call.
+        """Remember the present states.
+
+        They are read only if a generator was drawn from since the last call.
         """
         mark = globals_mark()
         if mark != self._mark or self._has_reserve:
@@ -283,13 +293,16 @@ class Kept:
                 name: state_of(generator)
                 for name, generator in global_generators().items()
             }
-            self._has_reserve = bool(self._states["numpy"].get("has_gauss", 0))
+            numpys = self._states["numpy"]
+            self._has_reserve = bool(numpys.get("has_gauss", 0))
 
     def drawn(self) -> frozenset[str]:
         """Return the names of the generators that were drawn from since ``keep``."""
         drawn = drawn_between(self._mark, globals_mark())
-        if self._has_reserve and not np.random.get_state(legacy=False)["has_gauss"]:
-            drawn |= {"numpy"}
+        if self._has_reserve:
+            numpys = np.random.get_state(legacy=False)
+            if not numpys["has_gauss"]:
+                drawn |= {"numpy"}
         return drawn
 
     def restore(self) -> None:
@@ -301,16 +314,21 @@ class Kept:
                     give_back(generators[name], state)
 
 
-def _gave_back_words(state: Any) -> bool:
-    """Set NumPy's global Mersenne twister in memory, which takes a tenth of the time;
-    False if that can't be done.
+def _gave_back_words(state: dict[str, Any]) -> bool:
+    """Set NumPy's global Mersenne twister in memory, in a tenth of the time.
+
+    Return False if that can't be done.
     """
     generator = np.random.mtrand._rand._bit_generator
     words = _numpys_words(generator)
-    if words is None or state.get("has_gauss") or state["bit_generator"] != "MT19937":
+    if words is None or state.get("has_gauss"):
         return False
-    np.random.seed(0)  # drops a normal number in reserve
+    if state["bit_generator"] != "MT19937":
+        return False
+    # This drops a normal number in reserve.
+    np.random.seed(0)
     with generator.lock:
-        words[:_MERSENNE_WORDS] = memoryview(state["state"]["key"])
-        words[_MERSENNE_WORDS] = state["state"]["pos"]
+        saved = state["state"]
+        words[:_MERSENNE_WORDS] = memoryview(saved["key"])
+        words[_MERSENNE_WORDS] = saved["pos"]
     return True

@@ -1,19 +1,19 @@
-"""Sheets: what a worker writes the rows of a block to, in shared memory or to be sent
-with the answer.
+"""Sheets: what a worker writes the rows of a block to.
 
-Runs in workers.  A ``Writer`` is sent to each worker once, and makes a sheet for each
-block (rows of one batch). Values that fit no column are *sealed* (pickled, each by
-itself) at once, and are always sent with the answer.
+A sheet lies in shared memory, or is sent with the answer.  Runs in workers.  A
+``Writer`` is sent to each worker once, and makes a sheet for each block (rows of one
+batch). Values that fit no column are *sealed* (pickled, each by itself) at once, and
+are always sent with the answer.
 """
 
 from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from ..samples.tree import (
     Aside,
     Column,
     Layout,
+    Node,
     Rows,
     check_memory,
     describe,
@@ -33,8 +34,22 @@ from ..samples.writing import Fetch, loop_for, places
 from ..transport.memory import Arena
 from . import seeding
 
-# Slots for which a worker keeps columns and loops.
+# For so many slots a worker keeps columns and loops.
 _MOST_SLOTS = 64
+
+# Returns the loop that fetches samples: with a seed for each, or without.
+_Bound = Callable[[bool], Fetch]
+# What is sent with an answer: the columns (None if they lie in a slot), the row of each
+# sealed value (a list or a range), and these values.
+Payload = tuple[list[Raw] | None, Any, Any]
+
+
+class Seals(Protocol):
+    """Takes the values that fit no column, and returns them as one object to send."""
+
+    def add(self, value: Any) -> None: ...
+
+    def sealed(self) -> object: ...
 
 
 class Unsendable(Exception):
@@ -47,41 +62,50 @@ class Unsendable(Exception):
 
 @dataclass(eq=False)
 class Sheet:
-    """Takes the rows of one block, numbered from 0 on: writes them into columns, or
-    seals them.
-    """
+    """Takes the rows of one block, numbered from 0 on: writes or seals them."""
 
     layout: Layout | None
-    make: Callable[[bool], Fetch]
+    make: _Bound
     columns: Sequence[Column]
-    # Makes ``sealing``, which pickles values.
-    new: Any
-    # The columns are sent with the answer; else they lie in a slot.
+    # Makes ``sealing`` once a value has to be sealed.
+    new: Callable[[], Seals]
+    # The columns are sent with the answer.  Otherwise they lie in a slot.
     travels: bool = False
-    sealing: Any = None
-    # Of each sealed value; ~row if it is not a whole sample.
+    sealing: Seals | None = None
+    # The row of each sealed value, or ~row if the value is not a whole sample.
     rows: list[int] = field(default_factory=list)
 
     # The types that ``together`` takes.
     at_once: ClassVar[tuple[type, ...]] = (Rows, np.ndarray)
 
     def fetch(
-        self, dataset: Any, keys: Any, row: int, cells: memoryview, seeded: bool
+        self,
+        dataset: Any,
+        keys: Iterator[Any],
+        row: int,
+        cells: memoryview,
+        seeded: bool,
     ) -> None:
-        """Fetch the samples of ``keys`` one by one, and write them to this sheet's rows
-        ``row``, ``row + 1``, …
-        """
+        """Fetch the samples of ``keys`` one by one, and write them from ``row`` on."""
         self.make(seeded)(dataset, keys, row, cells, self.odd, self.keep)
 
     def odd(self, row: int, sample: Any) -> None:
         self._seal(row, sample, sample)
 
-    def keep(self, row: int, values: tuple[Any, ...], sample: Any) -> None:
-        """Pickle a sample's values that have no column (the whole sample if there are
-        no columns), for the answer.
+    def keep(
+        self,
+        row: int,
+        values: tuple[Any, ...],
+        sample: Any,
+    ) -> None:
+        """Seal a sample's values that have no column.
+
+        Without columns that is the whole sample.
         """
-        at, value = (row, sample) if self.layout is None else (~row, values)
-        self._seal(at, value, sample)
+        if self.layout is None:
+            self._seal(row, sample, sample)
+        else:
+            self._seal(~row, values, sample)
 
     def _seal(self, at: int, value: Any, sample: Any) -> None:
         if self.sealing is None:
@@ -96,100 +120,100 @@ class Sheet:
         """Note that fetching this row has failed, if such rows need a note."""
 
     def together(self, row: int, samples: Sequence[Any]) -> bool:
-        """Write samples that were fetched at once as columns; return False if they
-        don't fit.
-        """
+        """Write samples that were fetched at once; return False if they don't fit."""
+        if self.layout is None:
+            return False
         asides: list[Sequence[Any]] = []
-        if self.layout is None or not scatter(
-            self.layout.tree, samples, iter(self.columns), row, asides
-        ):
+        columns = iter(self.columns)
+        if not scatter(self.layout.tree, samples, columns, row, asides):
             return False
         for at, values in enumerate(zip(*asides, strict=True), row):
             self.keep(at, values, values)
         return True
 
-    def payload(self) -> Any:
-        """Return the columns (None in a slot), the rows of sealed values, and these;
-        None if nothing is to be sent.
-        """
-        if self.sealing is None:
-            sealed = None
-        else:
+    def payload(self) -> Payload | None:
+        """Return what is to be sent with the answer, or None if that is nothing."""
+        sealed = None
+        if self.sealing is not None:
             sealed = self.sealing.sealed()
+        raw: list[Raw] | None = None
         if self.travels:
-            raw = [
-                Raw(column.reshape(-1).view(np.uint8).data) for column in self.columns
-            ]
-        else:
-            raw = None
+            raw = []
+            for column in self.columns:
+                flat = column.reshape(-1).view(np.uint8)
+                raw.append(Raw(flat.data))
         if raw is None and sealed is None:
             return None
         return (raw, self.rows, sealed)
 
 
 class _ByReference(Sheet):
-    """A sheet without columns: hands over the samples themselves, within this
-    process.
-    """
+    """A sheet without columns: hands over the samples themselves in this process."""
 
     at_once = (Rows, np.ndarray, list)
 
     def __init__(self, rows: int, looks: bool) -> None:
         super().__init__(None, _taking, (), Held)
-        self._held, self._count, self._failed, self._looks = (
-            Held(),
-            rows,
-            set[int](),
-            looks,
-        )
+        self._held = Held()
+        self._count = rows
+        self._failed: set[int] = set()
+        self._looks = looks
 
     def fetch(
-        self, dataset: Any, keys: Any, row: int, cells: memoryview, seeded: bool
+        self,
+        dataset: Any,
+        keys: Iterator[Any],
+        row: int,
+        cells: memoryview,
+        seeded: bool,
     ) -> None:
         taking = self.make(seeded)
         held = self._held
-        # No other row could be written over it.
+        # A single row has no other beside it that could be written over it.
         if self._count == 1:
             taking(dataset, keys, row, cells, None, held.add)
             return
+        # The first sample is always looked at again in the end: it shows whether the
+        # dataset uses its memory for the next ones.
         taking(dataset, islice(keys, 1), row, cells, None, held.look)
-        for sample in held.open()[:1] if self._count > MANY else ():
-            check_memory(describe(sample), self._count)
-        taking(
-            dataset, keys, row + 1, cells, None, held.look if self._looks else held.add
-        )
+        if self._count > MANY:
+            for sample in held.open()[:1]:
+                check_memory(describe(sample), self._count)
+        add = held.add
+        if self._looks:
+            add = held.look
+        taking(dataset, keys, row + 1, cells, None, add)
 
     def fail(self, row: int) -> None:
         self._failed.add(row)
 
     def together(self, row: int, samples: Sequence[Any]) -> bool:
-        if is_whole := len(samples) == self._count:
+        is_whole = len(samples) == self._count
+        if is_whole:
             self._held.hold(samples)
         return is_whole
 
-    def payload(self) -> Any:
-        rows = range(self._count)
-        return (
-            None,
-            [row for row in rows if row not in self._failed] if self._failed else rows,
-            self._held.sealed(),
-        )
+    def payload(self) -> Payload:
+        rows: Sequence[int] = range(self._count)
+        if self._failed:
+            rows = [row for row in rows if row not in self._failed]
+        return (None, rows, self._held.sealed())
 
 
-# Layouts; a worker uses few.
+# Reads layouts, of which a worker uses few.
 _read = functools.lru_cache(maxsize=8)(pickle.loads)
 
 
 @dataclass(eq=False)
 class Writer:
-    """Makes a worker's sheets; ``arena`` is the memory shared with the consumer
-    process, if there is any.
-    """
+    """Makes a worker's sheets; ``arena`` is the memory shared with the consumer."""
 
     arena: Arena | None
-    seals: Any = Sealing
-    # Loop and columns of slots that were used.
-    _bound: dict[tuple[bytes, int, int], Any] = field(default_factory=dict)
+    seals: Callable[[], Seals] = Sealing
+    # The loop and the columns of each slot that was used.
+    _bound: dict[tuple[bytes, int, int], tuple[_Bound, list[Column]]] = field(
+        default_factory=dict
+    )
 
     def sheet(
         self,
@@ -199,61 +223,67 @@ class Writer:
         rows: int,
         looks: bool = False,
     ) -> Sheet:
-        """Return a sheet for ``rows`` rows from ``row`` on, in the slot at ``address``,
-        or to be sent if that is None.
+        """Return a sheet for ``rows`` rows of a batch, from ``row`` on.
 
-        ``brief`` is the pickled layout, if any.  With ``looks``, every sample is
-        checked for having been overwritten.
+        It lies in the slot at ``address``, or is sent if that is None.  ``brief`` is
+        the pickled layout, if any.  With ``looks``, every sample is checked for having
+        been overwritten.
         """
-        if not brief and self.seals is Held:
-            return _ByReference(rows, looks)
+        seals = self.seals
         if self.seals is Held:
+            if not brief:
+                return _ByReference(rows, looks)
+            # Values beside the columns are copied, since nothing looks whether the
+            # dataset overwrites them later.
             seals = functools.partial(Held, copies=True)
-        else:
-            seals = self.seals
         if not brief:
-            return Sheet(None, _bind(Aside(), ()), (), seals)
+            make = _bind(Aside(), ())
+            return Sheet(None, make, (), seals)
         layout = _read(brief)
         if address is None:
             layout = Layout(layout.tree, rows)
-            columns = layout.columns(np.empty(layout.size, np.uint8))
-            return Sheet(
-                layout, _bind(layout.tree, columns), columns, seals, travels=True
-            )
+            memory = np.empty(layout.size, np.uint8)
+            columns = layout.columns(memory)
+            make = _bind(layout.tree, columns)
+            return Sheet(layout, make, columns, seals, travels=True)
         key = (brief, address, row)
         bound = self._bound
         if key not in bound:
             if len(bound) >= _MOST_SLOTS:
                 bound.clear()
             assert self.arena is not None
-            columns = [
-                column[row:]
-                for column in layout.columns(memoryview(self.arena.map)[address:])
-            ]
-            bound[key] = _bind(layout.tree, [*map(places, columns)]), columns
+            slot = memoryview(self.arena.map)[address:]
+            columns = [column[row:] for column in layout.columns(slot)]
+            make = _bind(layout.tree, [*map(places, columns)])
+            bound[key] = (make, columns)
         make, columns = bound[key]
         return Sheet(layout, make, columns, seals)
 
 
-def _bind(tree: Any, columns: Sequence[Any]) -> Callable[[bool], Fetch]:
-    """Return a function that returns the loop for ``columns``, with seeding for each
-    sample or without.
+def _bind(tree: Node | None, columns: Sequence[Any]) -> _Bound:
+    """Return a function that returns the loop for ``columns``.
+
+    Its argument says whether the loop seeds the generators for each sample.
     """
     step = functools.partial(seeding.step_to, 0)
-    return functools.cache(lambda seeded: loop_for(tree, seeded)(*columns, step))
+
+    @functools.cache
+    def make(seeded: bool) -> Fetch:
+        return loop_for(tree, seeded)(*columns, step)
+
+    return make
 
 
 _taking = _bind(None, ())
 
 
 class Packing:
-    """Seals by the user's ``serializer=``, which packs all samples of a block at
-    once.
-    """
+    """Seals by the user's ``serializer=``, which packs a block's samples at once."""
 
     def __init__(self, serializer: Any) -> None:
-        self._serializer, self._samples = serializer, list[Any]()
+        self._serializer = serializer
+        self._samples: list[Any] = []
         self.add: Callable[[Any], None] = self._samples.append
 
-    def sealed(self) -> Any:
+    def sealed(self) -> object:
         return self._serializer.pack(self._samples)

@@ -1,10 +1,10 @@
-"""The start of a worker: the initializer that every Pool runs once in each of its
-workers, and the worker's state.
+"""The start of a worker: the initializer that every Pool runs once in each worker.
 
-Runs in workers.  Guarantees that a failure doesn't end the worker, which would be
-replaced and fail again: it is kept, and is the answer to the first block.  A process
-may serve several iterators at once, and each thread may be a worker. So every block
-names its dataset, and a registry has the worker for each dataset and thread.
+Also has the worker's state.  Runs in workers.  Guarantees that a failure doesn't end
+the worker, which would be replaced and fail again: it is kept, and is the answer to the
+first block.  A process may serve several iterators at once, and each thread may be a
+worker. So every block names its dataset, and a registry has the worker for each dataset
+and thread.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import itertools
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from ..datasets.columns import Reader, reader_of, users
 from ..errors import with_traceback
@@ -25,25 +26,34 @@ from .board import CELL, BlackBox, Board
 from .here import NONE, Frame, WorkerInfo, here, was_asked
 from .sheets import Writer
 
+WorkerInit = Callable[[WorkerInfo], Any]
+
+
+class Cargo(Protocol):
+    """The packed dataset, as a worker knows it."""
+
+    def open(self, notice: Callable[[str], object]) -> tuple[Any, WorkerInit | None]:
+        """Return (dataset, worker_init); call ``notice`` with warnings for the user."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What a worker must know; sent to it once, when it starts."""
 
     dataset: int  # key in the registry
-    # Its ``open`` returns (dataset, worker_init)
-    cargo: Any
+    cargo: Cargo
     writer: Writer
     board: Board
-    # For the stacks of processes that crash or are stuck.
+    # Takes the stacks of processes that crash or are stuck.
     box: BlackBox | None
     rules: Rules
     backend: str
-    # The caller's; None in a process that we haven't started.
+    # The caller's environment, or None in a process that we haven't started.
     environment: dict[str, str] | None
-    # Global generators that other workers have seen the dataset draw from.
+    # The global generators that other workers have seen the dataset draw from.
     drawn: set[str] = field(default_factory=set)
-    # Workers that have ended, by their number.
+    # How many workers have ended, by their number.
     ended: Counter[int] = field(default_factory=Counter)
 
 
@@ -59,22 +69,19 @@ class Worker:
     reader: Reader | None = None  # fetches many samples at once
     # Why it couldn't start, with the traceback.
     startup: str | None = None
-    # Number of blocks that it has fetched.
-    blocks: int = 0
-    # Global generators that the dataset draws from, as known so far.
+    blocks: int = 0  # that it has fetched
+    # The global generators that the dataset draws from, as far as is known.
     seeds: frozenset[str] = NONE
-    # Of the global generators after the last block, see ``seeding.globals_mark``
-    mark: Any = None
-    # Copy samples, because the dataset overwrites their memory.
+    # The mark of the global generators after the last block.
+    mark: seeding.Mark | None = None
+    # Samples are copied, because the dataset overwrites their memory.
     copies: bool = False
     # When all samples of a block were last checked for that.
     looked: float = -1.0
     frame: Frame = field(default_factory=Frame)  # what its thread is fetching
 
     def take_notices(self) -> tuple[str, ...]:
-        """Return and forget the warnings for the user that have come up since the last
-        call.
-        """
+        """Return and forget the warnings for the user that have come up."""
         taken = tuple(self.frame.notices)
         self.frame.notices = []
         return taken
@@ -99,27 +106,46 @@ def forget(dataset: int) -> None:
 
 
 def worker_for(dataset: int) -> Worker:
-    """Return this thread's worker for a dataset, or the process's if this thread has
-    none.
+    """Return this thread's worker for a dataset, or the process's if it has none.
+
+    Another library's Pool may call us in another thread than at the start.
     """
     workers = _registry[dataset]
-    return workers.get(threading.get_ident()) or next(iter(workers.values()))
+    mine = workers.get(threading.get_ident())
+    return mine or next(iter(workers.values()))
 
 
 def begin(setup: Setup, number: int) -> None:
-    """Become worker ``number``; a failure is kept, never raised, unless in a process
-    forked from the worker.
+    """Become worker ``number``.
+
+    A failure is kept and never raised, except in a process that was forked from the
+    worker.
     """
-    # A process that we have started and will end.
     rules = setup.rules
+    # We have started this process, and will end it.
     is_ours = setup.environment is not None
     born = home.generation
     cells = setup.board.cells(number)
-    cells[CELL.pid], cells[CELL.block] = threading.get_native_id(), -1
-    info = WorkerInfo(number, rules.workers, rules.seed, None, setup.backend)
-    worker = Worker(info, rules, setup.writer, cells, seeds=frozenset(setup.drawn))
-    _registry.setdefault(setup.dataset, {})[threading.get_ident()] = worker
-    # It isn't in the program's process, and is about to open the dataset.
+    cells[CELL.pid] = threading.get_native_id()
+    cells[CELL.block] = -1
+    info = WorkerInfo(
+        id=number,
+        num_workers=rules.workers,
+        seed=rules.seed,
+        dataset=None,
+        backend=setup.backend,
+    )
+    worker = Worker(
+        info=info,
+        rules=rules,
+        writer=setup.writer,
+        cells=cells,
+        seeds=frozenset(setup.drawn),
+    )
+    workers = _registry.setdefault(setup.dataset, {})
+    workers[threading.get_ident()] = worker
+    # Until the dataset is open, what fails is most likely an import, of which forked
+    # workers need none.
     imports = is_ours
     try:
         if is_ours:
@@ -134,35 +160,44 @@ def begin(setup: Setup, number: int) -> None:
         if not rules.in_process:
             # A replacement is to draw other numbers than those that may have ended the
             # worker before it.
-            seeding.begin_with(rules.seed, number + rules.workers * setup.ended[number])
+            before = setup.ended[number]
+            seeding.begin_with(rules.seed, number + rules.workers * before)
         call_hooks(worker.info, worker_init)
         if is_ours:
             gc.freeze()
     except BaseException as error:
+        # The dataset has forked this process.  It isn't the worker, and must not wait
+        # for blocks.
         if home.generation != born:
             raise
-        worker.startup = with_traceback(error, rules.door.way_around if imports else "")
+        advice = ""
+        if imports:
+            advice = rules.door.way_around
+        worker.startup = with_traceback(error, advice)
     cells[CELL.ready] = 1
 
 
 def settle_at(worker: Worker, dataset: Any, copies: bool) -> None:
-    """Find out how to read ``dataset``; with ``copies``, samples are copied if it says
-    that it isn't repeatable.
+    """Find out how to read ``dataset``.
+
+    With ``copies``, samples are copied if it says that it isn't repeatable.
     """
     theirs = users(dataset)
-    worker.dataset, worker.reader = dataset, reader_of(dataset)
-    worker.info = worker.frame.worker = replace(worker.info, dataset=theirs)
+    worker.dataset = dataset
+    worker.reader = reader_of(dataset)
+    worker.info = replace(worker.info, dataset=theirs)
+    worker.frame.worker = worker.info
+    # What draws, or overwrites its samples, is found out by fetching a block twice.
+    # Such a dataset can't be, so it counts as doing both.
     if any(getattr(one, "repeatable", True) is False for one in (dataset, theirs)):
-        # Can't be fetched twice to find out.
         worker.seeds = seeding.GLOBALS
         worker.copies = copies
-    # Forget a call in the process that we were forked from.
+    # A call in the process that we were forked from is forgotten.
     was_asked()
 
 
-def call_hooks(info: WorkerInfo, worker_init: Any) -> None:
-    """Call the user's ``worker_init``, then the method of this name of the dataset's
-    class, if there is one.
+def call_hooks(info: WorkerInfo, worker_init: WorkerInit | None) -> None:
+    """Call the user's ``worker_init``, then the dataset's own, if its class has one.
 
     It is looked up in the class, because instances of wrappers may seem to have any
     attribute.
@@ -172,7 +207,8 @@ def call_hooks(info: WorkerInfo, worker_init: Any) -> None:
     try:
         if worker_init is not None:
             worker_init(info)
-        if callable(getattr(type(info.dataset), "worker_init", None)):
+        own = getattr(type(info.dataset), "worker_init", None)
+        if callable(own):
             info.dataset.worker_init(info)
     finally:
         here.now.worker = outer
