@@ -1,5 +1,7 @@
-"""``check_resume``: resumes a loader from each of its states, or a training from
-wherever it was interrupted.
+"""``check_resume``: resumes a loader, or a training.
+
+A loader is resumed from each of its states, a training from wherever it was
+interrupted.  Runs in the thread that calls it.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ def check_resume(
     workers: Sequence[int] = (0, 1),
     ranks: Sequence[int] = (1,),
 ) -> int:
-    """Check that a loader, or a training, resumes exactly; return how many states, or
-    interruptions, were tried.
+    """Check that a loader, or a training, resumes exactly.
+
+    Return how many states, or interruptions, were tried.
 
     A ``function`` without parameters returns a new loader or iterator.  Its first
     ``batches`` batches, across epochs, are compared with those that a new one gives
@@ -67,10 +70,13 @@ def check_resume(
 
     >>> import mpiter
     >>> from mpiter.testing import check_resume
-    >>> check_resume(lambda: mpiter.batches(range(20), 4, n_processes=0, seed=1), batches=8)
+    >>> def make_loader():
+    ...     return mpiter.batches(range(20), 4, n_processes=0, seed=1)
+    >>> check_resume(make_loader, batches=8)
     9
     >>> def train(path, workers):
-    ...     loader, model = mpiter.DataLoader(range(6), 2, shuffle=True, num_workers=workers), {"seen": []}
+    ...     loader = mpiter.DataLoader(range(6), 2, shuffle=True, num_workers=workers)
+    ...     model = {"seen": []}
     ...     with loader, mpiter.Checkpoint(path, loader, model=model) as c:
     ...         for epoch in c.epochs(2):
     ...             for x in c.steps(loader):
@@ -91,12 +97,11 @@ def check_resume(
 
 
 def _trains(function: Callable[..., Any]) -> bool:
-    """Return True for a function of path and workers, False for one that needs no
-    arguments.
-    """
+    """Return True for a function of path and workers, False for one of nothing."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some that are written in C
+    except (TypeError, ValueError):
+        # Some functions that are written in C have no signature.
         return False
     for arguments in ((), (Path(), 0)):
         with contextlib.suppress(TypeError):
@@ -146,22 +151,20 @@ def _closing(loader: Any) -> Iterator[Any]:
 
 
 def _endless(loader: Any) -> Iterator[Any]:
-    """Yield the batches of epoch after epoch, until two are empty: one may be, after
-    a resume at an epoch's end.
-    """
-    empty = 0
-    while empty < 2:
-        empty += 1
+    """Yield the batches of epoch after epoch, until two are empty in a row."""
+    # One may be empty, after a resume at an epoch's end.
+    n_empty = 0
+    while n_empty < 2:
+        n_empty += 1
         for batch in loader:
-            empty = 0
+            n_empty = 0
             yield batch
 
 
 def _saved(loader: Any) -> Any:
-    """Return the loader's state after a round trip through JSON, or through pickle
-    if it isn't JSON-able.
-    """
+    """Return the loader's state as it comes back from a file."""
     state = loader.state_dict()
+    # Another library's state may hold more than JSON can.
     try:
         return json.loads(json.dumps(state))
     except TypeError:
