@@ -193,7 +193,8 @@ class Checkpoint:
         # True if the last step was one of steps(), so that we notice when the next one
         # begins.
         self._tells_beginnings = False
-        self._saver = Saver(Keeping(self.path, int(keep), keep_every), bool(background))
+        keeping = Keeping(self.path, int(keep), keep_every)
+        self._saver = Saver(keeping, bool(background))
         # A copy of all parts after an epoch's last step, which isn't written yet.
         self._held: file.Snapshot | None = None
         # The names of loaders whose pass has ended, while what follows it isn't done.
@@ -245,6 +246,8 @@ class Checkpoint:
         self._ended = []
         self._begin()
         self._note_saved()
+        # While handlers are being set, a signal is held back: its original handler
+        # would raise in the midst, where __exit__ isn't called.
         self._state = _State.BETWEEN
         # Python sets and calls handlers in the main thread only.
         if threading.current_thread() is threading.main_thread():
@@ -280,6 +283,7 @@ class Checkpoint:
                 if self._state is _State.STEP:
                     self._finish()
                 was_left_in_tail = self._ended and self._state is _State.SAFE
+                # All parts are saved below, and a signal waits until they are.
                 if not was_left_in_tail:
                     self._state = _State.BETWEEN
                 self._agree(Place.EXIT)
@@ -368,6 +372,8 @@ class Checkpoint:
         may_wait = not getattr(batches, "fetches_here", True)
         before = self._parts.places()
         is_first = True
+        # Several ranks must end after the same step, so none of them ends while it
+        # waits.
         may_wait_now = goes_on and may_wait and not self._ranks.are_several
         try:
             if may_wait_now and self._state is _State.BETWEEN:
@@ -398,7 +404,7 @@ class Checkpoint:
 
     def _wait_for_batch(self) -> None:
         self._go_to(_State.WAITING)
-        # A signal that came just before was held back.  It would be so for as long as
+        # A signal that came just before was held back, and would wait for as long as
         # the batch takes.
         if self._heard is not None:
             self._react(self._heard, None)
@@ -419,6 +425,8 @@ class Checkpoint:
         """
         self._check_inside()
         self._is_asked = True
+        # A plain loop doesn't tell that a step has begun, but its loader has moved
+        # then.
         if self._state is not _State.STEP and not self._moved():
             self._pause(Place.SAVE)
             self._react_late()
@@ -587,6 +595,8 @@ class Checkpoint:
         A signal that another rank has heard is treated as if this one had heard it.
         Most steps need no waiting for the others.
         """
+        # Only rank 0's clock counts.  Each rank's own would have all of them save again
+        # and again, a step apart.
         saves = self._is_asked or (self._ranks.is_leader and self._is_time_up())
         wish = Wish(self._heard or 0, saves)
         # The answer of after_step() may be that of the step before.  The steps after
@@ -632,8 +642,10 @@ class Checkpoint:
 
     def _is_step_kept(self) -> bool:
         """Return True if a save is due after the present step by its number."""
-        is_new = self.finished > self._saved_step
-        return is_new and any(self.finished % period == 0 for period in self._periods)
+        # It may have been saved already, by save() for example.
+        if self.finished <= self._saved_step:
+            return False
+        return any(self.finished % period == 0 for period in self._periods)
 
     def _is_time_up(self) -> bool:
         waited_s = time.monotonic() - self._saved_at
@@ -889,12 +901,17 @@ class Checkpoint:
 
     def _load(self, states: States) -> None:
         self._parts.check(states["parts"], self.path, self._strict)
-        own = OfRank(states["ranks"], self._ranks.rank, self._ranks.size, self.path)
+        rank = self._ranks.rank
+        size = self._ranks.size
+        own = OfRank(states["ranks"], rank, size, self.path)
         self._parts.load(states["parts"] | own.places, self.path)
         self.finished = states["steps"]
         self.epoch = states["epoch"]
         self._passes.first = states["passes"]
-        self._ended = [name for name in states["ended"] if name in self._parts.loaders]
+        self._ended = []
+        for name in states["ended"]:
+            if name in self._parts.loaders:
+                self._ended.append(name)
         # What follows the epoch's last step is done again, and the loop over steps()
         # before it must give no batches then.
         for name in self._ended:

@@ -89,10 +89,13 @@ def write(snapshot: Snapshot, path: Path) -> None:
     A full disk is an OSError that names the sizes; the file that was there stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    named: dict[str, Any] = {str(at): array for at, array in enumerate(snapshot.arrays)}
+    states = np.frombuffer(snapshot.plain, np.uint8)
+    named = dict[str, Any]()
+    for at, array in enumerate(snapshot.arrays):
+        named[str(at)] = array
     try:
         with _replacing(path) as file:
-            np.savez(file, states=np.frombuffer(snapshot.plain, np.uint8), **named)
+            np.savez(file, states=states, **named)
     except OSError as error:
         if not has_no_space(error):
             raise
@@ -125,7 +128,9 @@ def read(path: Path) -> dict[str, Any]:
                         "it is compressed, as no checkpoint is: it could fill the "
                         "memory"
                     )
-                memory = [arrays[str(at)] for at in range(len(arrays) - 1)]
+                memory = []
+                for at in range(len(arrays) - 1):
+                    memory.append(arrays[str(at)])
                 plain = json.loads(bytes(arrays["states"]))
                 states: Any = decoded(plain, memory)
         except Exception as error:

@@ -42,7 +42,10 @@ class Parts:
 
     def places(self) -> States:
         """Return the states of the loaders."""
-        return {name: loader.state_dict() for name, loader in self.loaders.items()}
+        states = dict[str, Any]()
+        for name, loader in self.loaders.items():
+            states[name] = loader.state_dict()
+        return states
 
     def pass_of(self, name: str) -> int:
         """Return the number of a loader's pass; 0 if it doesn't count them."""
@@ -56,7 +59,9 @@ class Parts:
         now = dict[str, Any]()
         for name, generator in _generators().items():
             now[name] = encoded(state_of(generator))
-        own = {name: _apart(place, now) for name, place in places.items()}
+        own = dict[str, Any]()
+        for name, place in places.items():
+            own[name] = _apart(place, now)
         return f"{json.dumps(now)}\n{json.dumps(encoded(own))}"
 
     def states(self, places: States, of_ranks: Sequence[str]) -> States:
@@ -237,8 +242,10 @@ def check_part(name: str, part: Any) -> None:
 def gives_batches(part: Any) -> bool:
     """Return True for a part that may be another library's loader."""
     # Some of torch's modules can be iterated as well.
-    is_ours_or_model = hasattr(part, "is_new_epoch") or hasattr(part, "parameters")
-    return type(part) is not dict and hasattr(part, "__iter__") and not is_ours_or_model
+    if type(part) is dict or hasattr(part, "parameters"):
+        return False
+    is_ours = hasattr(part, "is_new_epoch")
+    return hasattr(part, "__iter__") and not is_ours
 
 
 def place_in(state: States) -> str:
@@ -278,8 +285,10 @@ def filled(now: Any, saved: Any, path: str) -> Any:
     Return what to put in the place of ``now``.
     """
     if isinstance(now, dict) and isinstance(saved, dict):
-        gone = ", ".join(sorted(map(repr, saved.keys() - now.keys())))
-        new = ", ".join(sorted(map(repr, now.keys() - saved.keys())))
+        gone_keys = saved.keys() - now.keys()
+        new_keys = now.keys() - saved.keys()
+        gone = ", ".join(sorted(map(repr, gone_keys)))
+        new = ", ".join(sorted(map(repr, new_keys)))
         # A key has probably been renamed.  The program would go on with what the new
         # one holds at its beginning.
         if gone and new:
@@ -288,9 +297,11 @@ def filled(now: Any, saved: Any, path: str) -> Any:
                 "rename it back."
             )
         for key, value in saved.items():
-            now[key] = filled(now.get(key), value, f"{path}[{key!r:.60}]")
+            within = f"{path}[{key!r:.60}]"
+            now[key] = filled(now.get(key), value, within)
         return now
-    are_sequences = isinstance(now, (list, tuple)) and isinstance(saved, (list, tuple))
+    sequences = (list, tuple)
+    are_sequences = isinstance(now, sequences) and isinstance(saved, sequences)
     if are_sequences and len(now) == len(saved):
         parts = []
         for at, (one, other) in enumerate(zip(now, saved, strict=True)):

@@ -209,7 +209,8 @@ class JaxRanks:
         first_devices = dict[int, Any]()
         for device in self._jax.devices():
             first_devices.setdefault(device.process_index, device)
-        mesh = sharding.Mesh([first_devices[number] for number in range(size)], "ranks")
+        in_order = [first_devices[number] for number in range(size)]
+        mesh = sharding.Mesh(in_order, "ranks")
         self._a_row_each = sharding.NamedSharding(mesh, sharding.PartitionSpec("ranks"))
         everywhere = sharding.NamedSharding(mesh, sharding.PartitionSpec())
         self._highest = self._jax.jit(
@@ -218,7 +219,8 @@ class JaxRanks:
         self._all = self._jax.jit(lambda rows: rows, out_shardings=everywhere)
 
     def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:
-        highest = self._highest(self._rows(np.array(numbers, np.int32)))
+        rows = self._rows(np.array(numbers, np.int32))
+        highest = self._highest(rows)
         return lambda: self._fetched(highest).tolist()
 
     def gathered(self, text: str) -> list[str]:

@@ -126,7 +126,8 @@ def _check_loader(make_loader: Callable[[], Any], batches: int) -> int:
         with _closing(make_loader()) as loader:
             loader.load_state_dict(state)
             wanted = expected[place:]
-            for at, batch in enumerate(islice(_endless(loader), len(wanted))):
+            batches_again = islice(_endless(loader), len(wanted))
+            for at, batch in enumerate(batches_again):
                 assert same(batch, wanted[at]), (
                     f"resumed after batch {place}, batch {place + at} is another one "
                     "than without the interruption. The order of a torch loader that "

@@ -164,8 +164,9 @@ class _Check:
         kinds = list(_KINDS)
         kind = kinds[number % len(kinds)]
         path = self._new_path("interrupted")
-        interruption = Interruption(kind, place, number % self._ranks[0])
-        reports = self._run(path, self._workers[0], self._ranks[0], 0, interruption)
+        ranks = self._ranks[0]
+        interruption = Interruption(kind, place, number % ranks)
+        reports = self._run(path, self._workers[0], ranks, 0, interruption)
         came = reports[interruption.rank].came
         if not came and all(report.has_returned for report in reports):
             return False
