@@ -50,7 +50,9 @@ class Wish:
     saves: bool = False
 
     def __or__(self, other: Wish) -> Wish:
-        return Wish(max(self.signal, other.signal), self.saves or other.saves)
+        signal = max(self.signal, other.signal)
+        saves = self.saves or other.saves
+        return Wish(signal, saves)
 
 
 class Agreement:
@@ -89,8 +91,8 @@ class Agreement:
         if not self.are_several:
             return wish
         agreed = self._look(step)
-        # All ranks save or end now. If they told this step's wishes as well, they might
-        # save once more after the next one.
+        # All ranks save or end now.  If they told this step's wishes as well, they
+        # might save once more after the next one.
         if agreed.signal or agreed.saves:
             return agreed
         self._tell(Place.STEP, step, wish)
@@ -146,9 +148,16 @@ class Agreement:
         takes_long = place is Place.STEP and self.is_leader and took_s > _LONG_S
         self._at = now
         here = step * len(Place) + place
-        # Ranks can only find the highest of their numbers.  The highest of all -here
-        # gives the lowest of all places, so two numbers tell whether all are equal.
-        mine = [here, -here, wish.signal, int(wish.saves), int(takes_long)]
+        mine = [
+            # Ranks can only find the highest of their numbers.  The highest of all
+            # -here gives the lowest of all places, so these two tell whether all ranks
+            # are at the same place.
+            here,
+            -here,
+            wish.signal,
+            int(wish.saves),
+            int(takes_long),
+        ]
         with _lost_ranks_named():
             self._answer = self._ranks.begin_highest(mine)
 

@@ -445,7 +445,8 @@ class Checkpoint:
             # If a signal is held back, the program ends here, and a loop over steps()
             # may well have been left because of it: then a warning that the next epoch
             # would begin another pass is beside the point.
-            self._passes.end(are_more=self.epoch < total and self._heard is None)
+            are_more = self.epoch < total and self._heard is None
+            self._passes.end(are_more)
             has_moved = bool(self._moved())
             # What is held ready is good until the next step begins, if we notice that.
             # Several ranks have it in their file by now, and must end together, after
@@ -514,7 +515,8 @@ class Checkpoint:
                 givers.append(name)
         self._passes.note(givers, self._counts_epochs)
         # If steps() goes over a loader itself, only that one's last batch ends the
-        # epoch. Behind a wrapper, or with step(), each loader that has moved may do so.
+        # epoch.  Behind a wrapper, or with step(), each loader that has moved may do
+        # so.
         is_direct = any(part is batches for part in self._parts.loaders.values())
         ended = []
         for name in moved:
@@ -534,9 +536,11 @@ class Checkpoint:
         Then what follows the pass can be done again, without a batch before it.  An
         iterator without an end goes on with the next epoch's batches.
         """
-        return bool(ended) and all(
-            getattr(self._parts.loaders[name], "has_passes", False) for name in ended
-        )
+        for name in ended:
+            loader = self._parts.loaders[name]
+            if not getattr(loader, "has_passes", False):
+                return False
+        return bool(ended)
 
     def _end_pass(self, ended: list[str]) -> None:
         """Save all parts as they are now, or have them held ready to be saved.
@@ -570,9 +574,10 @@ class Checkpoint:
 
     def _note_places(self) -> None:
         self._places = self._parts.places()
-        self._numbers = {
-            name: self._parts.pass_of(name) for name in self._parts.loaders
-        }
+        numbers = {}
+        for name in self._parts.loaders:
+            numbers[name] = self._parts.pass_of(name)
+        self._numbers = numbers
 
     def _moved(self, before: States | None = None) -> list[str]:
         """Return the names of the loaders that have handed out batches since then.
@@ -582,7 +587,8 @@ class Checkpoint:
         """
         places = self._places if before is None else before
         moved = []
-        for name, state in self._parts.places().items():
+        now = self._parts.places()
+        for name, state in now.items():
             if place_in(state) != place_in(places[name]):
                 moved.append(name)
         return moved
@@ -862,16 +868,16 @@ class Checkpoint:
             f"{self.path} waits for the other ranks of this training: each must come "
             "to a Checkpoint of this file."
         )
-        self._ranks = Agreement(ranks_of_training(self._is_alone, lambda: _say(waits)))
+        ranks = ranks_of_training(self._is_alone, lambda: _say(waits))
+        self._ranks = Agreement(ranks)
+        names = ", ".join(self._parts.by_name)
         self._ranks.check_same("paths differ", str(self.path))
-        self._ranks.check_same("parts differ", ", ".join(self._parts.by_name))
+        self._ranks.check_same("parts differ", names)
         self._ranks.check_same("every_steps or keep_every differ", str(self._periods))
         self._note_places()
         is_new = self._write_first()
-        self._ranks.check_same(
-            f"files differ, so {self.path} is not one that all see",
-            file.mark_of(self.path),
-        )
+        differ = f"files differ, so {self.path} is not one that all see"
+        self._ranks.check_same(differ, file.mark_of(self.path))
         problem: Exception | None = None
         try:
             if not is_new:
@@ -900,11 +906,12 @@ class Checkpoint:
         return is_new
 
     def _load(self, states: States) -> None:
-        self._parts.check(states["parts"], self.path, self._strict)
+        parts = states["parts"]
+        self._parts.check(parts, self.path, self._strict)
         rank = self._ranks.rank
         size = self._ranks.size
         own = OfRank(states["ranks"], rank, size, self.path)
-        self._parts.load(states["parts"] | own.places, self.path)
+        self._parts.load(parts | own.places, self.path)
         self.finished = states["steps"]
         self.epoch = states["epoch"]
         self._passes.first = states["passes"]

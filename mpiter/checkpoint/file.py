@@ -51,7 +51,8 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        return len(self.plain) + sum(array.nbytes for array in self.arrays)
+        of_arrays = sum(array.nbytes for array in self.arrays)
+        return len(self.plain) + of_arrays
 
     def copied(self, into: Memory) -> Snapshot:
         """Return a copy whose arrays lie one behind the other in ``into``.
@@ -123,7 +124,8 @@ def read(path: Path) -> dict[str, Any]:
             with np.load(file, allow_pickle=False) as arrays:
                 # Some kilobytes that unpack to more than the memory holds would end the
                 # process without an error.
-                if any(member.compress_type for member in arrays.zip.infolist()):
+                members = arrays.zip.infolist()
+                if any(member.compress_type for member in members):
                     raise ValueError(
                         "it is compressed, as no checkpoint is: it could fill the "
                         "memory"

@@ -29,7 +29,8 @@ class Parts:
     def __init__(self, named: dict[str, Any]) -> None:
         for name, part in named.items():
             check_part(name, part)
-        if len(set(map(id, named.values()))) < len(named):
+        different = set(map(id, named.values()))
+        if len(different) < len(named):
             raise OptionError(
                 f"one object was passed twice among the parts {', '.join(named)}: pass "
                 "each once."
@@ -192,7 +193,8 @@ class OfRank:
         """
         names = set[str]()
         for text in of_ranks[1:]:
-            places = self._read(text.partition("\n")[2] or "{}")
+            _, _, own = text.partition("\n")
+            places = self._read(own or "{}")
             for name, place in places.items():
                 is_shuffled = place.get("order") == "shuffled"
                 if place.get("shuffle") or is_shuffled:
@@ -304,7 +306,8 @@ def filled(now: Any, saved: Any, path: str) -> Any:
     are_sequences = isinstance(now, sequences) and isinstance(saved, sequences)
     if are_sequences and len(now) == len(saved):
         parts = []
-        for at, (one, other) in enumerate(zip(now, saved, strict=True)):
+        pairs = zip(now, saved, strict=True)
+        for at, (one, other) in enumerate(pairs):
             parts.append(filled(one, other, f"{path}[{at}]"))
         # Named tuples were saved as plain ones, without their class.
         if hasattr(now, "_fields"):

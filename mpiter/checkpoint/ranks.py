@@ -22,8 +22,8 @@ import numpy as np
 from ..errors import RankError, warn
 from ..order.ranks import BY_JAX, BY_MPI, BY_TORCH, found
 
-# A rank may wait long for another one that validates alone. That a rank has ended shows
-# at once, and the program's own messages have their own, shorter, limit.
+# A rank may wait long for another one that validates alone.  That a rank has ended
+# shows at once, and the program's own messages have their own, shorter, limit.
 _PATIENCE = timedelta(days=7)
 
 # After waiting so long for other ranks at the beginning, a rank says so.
@@ -211,8 +211,10 @@ class JaxRanks:
             first_devices.setdefault(device.process_index, device)
         in_order = [first_devices[number] for number in range(size)]
         mesh = sharding.Mesh(in_order, "ranks")
-        self._a_row_each = sharding.NamedSharding(mesh, sharding.PartitionSpec("ranks"))
-        everywhere = sharding.NamedSharding(mesh, sharding.PartitionSpec())
+        split = sharding.PartitionSpec("ranks")
+        whole = sharding.PartitionSpec()
+        self._a_row_each = sharding.NamedSharding(mesh, split)
+        everywhere = sharding.NamedSharding(mesh, whole)
         self._highest = self._jax.jit(
             lambda rows: rows.max(axis=0), out_shardings=everywhere
         )
@@ -225,11 +227,13 @@ class JaxRanks:
 
     def gathered(self, text: str) -> list[str]:
         own = text.encode()
-        (longest,) = self.begin_highest([len(own)])()
+        result = self.begin_highest([len(own)])
+        (longest,) = result()
         # JAX compiles anew for each width, so there must be few.
         width = 1 << longest.bit_length()
         padded = np.frombuffer(own.ljust(width, b"\0"), np.uint8)
-        rows = self._fetched(self._all(self._rows(padded)))
+        everywhere = self._all(self._rows(padded))
+        rows = self._fetched(everywhere)
         # No text has a byte of zero of its own, since JSON writes it in another way.
         return [row.tobytes().rstrip(b"\0").decode() for row in rows]
 

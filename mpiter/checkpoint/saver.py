@@ -27,9 +27,9 @@ class Saver:
         self._thread: threading.Thread | None = None
         # What the thread has met, until it is raised in the thread that trains.
         self._error: OSError | None = None
-        # The arrays of copies lie in this memory. It is kept from one copy to the next,
-        # since new memory comes page by page, which takes five times as long as the
-        # copying; it is one piece, which comes in large pages.
+        # The arrays of copies lie in this memory.  It is kept from one copy to the
+        # next, since new memory comes page by page, which takes five times as long as
+        # the copying; it is one piece, which comes in large pages.
         self._memory: file.Memory = np.empty(0, np.uint8)
 
     @property

@@ -116,9 +116,13 @@ def check_dataset(
         "mpiter.batches(ragged='list') or 'pad' takes them. Pass uneven=True if that "
         "is meant."
     )
-    sample_bytes = int(np.median([*map(_array_bytes, here)]))
+    sizes = [_array_bytes(sample) for sample in here]
     return DatasetReport(
-        count, float(np.median(seconds)), max(seconds), sample_bytes, is_even
+        samples=count,
+        sample_s=float(np.median(seconds)),
+        slowest_s=max(seconds),
+        sample_bytes=int(np.median(sizes)),
+        is_even=is_even,
     )
 
 
@@ -137,7 +141,8 @@ def _fetched(iterator: MultiprocessIterator | SerialIterator, count: int) -> lis
 
 
 def _compare(here: list[Any], there: list[Any], when: str) -> None:
-    for index, (one, other) in enumerate(zip(here, there, strict=True)):
+    pairs = zip(here, there, strict=True)
+    for index, (one, other) in enumerate(pairs):
         assert same(one, other), (
             f"dataset[{index}] is another sample {when}. It must depend on the index "
             f"alone, and draw from {SEEDED}."

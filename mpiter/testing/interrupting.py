@@ -178,7 +178,9 @@ class _Watch:
     def _told(self, frame: FrameType) -> str:
         # The user knows the lines of the program, not those of mpiter that it calls.
         user: FrameType | None = frame
-        while user is not None and not self._is_of_program(user.f_code.co_filename):
+        while user is not None:
+            if self._is_of_program(user.f_code.co_filename):
+                break
             user = user.f_back
         if user is None:
             return "within mpiter"

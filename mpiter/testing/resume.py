@@ -14,13 +14,23 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from ..engine.options import whole
 from ..errors import OptionError
 from .dataset import SEEDED
 from .same import same
 from .training import check_training
+
+
+class Resumable(Protocol):
+    """A loader or an iterator, of mpiter or of another library."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Any, /) -> None: ...
 
 
 @overload
@@ -86,7 +96,11 @@ def check_resume(
     8
     """
     whole("interruptions", interruptions, least=1)
-    for name, numbers, least in (("workers", workers, 0), ("ranks", ranks, 1)):
+    checked = (
+        ("workers", workers, 0),
+        ("ranks", ranks, 1),
+    )
+    for name, numbers, least in checked:
         if not numbers:
             raise OptionError(f"{name}={numbers!r} must have a number at least.")
         for number in numbers:
@@ -113,7 +127,7 @@ def _trains(function: Callable[..., Any]) -> bool:
     )
 
 
-def _check_loader(make_loader: Callable[[], Any], batches: int) -> int:
+def _check_loader(make_loader: Callable[[], Resumable], batches: int) -> int:
     states = []
     expected = list[Any]()
     with _closing(make_loader()) as loader:
@@ -144,14 +158,14 @@ def _check_loader(make_loader: Callable[[], Any], batches: int) -> int:
 
 
 @contextlib.contextmanager
-def _closing(loader: Any) -> Iterator[Any]:
+def _closing(loader: Resumable) -> Iterator[Resumable]:
     try:
         yield loader
     finally:
         getattr(loader, "close", lambda: None)()
 
 
-def _endless(loader: Any) -> Iterator[Any]:
+def _endless(loader: Resumable) -> Iterator[Any]:
     """Yield the batches of epoch after epoch, until two are empty in a row."""
     # One may be empty, after a resume at an epoch's end.
     n_empty = 0
@@ -162,7 +176,7 @@ def _endless(loader: Any) -> Iterator[Any]:
             yield batch
 
 
-def _saved(loader: Any) -> Any:
+def _saved(loader: Resumable) -> Any:
     """Return the loader's state as it comes back from a file."""
     state = loader.state_dict()
     # Another library's state may hold more than JSON can.

@@ -13,12 +13,12 @@ from ..samples import tensors
 _SHOWN = 60  # characters
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one: object, other: object) -> bool:
     """Return True if two values are equal, to the last bit of their arrays."""
     return difference(one, other, "") is None
 
 
-def difference(one: Any, other: Any, name: str) -> str | None:
+def difference(one: object, other: object, name: str) -> str | None:
     """Return in words where the value ``name`` first differs from another, if so."""
     # A Batch is equal to its copy, though that is a plain list.
     are_lists = isinstance(one, list) and isinstance(other, list)
@@ -50,13 +50,14 @@ def _parts(value: Any) -> dict[Any, Any] | None:
     if isinstance(value, dict):
         return value
     if hasattr(type(value), "__dataclass_fields__"):
-        return {name: getattr(value, name, None) for name in value.__dataclass_fields__}
+        names = value.__dataclass_fields__
+        return {name: getattr(value, name, None) for name in names}
     if callable(getattr(type(value), "state_dict", None)):
         return {"state_dict()": value.state_dict()}
     return None
 
 
-def _told(name: str, one: Any, other: Any) -> str:
+def _told(name: str, one: object, other: object) -> str:
     mine = " ".join(repr(one).split())
     theirs = " ".join(repr(other).split())
     return f"{name} is {mine:.{_SHOWN}} in place of {theirs:.{_SHOWN}}"

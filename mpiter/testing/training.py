@@ -16,10 +16,11 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from ..checkpoint import file
 from ..errors import OptionError, StateError
+from ..typevars import T
 from .interrupting import (
     Interruption,
     Killed,
@@ -35,7 +36,11 @@ from .processes import Processes
 from .same import difference
 
 _FILE = "run.npz"
-_KINDS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C", signal.SIGKILL: "SIGKILL"}
+_KINDS = {
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGKILL: "SIGKILL",
+}
 _LOOP = (
     "loop by  for epoch in c.epochs(n),  not by range(n), and within it  for x in "
     "c.steps(loader),  or call c.step() after each step"
@@ -188,10 +193,10 @@ class _Check:
             raise AssertionError(
                 f"{was}, has made the training fail: {_told(error)}"
             ) from error
-        workers = self._workers[(number + 1) % len(self._workers)]
         # After each number of workers has had its turn comes the next number of ranks.
-        turn = (number + 1) // len(self._workers)
-        ranks = self._ranks[turn % len(self._ranks)]
+        turn_of_ranks, turn = divmod(number + 1, len(self._workers))
+        workers = self._workers[turn]
+        ranks = self._ranks[turn_of_ranks % len(self._ranks)]
         # A program that goes on has other random numbers than the first one, until it
         # loads the file.  Without a file the training begins anew, and must begin with
         # the same ones.
@@ -307,7 +312,7 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: T) -> T:
     """Return a copy of what a later run might change, if it can be copied."""
     with suppress(Exception):
         return copy.deepcopy(value)
