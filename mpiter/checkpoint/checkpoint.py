@@ -671,8 +671,8 @@ class Checkpoint:
 
     def _tell(self, error: OSError) -> None:
         """Raise the error if the disk is full, which it stays; warn of any other."""
-        # Try again when the next save is due by time.  After each step, each would fail
-        # and warn.
+        # The next try comes when a save is due by time.  Otherwise each step would try
+        # again, and warn.
         self._saved_at = time.monotonic()
         if file.has_no_space(error):
             raise error
