@@ -1,5 +1,6 @@
-"""The checks that users' tests may call: they pass where all is well, and name the
-cause where it isn't.
+"""The checks that users' tests may call.
+
+They pass where all is well, and name the cause where it isn't.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Leaves(Squares):
     files: list[Any]
 
     def __getitem__(self, index: int) -> Any:
-        # - it stays open.
+        # The check must find that it stays open.
         self.files.append(Path(__file__).open())  # noqa: SIM115
         return index
 
@@ -74,7 +75,9 @@ class ElsewhereDifferent(Squares):
 
     def __getitem__(self, index: int) -> Any:
         info = mpiter.get_worker_info()
-        return index if info is None or info.backend == "serial" else -index
+        if info is None or info.backend == "serial":
+            return index
+        return -index
 
 
 def test_a_good_dataset_is_measured() -> None:
@@ -126,7 +129,8 @@ def test_tensors_of_all_kinds_are_compared() -> None:
     [
         (
             Own(),
-            r"dataset\[0\] is another sample when it is fetched once more with the same seed",
+            r"dataset\[0\] is another sample when it is fetched once more "
+            "with the same seed",
         ),
         (
             ElsewhereDifferent(8),
@@ -134,7 +138,8 @@ def test_tensors_of_all_kinds_are_compared() -> None:
         ),
         (
             Locked(),
-            r"can't be sent to workers as it is: dataset\.lock \(lock\) cannot be pickled",
+            r"can't be sent to workers as it is: "
+            r"dataset\.lock \(lock\) cannot be pickled",
         ),
         (Uneven(8), "the samples differ in shape or type"),
     ],
@@ -199,9 +204,7 @@ def test_batches_that_do_not_come_are_told() -> None:
 
 
 class Trainer:
-    """A training whose mistakes are the methods that a subclass has in place of
-    these.
-    """
+    """A training without mistakes; subclasses have one method with a mistake each."""
 
     def __init__(self) -> None:
         self.model: dict[str, Any] = {"weight": np.zeros(2), "losses": []}
@@ -231,9 +234,8 @@ class Trainer:
 
     def learn(self, x: Any) -> None:
         noise = np.random.random(2)
-        self.momentum["velocity"] = (
-            0.5 * self.momentum["velocity"] + noise + np.ravel(x)[:2]
-        )
+        velocity = 0.5 * self.momentum["velocity"]
+        self.momentum["velocity"] = velocity + noise + np.ravel(x)[:2]
         self.model["weight"] -= 0.1 * self.momentum["velocity"]
         self.model["losses"].append(float(self.model["weight"].sum()))
 
@@ -291,6 +293,10 @@ class ValidatesWithEffects(Trainer):
 class Swallows(Trainer):
     """Takes an interrupt for the end of the training."""
 
+    def dataset(self) -> Any:
+        # All lines of this program are in this file, and so is the one that is named.
+        return range(6)
+
     def loop(self, c: mpiter.Checkpoint) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             super().loop(c)
@@ -334,17 +340,35 @@ class FailsWhenResumed(Trainer):
 
 
 MISTAKES: dict[type[Trainer], str] = {
-    ForgetsMomentum: r"result\[0\]\['\w+'\].* in place of .*these parts: 0, model, mean\)",
-    ForgetsMean: r"result\[1\]\['loss'\] is \S+ in place of .*these parts: 0, model, momentum\)",
-    CountsByRange: r"ends after \d+ steps in place of 6: loop by  for epoch in c\.epochs\(n\),  not by range",
-    HasPlainLoop: r"no step of the training was finished: .*for x in c\.steps\(loader\)",
+    ForgetsMomentum: (
+        r"result\[0\]\['\w+'\].* in place of .*these parts: 0, model, mean\)"
+    ),
+    ForgetsMean: (
+        r"result\[1\]\['loss'\] is \S+ in place of .*"
+        r"these parts: 0, model, momentum\)"
+    ),
+    CountsByRange: (
+        r"ends after \d+ steps in place of 6: "
+        r"loop by  for epoch in c\.epochs\(n\),  not by range"
+    ),
+    HasPlainLoop: (
+        r"no step of the training was finished: .*for x in c\.steps\(loader\)"
+    ),
     DrawsItself: r"ends with another result: .*a generator of your own must be a part",
-    ValidatesWithEffects: r"ends with another result: .*All that changes while training",
+    ValidatesWithEffects: (
+        r"ends with another result: .*All that changes while training"
+    ),
     Swallows: r"Ctrl-C at test_testing\.py, line \d+.* was caught within the training",
     DrawsBefore: r"ends with another result: .*seed what is drawn before the block",
-    Differs: r"two trainings that weren't interrupted .* end with different results: result\[0\]\['weight'\]",
-    WritesElsewhere: r"the training has written no checkpoint: it must pass the path",
-    FailsWhenResumed: r"resumed with workers=0, the training fails: AssertionError: there is something",
+    Differs: (
+        r"two trainings that weren't interrupted .* "
+        r"end with different results: result\[0\]\['weight'\]"
+    ),
+    WritesElsewhere: (r"the training has written no checkpoint: it must pass the path"),
+    FailsWhenResumed: (
+        r"resumed with workers=0, the training fails: "
+        r"AssertionError: there is something"
+    ),
 }
 
 
@@ -353,7 +377,7 @@ def test_a_training_is_the_same_wherever_it_is_interrupted() -> None:
     assert check_resume(DrawsWeights(), interruptions=6, workers=(0,)) == 6
 
 
-# Those that a Checkpoint gives too.
+# Some of these mistakes a Checkpoint warns of as well.
 @pytest.mark.filterwarnings("ignore:(?s).*c.(steps|epochs)")
 @pytest.mark.parametrize(("trainer", "says"), MISTAKES.items())
 def test_a_mistake_in_a_training_is_found_and_named(
@@ -371,15 +395,12 @@ def test_places_are_spread_over_all_steps_and_lines_and_over_what_next_does() ->
     chosen = places(seen, 40)
     assert len({*chosen}) == len(chosen) == 40
     assert {place.spot.step for place in chosen} == {*range(7)}
-    assert {place.spot.line for place in chosen if place.spot.file == __file__} == {
-        *range(9)
-    }
+    mine = [place.spot.line for place in chosen if place.spot.file == __file__]
+    assert {*mine} == {*range(9)}
     assert 7 <= sum(place.spot.file == mpiter.__file__ for place in chosen) <= 13
     assert {place.before for place in chosen} == {0, 1}
-    assert (
-        len(places(Counter({Spot(step, __file__, 1): 1 for step in range(5)}), 100))
-        == 5
-    )
+    few = Counter({Spot(step, __file__, 1): 1 for step in range(5)})
+    assert len(places(few, 100)) == 5
 
 
 def test_a_place_that_a_run_does_not_come_to_is_made_up_for_a_step_later(
@@ -431,10 +452,8 @@ def test_tracer_handlers_and_generators_are_as_they_were_before() -> None:
         assert sys.gettrace() is tracer
     finally:
         sys.settrace(before)
-    assert [
-        signal.getsignal(signal.SIGINT),
-        signal.getsignal(signal.SIGTERM),
-    ] == handlers
+    after = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+    assert after == handlers
     assert np.random.random() == following
 
 
@@ -493,6 +512,5 @@ def test_a_training_in_ranks_is_the_same_wherever_one_of_them_is_interrupted() -
     pytest.importorskip(
         "torch", reason="torch is not installed: run `python3 tests --all`"
     )
-    assert (
-        check_resume(train_in_ranks, interruptions=3, workers=(0,), ranks=(2, 3)) == 3
-    )
+    tried = check_resume(train_in_ranks, interruptions=3, workers=(0,), ranks=(2, 3))
+    assert tried == 3

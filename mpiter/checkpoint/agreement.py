@@ -1,12 +1,11 @@
-"""What the ranks of a training agree on at the end of each step: whether to save, and
-whether a signal ends them.
+"""What the ranks of a training agree on at the end of each step.
 
-A step costs no waiting: each rank tells its wish after one step and looks at the answer
-after the next, which has come by then.  Where steps take long, that would be too late
-after a signal; so they wait for the answer there, which takes a thousandth of such a
-step.  Guarantees that all ranks learn the same after the same step; and that ranks
-which aren't at the same place of the program get an error, and don't wait for each
-other without end.
+They agree whether to save, and whether a signal ends them.  A step costs no waiting:
+each rank tells its wish after one step, and looks at the answer after the next, when it
+has come.  Where steps take long, that would be too late after a signal, so ranks wait
+for the answer there, which takes a thousandth of such a step.  Guarantees that all
+ranks learn the same after the same step; and that ranks which aren't at the same place
+of the program get an error, and don't wait for each other without end.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from enum import IntEnum
 from ..errors import RankError
 from .ranks import Numbers, Ranks
 
-# Of a step, after which its ranks wait for the answer at once.
+# Steps that take longer than this wait for the answer at once.
 _LONG_S = 0.25
 
 
@@ -47,12 +46,13 @@ _PLACES = {
 class Wish:
     """What a rank wishes, or all have agreed on."""
 
-    # The number of the one that is to end all; 0: none.
-    signal: int = 0
+    signal: int = 0  # the number of the one that ends all ranks; 0 for none
     saves: bool = False
 
     def __or__(self, other: Wish) -> Wish:
-        return Wish(max(self.signal, other.signal), self.saves or other.saves)
+        signal = max(self.signal, other.signal)
+        saves = self.saves or other.saves
+        return Wish(signal, saves)
 
 
 class Agreement:
@@ -60,9 +60,9 @@ class Agreement:
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        # Of the last step's, not yet looked at.
+        # What waits for the answer to the wish of the last step, until it is looked at.
         self._answer: Callable[[], Numbers] | None = None
-        # A step, as all ranks have heard.
+        # All ranks must treat a step alike, so each believes what rank 0 has measured.
         self._takes_long = False
         self._at = time.monotonic()
 
@@ -84,12 +84,15 @@ class Agreement:
         return self._ranks.size > 1
 
     def after_step(self, step: int, wish: Wish) -> Wish:
-        """Tell this rank's wish; return what was agreed on after the step before,
-        or, where steps take long, now.
+        """Tell this rank's wish; return what was agreed on after the step before.
+
+        Where steps take long, return what all agree on now.
         """
         if not self.are_several:
             return wish
         agreed = self._look(step)
+        # All ranks save or end now.  If they told this step's wishes as well, they
+        # might save once more after the next one.
         if agreed.signal or agreed.saves:
             return agreed
         self._tell(Place.STEP, step, wish)
@@ -109,12 +112,12 @@ class Agreement:
             return self._ranks.gathered(text)
 
     def check(self, problem: Exception | None) -> None:
-        """Wait for all ranks; raise this one's problem, or tell of the first that
-        another one has.
+        """Wait for all ranks, and raise this one's problem, or the first of another's.
+
+        That of another rank comes as a RankError with its text.
         """
-        if problem is None:
-            told = ""
-        else:
+        told = ""
+        if problem is not None:
             told = f"{type(problem).__name__}: {problem}"
         problems = self.gathered(told)
         if problem is not None:
@@ -124,9 +127,7 @@ class Agreement:
                 raise RankError(f"rank {rank} can't go on, so no rank does: {other}")
 
     def check_same(self, what: str, mine: str) -> None:
-        """Raise a RankError, which names both, if ranks have different ones of
-        ``what``.
-        """
+        """Raise a RankError if a rank has another one than rank 0; it names both."""
         texts = self.gathered(mine)
         for rank, other in enumerate(texts):
             if other != texts[0]:
@@ -136,30 +137,41 @@ class Agreement:
                 )
 
     def close(self) -> None:
-        """Give back what was taken for messages, unless one is under way to a rank
-        that may have ended.
-        """
+        """Give back what was taken for messages, if none is under way."""
+        # A rank that has ended will never answer, and giving back might wait for it.
         if self._answer is None:
             self._ranks.close()
 
     def _tell(self, place: Place, step: int, wish: Wish) -> None:
         now = time.monotonic()
-        takes_long = place is Place.STEP and self.is_leader and now - self._at > _LONG_S
+        took_s = now - self._at
+        takes_long = place is Place.STEP and self.is_leader and took_s > _LONG_S
         self._at = now
         here = step * len(Place) + place
-        # The highest of -here is the lowest of all places.
-        mine = [here, -here, wish.signal, wish.saves, takes_long]
+        mine = [
+            # Ranks can only find the highest of their numbers.  The highest of all
+            # -here gives the lowest of all places, so these two tell whether all ranks
+            # are at the same place.
+            here,
+            -here,
+            wish.signal,
+            int(wish.saves),
+            int(takes_long),
+        ]
         with _lost_ranks_named():
-            self._answer = self._ranks.begin_highest([*map(int, mine)])
+            self._answer = self._ranks.begin_highest(mine)
 
     def _look(self, step: int) -> Wish:
         """Return the answer that is still to be looked at, if any."""
         if self._answer is None:
             return Wish()
+        # An answer is looked at once, even if that fails.
         answer = self._answer
         self._answer = None
         with _lost_ranks_named():
             last, first, number, saves, takes_long = answer()
+        # Waiting on would be without end: a rank that has left the loop sends no wish
+        # after the next step.
         if last != -first:
             raise RankError(
                 "the ranks of this training no longer go together: one "
@@ -167,6 +179,7 @@ class Agreement:
                 f"{self.rank}, after {step:,} steps).  All of them must take as many "
                 "batches, and call c.step() and c.save() alike."
             )
+        # Only after a step has rank 0 said how long it took.
         if last % len(Place) == Place.STEP:
             self._takes_long = bool(takes_long)
         return Wish(number, bool(saves))

@@ -1,8 +1,8 @@
-"""The file of a checkpoint: states as JSON, and the arrays beside it, in an archive
-that NumPy reads.
+"""The file of a checkpoint: states as JSON, with the arrays beside it.
 
-Guarantees that a file is written completely or not at all, that what is read equals
-what was written, and that reading unpickles nothing.
+It is an archive that NumPy reads.  Runs in the thread that saves or loads.  Guarantees
+that a file is written completely or not at all, that what is read equals what was
+written, and that reading unpickles nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from ..samples.jsonable import decoded, encoded
 
 _REMEDY = "pass another path, or delete the file if it is a damaged one."
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-# With another process's writing, when five seconds are left until a kill.
+# How long to wait until another process has written: launchers leave five seconds until
+# they kill.
 _PATIENCE_S = 4.0
 _LOOK_S = 0.02
 Memory = NDArray[np.uint8]
@@ -50,11 +51,13 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        return len(self.plain) + sum(array.nbytes for array in self.arrays)
+        of_arrays = sum(array.nbytes for array in self.arrays)
+        return len(self.plain) + of_arrays
 
     def copied(self, into: Memory) -> Snapshot:
-        """Return a copy whose arrays lie one behind the other in the memory
-        ``into``, of at least ``nbytes``.
+        """Return a copy whose arrays lie one behind the other in ``into``.
+
+        That memory must have at least ``nbytes``.
         """
         arrays = list[Memory]()
         at = 0
@@ -67,32 +70,41 @@ class Snapshot:
 
 
 def snapshot_of(step: int, states: dict[str, Any]) -> Snapshot:
-    """Return the snapshot of ``states``; raise a StateError that names the part of
-    them which no file can hold.
+    """Return the snapshot of ``states``.
+
+    Raise a StateError that names the part of them which no file can hold, if there is
+    one.
     """
     arrays: list[Any] = []
-    # By its id, ranks can tell that they see one file, and not files that are named
-    # alike.
+    # The id tells ranks whether they all see one file: files of the same name on
+    # several machines may hold the same step.
     named = states | {"id": secrets.token_hex(8)}
-    plain = json.dumps(encoded(named, arrays), allow_nan=False).encode()
+    json_able = encoded(named, arrays)
+    plain = json.dumps(json_able, allow_nan=False).encode()
     return Snapshot(step, plain, arrays)
 
 
 def write(snapshot: Snapshot, path: Path) -> None:
-    """Write a snapshot to ``path``; a disk that is full is an OSError with the
-    sizes, and leaves the file there.
+    """Write a snapshot to ``path``.
+
+    A full disk is an OSError that names the sizes; the file that was there stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    named: dict[str, Any] = {str(at): array for at, array in enumerate(snapshot.arrays)}
+    states = np.frombuffer(snapshot.plain, np.uint8)
+    named = dict[str, Any]()
+    for at, array in enumerate(snapshot.arrays):
+        named[str(at)] = array
     try:
         with _replacing(path) as file:
-            np.savez(file, states=np.frombuffer(snapshot.plain, np.uint8), **named)
+            np.savez(file, states=states, **named)
     except OSError as error:
         if not has_no_space(error):
             raise
         needed = snapshot.nbytes / 1e6
         free = shutil.disk_usage(path.parent).free / 1e6
-        stays = "; what was saved before is there still" if path.exists() else ""
+        stays = ""
+        if path.exists():
+            stays = "; what was saved before is there still"
         text = (
             f"{error.strerror}: {path} takes {needed:,.1f} MB, and {free:,.1f} MB are "
             f"free there{stays}"
@@ -106,44 +118,50 @@ def has_no_space(error: OSError) -> bool:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the states in a file; raise a StateError if it is none of ours, or
-    damaged.
-    """
+    """Return the states in a file; raise a StateError for a damaged or foreign one."""
     with open(path, "rb") as file:
         try:
             with np.load(file, allow_pickle=False) as arrays:
-                if any(member.compress_type for member in arrays.zip.infolist()):
+                # Some kilobytes that unpack to more than the memory holds would end the
+                # process without an error.
+                members = arrays.zip.infolist()
+                if any(member.compress_type for member in members):
                     raise ValueError(
                         "it is compressed, as no checkpoint is: it could fill the "
                         "memory"
                     )
-                memory = [arrays[str(at)] for at in range(len(arrays) - 1)]
-                states: Any = decoded(json.loads(bytes(arrays["states"])), memory)
+                memory = []
+                for at in range(len(arrays) - 1):
+                    memory.append(arrays[str(at)])
+                plain = json.loads(bytes(arrays["states"]))
+                states: Any = decoded(plain, memory)
         except Exception as error:
             what = f"{path} cannot be read as a checkpoint ({type(error).__name__})"
             raise StateError(f"{what}: {_REMEDY}") from error
+    # What is wrong in the states must be noticed here, before a part is loaded.
     try:
         for name in ("steps", "epoch"):
             number_of(states, name)
         typed(states, "id", str)
         for name in ("parts", "passes"):
-            if not all(type(key) is str for key in typed(states, name, dict)):
+            named = typed(states, name, dict)
+            if not all(type(key) is str for key in named):
                 raise StateError(f"the state's {name!r} has other keys than names.")
         for name in states["passes"]:
             number_of(states["passes"], name)
         for name in ("ended", "ranks"):
-            if not all(type(text) is str for text in typed(states, name, list)):
+            texts = typed(states, name, list)
+            if not all(type(text) is str for text in texts):
                 raise StateError(f"the state's {name!r} has other things than texts.")
     except StateError as error:
-        raise StateError(
-            f"{path} cannot be read as a checkpoint ({str(error).removesuffix('.')}): "
-            f"{_REMEDY}"
-        ) from None
+        why = str(error).removesuffix(".")
+        what = f"{path} cannot be read as a checkpoint ({why})"
+        raise StateError(f"{what}: {_REMEDY}") from None
     return states  # type: ignore[no-any-return]
 
 
 def mark_of(path: Path) -> str:
-    """Return what tells a file from others."""
+    """Return in words what tells a file from others: its step and its id."""
     found = _glimpse(path)
     if found is None:
         return "none"
@@ -151,9 +169,7 @@ def mark_of(path: Path) -> str:
 
 
 def wait_for(path: Path, step: int) -> None:
-    """Wait some seconds until another process has written the file of ``step`` to
-    ``path``.
-    """
+    """Wait some seconds until another process has written the file of ``step``."""
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
         found = _glimpse(path)
@@ -163,26 +179,29 @@ def wait_for(path: Path, step: int) -> None:
 
 
 def _glimpse(path: Path) -> dict[str, Any] | None:
-    """Return the states in a file without their arrays, or None if it is missing; of
-    a damaged one nothing.
+    """Return the states in a file without their arrays, or None if it is missing.
+
+    A damaged file has no states.
     """
     try:
         with np.load(path, allow_pickle=False) as arrays:
             plain = json.loads(bytes(arrays["states"]))
     except FileNotFoundError:
         return None
-    except Exception:  # ``read`` will say what is wrong
+    except Exception:
+        # Whoever goes on to read the file is told there what is wrong with it.
         return {}
-    return plain if isinstance(plain, dict) else {}
+    if isinstance(plain, dict):
+        return plain
+    return {}
 
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file in a ``with`` block; it replaces ``path`` once it is complete and
-    on the disk.
+    """Open a new file in a ``with`` block, which replaces ``path`` at the block's end.
 
-    An error leaves the old file. So does a kill, and the unfinished file,
-    ``.NAME-unfinished``, until the next.
+    By then it is complete and on the disk.  An error leaves the old file.  A kill
+    leaves both: the unfinished file, ``.NAME-unfinished``, stays until the next save.
     """
     unfinished = path.with_name(f".{path.name}-unfinished")
     unfinished.unlink(missing_ok=True)
@@ -195,4 +214,6 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+    # Until the folder is on the disk as well, a power cut could bring back the old
+    # file.
     machine.sync_folder(path.parent)

@@ -1,8 +1,8 @@
-"""Kept files of a training: beside ``run.npz``, the latest, ``run-000002000.npz`` is
-that of step 2,000.
+"""Kept files of a training, which stay when a later step is saved.
 
-A kept file is a second name of what was the latest, so it takes no time to write; where
-the file system knows no second names, it is a copy.
+Beside ``run.npz``, the latest, ``run-000002000.npz`` is the file of step 2,000.  A kept
+file is a second name of what was the latest, so it takes no time to write; where the
+file system knows no second names, it is a copy.
 """
 
 from __future__ import annotations
@@ -19,33 +19,30 @@ _DIGITS = 9
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """Which files are kept: the ``last`` ones, and for ever those whose step is a
-    multiple of ``every``.
-    """
+    """Keeps the ``last`` files, and for ever those of steps that ``every`` divides."""
 
     path: Path
     last: int = 0
     every: int | None = None
 
     def name_of(self, step: int) -> Path:
-        return self.path.with_name(
-            f"{self.path.stem}-{step:0{_DIGITS}d}{self.path.suffix}"
-        )
+        number = f"{step:0{_DIGITS}d}"
+        return self.path.with_name(f"{self.path.stem}-{number}{self.path.suffix}")
 
     def there(self) -> dict[int, Path]:
         """Return the kept files by their steps, the first ones first."""
-        named = re.compile(
-            rf"{re.escape(self.path.stem)}-(\d{{{_DIGITS},}}){re.escape(self.path.suffix)}"
-        )
+        stem = re.escape(self.path.stem)
+        suffix = re.escape(self.path.suffix)
+        named = re.compile(rf"{stem}-(\d{{{_DIGITS},}}){suffix}")
         found = dict[int, Path]()
         for path in self.path.parent.iterdir():
-            if match := named.fullmatch(path.name):
+            match = named.fullmatch(path.name)
+            if match is not None:
                 found[int(match[1])] = path
         return dict(sorted(found.items()))
 
     def keep(self, step: int) -> None:
-        """Keep what was saved just now, after ``step``, and delete what needn't be kept
-        any longer.
+        """Keep what was saved just now, after ``step``; delete what needn't be kept.
 
         Files of later steps are left alone: they are of a training that was begun again
         from an earlier file.
@@ -53,16 +50,20 @@ class Keeping:
         if not self.last and not self._is_for_ever(step):
             return
         self._name_once_more(self.name_of(step))
-        before = [
-            one for one in self.there() if one <= step and not self._is_for_ever(one)
-        ]
-        for one in before[: max(0, len(before) - self.last)]:
+        passing = []
+        for one in self.there():
+            if one <= step and not self._is_for_ever(one):
+                passing.append(one)
+        too_many = max(0, len(passing) - self.last)
+        for one in passing[:too_many]:
             self.name_of(one).unlink(missing_ok=True)
 
     def _is_for_ever(self, step: int) -> bool:
         return self.every is not None and step > 0 and step % self.every == 0
 
     def _name_once_more(self, name: Path) -> None:
+        # The name may be that of a file from before the training was begun again.  It
+        # is replaced in one go, so that a kill never leaves a part of a copy there.
         new = self.path.with_name(f".{self.path.name}-kept")
         new.unlink(missing_ok=True)
         try:
@@ -72,6 +73,7 @@ class Keeping:
                 shutil.copyfile(self.path, new)
             os.replace(new, name)
         finally:
-            # Two names of one file that are renamed one to the other both stay.
+            # If ``name`` is a second name of the same file already, os.replace() does
+            # nothing, and ``new`` is still there.
             with contextlib.suppress(FileNotFoundError):
                 new.unlink()

@@ -1,5 +1,4 @@
-"""The parts of a checkpoint: what may be one, what is saved of them, and how they are
-filled again.
+"""The parts of a checkpoint: what is saved of them, and how they are filled again.
 
 What is the same in all ranks of a training is saved once, as rank 0 has it.  Each rank
 keeps for itself its global random generators, and the places of loaders that differ
@@ -30,47 +29,55 @@ class Parts:
     def __init__(self, named: dict[str, Any]) -> None:
         for name, part in named.items():
             check_part(name, part)
-        if len(set(map(id, named.values()))) < len(named):
+        different = set(map(id, named.values()))
+        if len(different) < len(named):
             raise OptionError(
                 f"one object was passed twice among the parts {', '.join(named)}: pass "
                 "each once."
             )
         self.by_name = named
-        self.loaders = {
-            name: part for name, part in named.items() if hasattr(part, "is_new_epoch")
-        }
+        self.loaders = dict[str, Any]()
+        for name, part in named.items():
+            if hasattr(part, "is_new_epoch"):
+                self.loaders[name] = part
 
     def places(self) -> States:
         """Return the states of the loaders."""
-        return {name: loader.state_dict() for name, loader in self.loaders.items()}
+        states = dict[str, Any]()
+        for name, loader in self.loaders.items():
+            states[name] = loader.state_dict()
+        return states
 
     def pass_of(self, name: str) -> int:
-        """Return the number of a loader's pass; 0 for what has none."""
+        """Return the number of a loader's pass; 0 if it doesn't count them."""
         return getattr(self.loaders[name], "passes", 0)
 
     def of_rank(self, places: States) -> str:
-        """Return what a rank keeps for itself, as two lines of JSON: its generators,
-        and its loaders' places.
+        """Return what a rank keeps for itself: its generators and its loaders' places.
+
+        Each of both is a line of JSON.
         """
-        states = {
-            name: state_of(generator) for name, generator in _generators().items()
-        }
-        now = {name: encoded(state) for name, state in states.items()}
-        own = {name: _apart(place, now) for name, place in places.items()}
+        now = dict[str, Any]()
+        for name, generator in _generators().items():
+            now[name] = encoded(state_of(generator))
+        own = dict[str, Any]()
+        for name, place in places.items():
+            own[name] = _apart(place, now)
         return f"{json.dumps(now)}\n{json.dumps(encoded(own))}"
 
     def states(self, places: States, of_ranks: Sequence[str]) -> States:
-        """Return what is to be saved: all parts, and what each rank keeps for
-        itself.
-        """
+        """Return what is saved: all parts, and what each rank keeps for itself."""
         parts = dict[str, Any]()
         for name, part in self.by_name.items():
             if name in places:
                 parts[name] = places[name]
+            elif type(part) is dict:
+                parts[name] = part
             else:
-                parts[name] = part if type(part) is dict else part.state_dict()
+                parts[name] = part.state_dict()
         leader, same_places = of_ranks[0].split("\n")
-        # Rank 0's are those of all that have no others.
+        # Rank 0's places stand among the parts, and hold for each rank that has the
+        # same: then any number of ranks can resume.
         parts |= decoded(json.loads(same_places))
         kept = [leader]
         for text in of_ranks[1:]:
@@ -78,8 +85,9 @@ class Parts:
         return {"parts": parts, "ranks": kept}
 
     def check(self, saved: States, path: Path, is_strict: bool) -> None:
-        """Raise a StateError if the states in the file at ``path`` are not of these
-        parts; warn of new parts.
+        """Raise a StateError if the states saved in ``path`` aren't of these parts.
+
+        Warn of parts that are new since it was saved.
         """
         for name, part in self.by_name.items():
             state = saved.get(name, {})
@@ -96,7 +104,8 @@ class Parts:
                 f"{', '.join(sorted(missing))} too, or another path, or strict=False "
                 "to go on without."
             )
-        if new := self.by_name.keys() - saved.keys():
+        new = self.by_name.keys() - saved.keys()
+        if new:
             warn(
                 f"{path} doesn't hold {', '.join(sorted(new))}: taken as it is, and "
                 "saved from now on."
@@ -105,7 +114,8 @@ class Parts:
     def load(self, states: States, path: Path) -> None:
         """Fill the parts with their saved states."""
         names = self.by_name.keys() & states.keys()
-        # Loaders first: they raise before anything changes.
+        # Loaders come first, since they refuse another dataset or order: that must be
+        # known before anything has changed.
         for name in sorted(names, key=lambda name: name not in self.loaders):
             part = self.by_name[name]
             state = states[name]
@@ -122,32 +132,33 @@ class Parts:
                 raise StateError(text) from error
 
     def load_all_but_loaders(self, states: States, path: Path) -> None:
-        """Fill the other parts: at the beginning of a training all ranks have what
-        rank 0 has.
-        """
-        self.load(
-            {name: state for name, state in states.items() if name not in self.loaders},
-            path,
-        )
+        """Fill all parts but the loaders, from what rank 0 had at the beginning."""
+        others = dict[str, Any]()
+        for name, state in states.items():
+            if name not in self.loaders:
+                others[name] = state
+        self.load(others, path)
 
 
 class OfRank:
-    """What one rank has kept for itself in a file; nothing, where another number of
-    ranks has saved.
+    """What one rank has kept for itself in a file.
+
+    It is nothing if another number of ranks has saved the file.
     """
 
     def __init__(
         self, of_ranks: Sequence[str], rank: int, size: int, path: Path
     ) -> None:
-        self.generators, self.places = dict[str, Any](), dict[str, Any]()
+        self.generators: States = {}
+        self.places: States = {}
         self.is_known = len(of_ranks) == size
         self._rank = rank
         self._path = path
-        # Of all ranks, so that no two trainings go on alike
+        # Where generators begin anew, the seed comes from what was saved of all ranks,
+        # so that no two trainings go on alike.
         told = "\n".join(of_ranks).encode()
-        self._seed = int.from_bytes(
-            hashlib.blake2b(told, digest_size=8).digest(), "little"
-        )
+        digest = hashlib.blake2b(told, digest_size=8).digest()
+        self._seed = int.from_bytes(digest, "little")
         if not self.is_known and rank == 0:
             self._warn_of_own_orders(of_ranks, size)
         if self.is_known:
@@ -156,31 +167,37 @@ class OfRank:
             self.places = self._read(places or "{}")
 
     def give_back_generators(self, step: int) -> None:
-        """Have the global random generators go on where they were, or begin anew by
-        seed, rank and step.
+        """Have the global random generators go on where they were.
+
+        If nothing is known of them, they begin anew by seed, rank and step.
         """
         here = _generators()
         if not self.is_known:
             seed_globals(self._seed, self._rank, step)
+            # torch's generator of the GPU follows that of the CPU only if it is told
+            # to.
             if "gpu" in here:
                 here["gpu"].manual_seed(here["torch"].initial_seed())
         for name in here.keys() & self.generators.keys():
             try:
                 give_back(here[name], self.generators[name])
             except Exception as error:
-                # Generators raise any type for a wrong state.
+                # For a damaged state, each generator raises a type of its own.
                 what = f"{self._path} holds no state of the random generator {name}"
                 raise StateError(f"{what}: {type(error).__name__}: {error}.") from error
 
     def _warn_of_own_orders(self, of_ranks: Sequence[str], size: int) -> None:
-        """Warn if ranks have shuffled a loader each in its own way: others can only
-        go on as rank 0.
+        """Warn if each rank has shuffled a loader in its own way.
+
+        Another number of ranks can only go on in rank 0's order.
         """
         names = set[str]()
         for text in of_ranks[1:]:
-            places = self._read(text.partition("\n")[2] or "{}")
+            _, _, own = text.partition("\n")
+            places = self._read(own or "{}")
             for name, place in places.items():
-                if place.get("shuffle") or place.get("order") == "shuffled":
+                is_shuffled = place.get("order") == "shuffled"
+                if place.get("shuffle") or is_shuffled:
                     names.add(name)
         if names:
             shuffled = ", ".join(sorted(names))
@@ -217,100 +234,105 @@ def check_part(name: str, part: Any) -> None:
             f"part {name} is of type {type(part).__name__}, which has no state_dict() "
             "and load_state_dict()"
         )
-        # Values and arrays are kept in a dict; what can be iterated over is a loader of
-        # torch's, say.
-        instead = (
-            "mpiter.torch.DataLoader for torch's loader"
-            if hasattr(part, "batch_size")
-            else "a dict of it"
-        )
+        # What has a batch size is probably torch's loader; what has none, a value.
+        instead = "a dict of it"
+        if hasattr(part, "batch_size"):
+            instead = "mpiter.torch.DataLoader for torch's loader"
         raise OptionError(f"{what}: pass {instead}; the options have other names.")
 
 
 def gives_batches(part: Any) -> bool:
-    """True for a part that may be another library's loader; torch's modules, of
-    which some can be iterated, are not.
-    """
-    is_ours_or_model = hasattr(part, "is_new_epoch") or hasattr(part, "parameters")
-    return type(part) is not dict and hasattr(part, "__iter__") and not is_ours_or_model
+    """Return True for a part that may be another library's loader."""
+    # Some of torch's modules can be iterated as well.
+    if type(part) is dict or hasattr(part, "parameters"):
+        return False
+    is_ours = hasattr(part, "is_new_epoch")
+    return hasattr(part, "__iter__") and not is_ours
 
 
-def place_in(state: Any) -> str:
-    """Return what a loader's state tells of its place; the global generators in it
-    may be drawn from by anyone.
-    """
+def place_in(state: States) -> str:
+    """Return what a loader's state tells of its place."""
+    # Anyone may draw from the global generators in it, while the loader stays where it
+    # is.
     return repr({**state, "generators": None})
 
 
-def _apart(state: Any, now: dict[str, Any]) -> Any:
-    """Return a loader's state without generators equal to the global ones ``now``,
-    from which its next epoch draws.
+def _apart(state: States, now: States) -> States:
+    """Return a loader's state without generators that are as the global ones ``now``.
+
+    These are saved for each rank anyhow, and differ from rank to rank, which a place
+    should not.
     """
-    own = {
-        name: held
-        for name, held in state.get("generators", {}).items()
-        if held != now.get(name)
-    }
-    if "generators" in state:
-        return {**state, "generators": own}
-    return state
+    if "generators" not in state:
+        return state
+    own = dict[str, Any]()
+    for name, held in state["generators"].items():
+        if held != now.get(name):
+            own[name] = held
+    return {**state, "generators": own}
 
 
 def _generators() -> dict[str, Any]:
-    """Return the global random generators by name, torch's of the GPU among them
-    once CUDA is initialised.
-    """
+    """Return the global random generators by name."""
     here = global_generators()
-    has_gpu = "torch" in here and here["torch"].cuda.is_initialized()
-    return here | ({"gpu": here["torch"].cuda} if has_gpu else {})
+    # To ask for the GPU's generator would initialise CUDA in a program without it.
+    if "torch" in here and here["torch"].cuda.is_initialized():
+        return here | {"gpu": here["torch"].cuda}
+    return here
 
 
 def filled(now: Any, saved: Any, path: str) -> Any:
-    """Copy the saved values into the present dicts, arrays and tensors; return what
-    to put in the place of ``now``.
+    """Copy the saved values into the present dicts, arrays and tensors.
+
+    Return what to put in the place of ``now``.
     """
     if isinstance(now, dict) and isinstance(saved, dict):
-        gone, new = (
-            ", ".join(sorted(map(repr, one)))
-            for one in (saved.keys() - now.keys(), now.keys() - saved.keys())
-        )
-        # Renamed: it would stay unfilled.
+        gone_keys = saved.keys() - now.keys()
+        new_keys = now.keys() - saved.keys()
+        gone = ", ".join(sorted(map(repr, gone_keys)))
+        new = ", ".join(sorted(map(repr, new_keys)))
+        # A key has probably been renamed.  The program would go on with what the new
+        # one holds at its beginning.
         if gone and new:
             raise StateError(
                 f"{path} had {gone:.200} when it was saved, and has {new:.200} now: "
                 "rename it back."
             )
         for key, value in saved.items():
-            now[key] = filled(now.get(key), value, f"{path}[{key!r:.60}]")
+            within = f"{path}[{key!r:.60}]"
+            now[key] = filled(now.get(key), value, within)
         return now
-    if (
-        isinstance(now, (list, tuple))
-        and isinstance(saved, (list, tuple))
-        and len(now) == len(saved)
-    ):
-        parts = [
-            filled(one, other, f"{path}[{at}]")
-            for at, (one, other) in enumerate(zip(now, saved, strict=True))
-        ]
+    sequences = (list, tuple)
+    are_sequences = isinstance(now, sequences) and isinstance(saved, sequences)
+    if are_sequences and len(now) == len(saved):
+        parts = []
+        pairs = zip(now, saved, strict=True)
+        for at, (one, other) in enumerate(pairs):
+            parts.append(filled(one, other, f"{path}[{at}]"))
+        # Named tuples were saved as plain ones, without their class.
         if hasattr(now, "_fields"):
             return type(now)(*parts)
         return type(saved)(parts)
     if isinstance(now, np.generic) or not hasattr(now, "shape"):
         return saved
-    if not hasattr(saved, "shape") or (now.dtype, now.shape) != (
-        saved.dtype,
-        saved.shape,
-    ):
+    has_shape = hasattr(saved, "shape")
+    if not has_shape or (now.dtype, now.shape) != (saved.dtype, saved.shape):
         raise StateError(
             f"{path} was {saved!r:.80} when it was saved; it is of {now.dtype} and "
             f"shape {now.shape} now."
         )
+    # JAX's arrays can't be written into, so another one takes their place.
     if type(now).__module__.startswith("jaxlib"):
         jax = sys.modules["jax"]
         if not now.committed:
             return jax.numpy.asarray(saved)
-        # It stays on its devices, also on those of other processes, for which
-        # device_put would wait.
+        # It must stay on its devices.  device_put() would do that too, but waits for
+        # other processes if some devices are theirs.
         return jax.make_array_from_callback(now.shape, now.sharding, saved.__getitem__)
-    (now if isinstance(now, np.ndarray) else now.detach())[...] = saved
+    # The model holds this very array, so it is filled and not replaced.  A tensor that
+    # requires a gradient refuses that, but not its detached view.
+    memory = now
+    if not isinstance(now, np.ndarray):
+        memory = now.detach()
+    memory[...] = saved
     return now

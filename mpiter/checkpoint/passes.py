@@ -1,39 +1,39 @@
-"""The passes over loaders that give the steps of a training: which are begun, and which
-can't be resumed.
+"""The passes over loaders that give the steps of a training.
 
 What is saved says where a pass is, and how many epochs of ``c.epochs()`` are complete.
-A program that counts its passes in another way is warned when that shows, once, since
-it would make too many of them after it is resumed.
+A program that counts its passes in another way would make too many of them after it is
+resumed, so it is warned, once, as soon as that shows.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 from ..errors import OptionError, warn
 from .parts import Parts, gives_batches
 
 
 class Passes:
-    """The passes within the present epoch of ``c.epochs()``, or within the program
-    if it has no epochs.
+    """The passes within the present epoch of ``c.epochs()``.
+
+    Without such epochs they are those of the whole program.
     """
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        # In which a loader has given steps, by its name; saved.
+        # The number of the first pass in which a loader has given steps, by the
+        # loader's name.  It is saved.
         self.first: dict[str, int] = {}
         self._has_warned = False
 
-    def check_source(self, batches: Any, givers: list[str]) -> None:
-        """Raise an OptionError if no part has given the first batch of
-        ``steps(batches)``.
-        """
-        if givers or any(
-            part is batches or gives_batches(part)
-            for part in self._parts.by_name.values()
-        ):
+    def check_source(self, batches: Iterable[object], givers: list[str]) -> None:
+        """Raise an OptionError if no part has given the first batch of ``batches``."""
+        if givers:
             return
+        # A part may be another library's loader, of whose place we know nothing.
+        for part in self._parts.by_name.values():
+            if part is batches or gives_batches(part):
+                return
         raise OptionError(
             "no part of this checkpoint has given the batch of "
             f"c.steps({type(batches).__name__}), so its place would not be saved: make "
@@ -43,20 +43,20 @@ class Passes:
         )
 
     def note(self, givers: list[str], within_epoch: bool) -> None:
-        """Note the passes of what has given a step; warn if all of them are later
-        than the first ones.
+        """Note the passes of the loaders that have given a step, by their names.
+
+        Warn if all of these passes are later than the loaders' first ones.
         """
         later = []
         for name in givers:
             number = self._parts.pass_of(name)
             if self.first.setdefault(name, number) != number:
                 later.append(name)
+        # A short loader may well go round several times within the pass of a long one.
         if later and later == givers:
-            within = (
-                "within one epoch of c.epochs()"
-                if within_epoch
-                else "outside of c.epochs()"
-            )
+            within = "outside of c.epochs()"
+            if within_epoch:
+                within = "within one epoch of c.epochs()"
             self._warn(
                 f"another pass over a loader has begun {within}, so nothing saved says "
                 "how many are left, and a program that is resumed would make too "
@@ -66,16 +66,17 @@ class Passes:
             )
 
     def end(self, are_more: bool) -> None:
-        """Have loaders whose last batch was handed out begin a new pass on resuming, as
-        in the loop that goes on.
+        """Have loaders whose last batch was handed out begin a new pass on resuming.
 
-        If there ``are_more`` epochs, warn of a loader that has given steps and is still
-        within its pass, since a resumed program would go on there.
+        The loop that goes on does so too.  If there ``are_more`` epochs, warn of a
+        loader that has given steps and is still within its pass, since a resumed
+        program would go on there.
         """
         unfinished = []
         for name, loader in self._parts.loaders.items():
             has_ended = not hasattr(loader, "end_pass") or loader.end_pass()
-            if not has_ended and self.first.get(name) == self._parts.pass_of(name):
+            is_first = self.first.get(name) == self._parts.pass_of(name)
+            if is_first and not has_ended:
                 unfinished.append(name)
         if unfinished and are_more:
             self._warn(
@@ -88,9 +89,7 @@ class Passes:
         self.first.clear()
 
     def warn_without_steps(self) -> None:
-        """Warn of batches that were handed out though the program has never finished
-        a step.
-        """
+        """Warn of batches that were handed out though no step was ever finished."""
         self._warn(
             "no step has been finished, so nothing can be saved within an epoch: "
             "write  for x in c.steps(loader): …  in place of  for x in loader: …, or "

@@ -1,5 +1,4 @@
-"""The ranks of a training as a checkpoint sees them: how each tells all others
-something.
+"""The ranks of a training, and how each tells all others something.
 
 They talk through what the program has initialised: torch.distributed (beside its
 backend, in a group of gloo's own), MPI (in a communicator of its own) or JAX (by
@@ -15,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,18 +22,20 @@ import numpy as np
 from ..errors import RankError, warn
 from ..order.ranks import BY_JAX, BY_MPI, BY_TORCH, found
 
-# A rank may wait for another one that validates alone; whether that one has ended shows
-# at once.  What trains over the same ranks has its own, shorter, limit.
+# A rank may wait long for another one that validates alone.  That a rank has ended
+# shows at once, and the program's own messages have their own, shorter, limit.
 _PATIENCE = timedelta(days=7)
 
-_SILENT_S = 20.0  # of waiting for other ranks
+# After waiting so long for other ranks at the beginning, a rank says so.
+_SILENT_S = 20.0
 
 Numbers = list[int]
 
 
 class Ranks(Protocol):
-    """The ranks of one training, of which this process is one; all methods are
-    called in each of them alike.
+    """The ranks of one training, of which this process is one.
+
+    Each of them calls the same methods, in the same order.
     """
 
     rank: int
@@ -42,8 +44,9 @@ class Ranks(Protocol):
     def __init__(self, rank: int, size: int) -> None: ...
 
     def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:
-        """Begin to find the highest of all ranks' numbers, place by place; return
-        what waits for the result.
+        """Begin to find the highest of all ranks' numbers, place by place.
+
+        Return what waits for the result.
         """
 
     def gathered(self, text: str) -> list[str]:
@@ -54,8 +57,9 @@ class Ranks(Protocol):
 
 
 def ranks_of_training(is_alone: bool, say_it_waits: Callable[[], None]) -> Ranks:
-    """Return the ranks that train together with this one, once all are there; raise
-    a RankError if that can't be.
+    """Return the ranks that train together with this one, once all are there.
+
+    Raise a RankError if they have no way to talk.
     """
     rank, size, source = found()
     if is_alone or size == 1:
@@ -73,6 +77,7 @@ def ranks_of_training(is_alone: bool, say_it_waits: Callable[[], None]) -> Ranks
             "jax.distributed.initialize(), or import mpi4py.MPI.  If each process is "
             "a training of its own, with a file of its own, pass alone=True."
         )
+    # Making a group waits for all ranks, as the first message does.
     with _speaking_up(say_it_waits):
         ranks = kinds[source](rank, size)
         ranks.gathered("")
@@ -81,8 +86,9 @@ def ranks_of_training(is_alone: bool, say_it_waits: Callable[[], None]) -> Ranks
 
 @contextmanager
 def _speaking_up(say: Callable[[], None]) -> Iterator[None]:
-    """Call ``say`` if the block takes long, since another rank may never come to the
-    same place.
+    """Call ``say`` if the block takes long.
+
+    Another rank may never come to the same place of the program.
     """
     timer = threading.Timer(_SILENT_S, say)
     timer.daemon = True
@@ -117,7 +123,7 @@ class TorchRanks:
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self._torch: Any = sys.modules["torch"]
+        self._torch: ModuleType = sys.modules["torch"]
         self._group = self._torch.distributed.new_group(
             backend="gloo", timeout=_PATIENCE, group_desc="mpiter checkpoint"
         )
@@ -141,12 +147,13 @@ class TorchRanks:
         return texts
 
     def close(self) -> None:
-        # The program may have ended all groups within the block.
+        # The program may have ended all groups within the block, and ending one twice
+        # is an error.
         if self._torch.distributed.is_initialized():
             self._torch.distributed.destroy_process_group(self._group)
-        # Its threads end with the last reference.  At the program's end they would
-        # abort it: they may still hold tensors then, and need an interpreter to let go
-        # of them.
+        # The group's threads end with its last reference.  If they lived until the
+        # program's end, they might still hold tensors then, and abort the program when
+        # they let go of them without an interpreter.
         self._group = None
 
 
@@ -156,13 +163,14 @@ class MpiRanks:
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self._mpi: Any = sys.modules["mpi4py.MPI"]
+        self._mpi: ModuleType = sys.modules["mpi4py.MPI"]
         if rank == 0 and "mpi4py.run" not in sys.modules:
             warn(
                 "this program of MPI's wasn't started by  python -m mpi4py train.py, "
                 "so if one rank ends alone, by an error or a signal, the others wait "
                 "for it for ever."
             )
+        # In a copy of the communicator no message of the program's is taken for ours.
         self._comm = self._mpi.COMM_WORLD.Dup()
 
     def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:
@@ -171,7 +179,8 @@ class MpiRanks:
         request = self._comm.Iallreduce(mine, highest, self._mpi.MAX)
 
         def result() -> Numbers:
-            # MPI reads and writes the arrays until then.
+            # MPI reads and writes both arrays until the request is complete, so this
+            # function must keep them alive, and names them for that.
             assert mine.size == highest.size
             request.Wait()
             return highest.tolist()  # type: ignore[no-any-return]
@@ -187,38 +196,45 @@ class MpiRanks:
 
 
 class JaxRanks:
-    """The processes of ``jax.distributed``; messages are rows of an array, of which
-    each process has one.
+    """The processes of ``jax.distributed``.
+
+    Messages are rows of an array, of which each process has one.
     """
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self._jax: Any = sys.modules["jax"]
+        self._jax: ModuleType = sys.modules["jax"]
         sharding = self._jax.sharding
         first_devices = dict[int, Any]()
         for device in self._jax.devices():
             first_devices.setdefault(device.process_index, device)
-        mesh = sharding.Mesh([first_devices[number] for number in range(size)], "ranks")
-        self._a_row_each = sharding.NamedSharding(mesh, sharding.PartitionSpec("ranks"))
-        everywhere = sharding.NamedSharding(mesh, sharding.PartitionSpec())
+        in_order = [first_devices[number] for number in range(size)]
+        mesh = sharding.Mesh(in_order, "ranks")
+        split = sharding.PartitionSpec("ranks")
+        whole = sharding.PartitionSpec()
+        self._a_row_each = sharding.NamedSharding(mesh, split)
+        everywhere = sharding.NamedSharding(mesh, whole)
         self._highest = self._jax.jit(
             lambda rows: rows.max(axis=0), out_shardings=everywhere
         )
         self._all = self._jax.jit(lambda rows: rows, out_shardings=everywhere)
 
     def begin_highest(self, numbers: Numbers) -> Callable[[], Numbers]:
-        highest = self._highest(self._rows(np.array(numbers, np.int32)))
+        rows = self._rows(np.array(numbers, np.int32))
+        highest = self._highest(rows)
         return lambda: self._fetched(highest).tolist()
 
     def gathered(self, text: str) -> list[str]:
         own = text.encode()
-        (longest,) = self.begin_highest([len(own)])()
-        # Few lengths, since each is compiled anew.
+        result = self.begin_highest([len(own)])
+        (longest,) = result()
+        # JAX compiles anew for each width, so there must be few.
         width = 1 << longest.bit_length()
         padded = np.frombuffer(own.ljust(width, b"\0"), np.uint8)
-        rows = self._fetched(self._all(self._rows(padded)))
-        # A text has no byte of zero: JSON writes it in another way.
+        everywhere = self._all(self._rows(padded))
+        rows = self._fetched(everywhere)
+        # No text has a byte of zero of its own, since JSON writes it in another way.
         return [row.tobytes().rstrip(b"\0").decode() for row in rows]
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The writer of snapshots: one at a time, in a thread of its own, or where it is
-called.
+"""The writer of snapshots, one at a time.
 
-Guarantees that a snapshot is written as it was when it was taken, though the training
-goes on; and that an error of the thread is raised by a later call.
+Runs in a thread of its own, or where it is called.  Guarantees that a snapshot is
+written as it was when it was taken, though the training goes on; and that an error of
+the thread is raised by a later call.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from .kept import Keeping
 
 
 class Saver:
-    """Writes the snapshots of one checkpoint; with ``background``, ``begin`` doesn't
-    wait for them.
+    """Writes the snapshots of one checkpoint.
+
+    With ``background``, ``begin`` doesn't wait until they are written.
     """
 
     def __init__(self, keeping: Keeping, background: bool) -> None:
         self._keeping = keeping
         self._background = background
         self._thread: threading.Thread | None = None
-        # Of the thread, not yet raised.
+        # What the thread has met, until it is raised in the thread that trains.
         self._error: OSError | None = None
-        # For the arrays of copies, kept from one to the next: new memory comes page by
-        # page, which takes five times as long as the copying.  In one piece it comes in
-        # large pages.
+        # The arrays of copies lie in this memory.  It is kept from one copy to the
+        # next, since new memory comes page by page, which takes five times as long as
+        # the copying; it is one piece, which comes in large pages.
         self._memory: file.Memory = np.empty(0, np.uint8)
 
     @property
@@ -36,19 +37,19 @@ class Saver:
         return self._thread is not None and self._thread.is_alive()
 
     def copy(self, snapshot: file.Snapshot) -> file.Snapshot:
-        """Return a copy of a snapshot, once the one before is written: both take the
-        same memory.
-        """
+        """Return a copy of a snapshot, once the one before is written."""
+        # Both lie in the same memory, and half of the file before would be of this
+        # step.
         self.wait()
         if self._memory.nbytes < snapshot.nbytes:
             self._memory = np.empty(snapshot.nbytes, np.uint8)
         return snapshot.copied(self._memory)
 
     def begin(self, snapshot: file.Snapshot, keeps: bool) -> None:
-        """Write a snapshot beside the training, which may change what it was taken of;
-        ``keeps``: keep it by its step.
+        """Write a snapshot beside the training; if it ``keeps``, also by its step.
 
-        If the one before can't be written, ``raise_error`` will tell.
+        The training may change at once what the snapshot was taken of.  If the one
+        before can't be written, ``raise_error`` will tell.
         """
         if not self._background:
             return self.save(snapshot, keeps)
@@ -56,14 +57,15 @@ class Saver:
 
     def begin_copy(self, copied: file.Snapshot) -> None:
         """Write what ``copy`` has returned."""
-        self._start(copied, keeps=False) if self._background else self.save(
-            copied, keeps=False
-        )
+        if self._background:
+            self._start(copied, keeps=False)
+        else:
+            self.save(copied, keeps=False)
 
     def save(self, snapshot: file.Snapshot, keeps: bool) -> None:
         """Write a snapshot now, once the one before is written."""
         self.wait()
-        # It is told by the present one, or is over.
+        # If what has stopped the one before goes on, this one raises it as well.
         self._error = None
         self._write(snapshot, keeps)
 
@@ -82,7 +84,8 @@ class Saver:
 
     def _start(self, snapshot: file.Snapshot, keeps: bool) -> None:
         self.wait()
-        # No daemon: at the program's end Python waits until the file is whole.
+        # The thread is no daemon, so that at the program's end Python waits until the
+        # file is whole.
         self._thread = threading.Thread(
             target=self._run, args=(snapshot, keeps), name="mpiter checkpoint"
         )

@@ -58,8 +58,7 @@ class DatasetReport:
 def check_dataset(
     dataset: Any, *, samples: int = 32, n_processes: int = 2, uneven: bool = False
 ) -> DatasetReport:
-    """Check that workers can fetch from ``dataset``, and that their samples are those
-    of a plain loop.
+    """Check that workers fetch from ``dataset`` what a plain loop would.
 
     The first ``samples`` samples are fetched by this process and by ``n_processes``
     workers.  The check fails if the dataset can't be pickled, if a sample raises, if a
@@ -82,19 +81,19 @@ def check_dataset(
             began = time.perf_counter()
             (sample,) = next(singly)
             seconds.append(time.perf_counter() - began)
+            # The dataset may reuse the sample's memory for the next one.
             here.append(copy.deepcopy(sample))
+    # Some files are opened once and stay open, such as a library's.
     left_open = _open_files() - before
     assert left_open < max(2, count // 2), (
         f"fetching {count} samples has left {left_open} files open; close each file "
         "that dataset[index] opens."
     )
-    _compare(
-        here,
-        _fetched(_serial(dataset, _BATCH), count),
-        "when it is fetched once more with the same seed",
-    )
+    again = _fetched(_serial(dataset, _BATCH), count)
+    _compare(here, again, "when it is fetched once more with the same seed")
     with warnings.catch_warnings():
-        # A dataset that can't be pickled is forked, with a warning.
+        # Workers can be forked with a dataset that can't be pickled, but the warning
+        # of that is what this check looks for.
         warnings.simplefilter("error", RuntimeWarning)
         workers = MultiprocessIterator(
             dataset,
@@ -117,9 +116,13 @@ def check_dataset(
         "mpiter.batches(ragged='list') or 'pad' takes them. Pass uneven=True if that "
         "is meant."
     )
-    sample_bytes = int(np.median([*map(_array_bytes, here)]))
+    sizes = [_array_bytes(sample) for sample in here]
     return DatasetReport(
-        count, float(np.median(seconds)), max(seconds), sample_bytes, is_even
+        samples=count,
+        sample_s=float(np.median(seconds)),
+        slowest_s=max(seconds),
+        sample_bytes=int(np.median(sizes)),
+        is_even=is_even,
     )
 
 
@@ -127,18 +130,19 @@ def _serial(dataset: Any, batch_size: int) -> SerialIterator:
     return SerialIterator(dataset, batch_size, repeat=False, shuffle=False, seed=_SEED)
 
 
-def _fetched(iterator: Any, count: int) -> list[Any]:
+def _fetched(iterator: MultiprocessIterator | SerialIterator, count: int) -> list[Any]:
+    n_batches = -(-count // _BATCH)
+    found = list[Any]()
     with iterator:
-        found = [
-            copy.deepcopy(sample)
-            for batch in islice(iterator, -(-count // _BATCH))
-            for sample in batch
-        ]
+        for batch in islice(iterator, n_batches):
+            for sample in batch:
+                found.append(copy.deepcopy(sample))
     return found[:count]
 
 
 def _compare(here: list[Any], there: list[Any], when: str) -> None:
-    for index, (one, other) in enumerate(zip(here, there, strict=True)):
+    pairs = zip(here, there, strict=True)
+    for index, (one, other) in enumerate(pairs):
         assert same(one, other), (
             f"dataset[{index}] is another sample {when}. It must depend on the index "
             f"alone, and draw from {SEEDED}."
@@ -154,10 +158,10 @@ def _is_even(samples: list[Any]) -> bool:
 
 
 def _array_bytes(sample: Any) -> int:
-    if isinstance(sample, (tuple, list, dict)):
-        return sum(
-            map(_array_bytes, sample.values() if isinstance(sample, dict) else sample)
-        )
+    if isinstance(sample, dict):
+        return sum(map(_array_bytes, sample.values()))
+    if isinstance(sample, (tuple, list)):
+        return sum(map(_array_bytes, sample))
     return int(getattr(sample, "nbytes", 0))
 
 

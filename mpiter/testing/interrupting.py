@@ -26,16 +26,20 @@ from ..datasets.variables import is_installed
 from ..worker.seeding import give_back, global_generators, seed_globals, state_of
 
 Train = Callable[[Path, int], Any]
+# What sys.settrace() takes, and what follows the lines of one frame.
+Tracer = Callable[[FrameType, str, object], "Tracer | None"]
 
 _MPITER = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 _ENTERS = Checkpoint.__enter__.__code__
 _LEAVES = Checkpoint.__exit__.__code__
 
-# The fractions of their multiples spread evenly over 0 … 1, however many there are.
+# The fractions of these numbers' multiples spread evenly over 0 … 1, however many there
+# are.  Two numbers are needed to choose two things independently.
 _GOLDEN = 0.6180339887498949
 _PLASTIC = 0.7548776662466927
-# For each place; a short training has few.
+# To choose a place takes so many tries at most: a short training has few places, and
+# the same ones come up again.
 _TRIES = 5
 
 
@@ -58,7 +62,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """Which signal is to come, where, and in which rank."""
+    """Which signal comes, where, and in which rank."""
 
     signal: int = 0
     place: Place | None = None
@@ -83,9 +87,10 @@ class Report:
     has_returned: bool = False
     result: Any = None
     error: Exception | None = None
-    # Where it was interrupted, in words; "" if it wasn't.
+    # Where the run was interrupted, in words, or "" if it wasn't.
     came: str = ""
-    seen: Counter[Spot] | None = None  # if lines were only counted
+    # How often each line was reached, if lines were only counted.
+    seen: Counter[Spot] | None = None
 
 
 class Killed(KeyboardInterrupt):
@@ -114,35 +119,42 @@ class _Watch:
         finally:
             sys.settrace(before)
 
-    def _on_call(self, frame: FrameType, event: str, argument: Any) -> Any:
+    def _on_call(self, frame: FrameType, event: str, argument: object) -> Tracer | None:
         code = frame.f_code
         if code is _ENTERS and frame.f_locals["self"].path == self._path:
             self._checkpoint = frame.f_locals["self"]
             return self._on_entering
         if code is _LEAVES and frame.f_locals["self"] is self._checkpoint:
             self._is_inside = False
-        # Python prints and forgets what is raised there.
+        # Python prints and forgets what is raised in a __del__, so the run would go on.
         if code.co_name == "__del__":
             return None
-        if self._is_of_program(code.co_filename):
-            return self._on_line_inside if self._only_inside else self._on_line
-        if code.co_filename.startswith(_HERE):
-            return None
-        return self._on_line_inside if code.co_filename.startswith(_MPITER) else None
+        file = code.co_filename
+        if self._is_of_program(file):
+            if self._only_inside:
+                return self._on_line_inside
+            return self._on_line
+        # The lines of this package are no lines of a training.
+        if file.startswith(_MPITER) and not file.startswith(_HERE):
+            return self._on_line_inside
+        return None
 
-    def _on_entering(self, frame: FrameType, event: str, argument: Any) -> Any:
+    def _on_entering(self, frame: FrameType, event: str, argument: object) -> Tracer:
+        # A block whose beginning has raised returns None here, and was never inside.
         if event == "return" and argument is self._checkpoint:
             self._is_inside = True
         return self._on_entering
 
-    def _on_line_inside(self, frame: FrameType, event: str, argument: Any) -> Any:
+    def _on_line_inside(self, frame: FrameType, event: str, argument: object) -> Tracer:
         if self._is_inside:
             self._on_line(frame, event, argument)
         return self._on_line_inside
 
-    def _on_line(self, frame: FrameType, event: str, argument: Any) -> Any:
+    def _on_line(self, frame: FrameType, event: str, argument: object) -> Tracer:
         if event == "line":
-            step = 0 if self._checkpoint is None else self._checkpoint.finished
+            step = 0
+            if self._checkpoint is not None:
+                step = self._checkpoint.finished
             spot = Spot(step, frame.f_code.co_filename, frame.f_lineno)
             place = Place(spot, self.seen[spot])
             self.seen[spot] += 1
@@ -152,9 +164,9 @@ class _Watch:
         return self._on_line
 
     def _is_due(self, here: Place) -> bool:
-        """Return True at the place; or a step later, if a run hasn't come to it.
+        """Return True at the place, or a step later if the run hasn't come to it.
 
-        Another rank's program may have other lines, and so may a slower run.
+        Another rank of the program may come to other lines, and so may a slower run.
         """
         if self.place is None:
             return False
@@ -164,13 +176,18 @@ class _Watch:
         return file == self._own_file or is_of_program(file)
 
     def _told(self, frame: FrameType) -> str:
+        # The user knows the lines of the program, not those of mpiter that it calls.
         user: FrameType | None = frame
-        while user is not None and not self._is_of_program(user.f_code.co_filename):
+        while user is not None:
+            if self._is_of_program(user.f_code.co_filename):
+                break
             user = user.f_back
         if user is None:
             return "within mpiter"
         name = os.path.basename(user.f_code.co_filename)
-        within = "" if user is frame else ", within mpiter"
+        within = ""
+        if user is not frame:
+            within = ", within mpiter"
         return f"at {name}, line {user.f_lineno}{within}"
 
 
@@ -195,7 +212,8 @@ def run(
     Without an ``interruption`` it isn't followed; one without a place counts the lines.
     """
     report = Report()
-    # A rank that is interrupted before the block leaves the others waiting there.
+    # Several ranks are only interrupted within the block: if one is interrupted before
+    # it, the others wait there for a rank that never comes.
     watch = _Watch(train, where.path, only_inside=where.ranks > 1)
     expected = 0
     if interruption is not None:
@@ -213,8 +231,10 @@ def run(
 
         watch.interrupt = interrupt
     seed_globals(where.seed, where.rank, 0)
-    if (torch := sys.modules.get("torch")) is not None:
-        # Its other generators follow that of the CPU.
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        # seed_globals() seeds torch's generator of the CPU only; this seeds those of
+        # its devices alike.
         torch.manual_seed(torch.initial_seed())
     try:
         with in_silence(), _ending_by_signals(lambda number: number == expected):
@@ -226,6 +246,7 @@ def run(
     except Exception as error:
         report.error = error
     except (KeyboardInterrupt, SystemExit):
+        # The user's own Ctrl-C must end the check, not only this run.
         if not expected:
             raise
     report.came = watch.came
@@ -239,15 +260,21 @@ def places(seen: Counter[Spot], most: int) -> list[Place]:
     steps = dict[int, tuple[list[Spot], list[Spot]]]()
     for spot in seen:
         of_program, of_ours = steps.setdefault(spot.step, ([], []))
-        (of_ours if spot.file.startswith(_MPITER) else of_program).append(spot)
+        if spot.file.startswith(_MPITER):
+            of_ours.append(spot)
+        else:
+            of_program.append(spot)
     numbers = sorted(steps)
     chosen = dict[Place, None]()
     for number in range(_TRIES * most):
-        of_program, of_ours = steps[numbers[number % most * len(numbers) // most]]
+        step = numbers[number % most * len(numbers) // most]
+        of_program, of_ours = steps[step]
+        # Mistakes are in the program, so three of four places are there.
         is_within = of_ours and (number % 4 == 3 or not of_program)
         spots = of_ours if is_within else of_program
         spot = spots[int(number * _GOLDEN % 1 * len(spots))]
-        chosen[Place(spot, int(number * _PLASTIC % 1 * seen[spot]))] = None
+        before = int(number * _PLASTIC % 1 * seen[spot])
+        chosen[Place(spot, before)] = None
         if len(chosen) == most:
             break
     return list(chosen)
@@ -256,9 +283,9 @@ def places(seen: Counter[Spot], most: int) -> list[Place]:
 @contextlib.contextmanager
 def generators_kept() -> Iterator[None]:
     """Give the global random generators back as they were before the block."""
-    before = {
-        name: state_of(generator) for name, generator in global_generators().items()
-    }
+    before = dict[str, Any]()
+    for name, generator in global_generators().items():
+        before[name] = state_of(generator)
     try:
         yield
     finally:
@@ -272,6 +299,8 @@ def _ending_by_signals(is_expected: Callable[[int], bool]) -> Iterator[None]:
     """Have expected signals raise what ends a program; leave others as they are."""
 
     def end(number: int, frame: FrameType | None) -> None:
+        # A signal from outside, such as the user's Ctrl-C, does what it would do
+        # without this check.
         if not is_expected(number):
             signal.signal(number, before[number])
             signal.raise_signal(number)

@@ -20,8 +20,10 @@ import time
 import traceback
 from collections.abc import Sequence
 from multiprocessing import connection
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Never
+from typing import Never
 
 from ..datasets.ship import by_value
 from ..errors import OptionError, RemoteTraceback
@@ -32,7 +34,7 @@ from .interrupting import Interruption, Report, Run, Train, run
 
 _GRACE_S = 5.0  # between SIGTERM and SIGKILL
 
-# The second is imported by torch's optimizers, and takes as long as the first.
+# torch's optimizers import the second, which takes as long as the first.
 _IMPORTED_ONCE = ("torch", "torch._dynamo")
 
 
@@ -50,12 +52,21 @@ class Processes:
     ) -> list[Report]:
         """Run the training in a process for each of ``runs``; return their reports."""
         context = multiprocessing.get_context("forkserver")
-        processes = list[Any]()
+        processes = list[ForkServerProcess]()
         with tempfile.TemporaryDirectory(prefix="mpiter-") as folder:
-            place = os.getcwd(), dict(os.environ)
+            # The fork server has begun elsewhere, and with another environment.
+            cwd = os.getcwd()
+            environment = dict(os.environ)
             try:
                 for each in runs:
-                    arguments = self._train, each, interruption, Path(folder), *place
+                    arguments = (
+                        self._train,
+                        each,
+                        interruption,
+                        Path(folder),
+                        cwd,
+                        environment,
+                    )
                     process = context.Process(target=_train_as_rank, args=arguments)
                     starting.start(process, self._server)
                     processes.append(process)
@@ -72,22 +83,26 @@ class Processes:
         starting.retire(self._server)
 
 
-def _wait(processes: Sequence[Any]) -> None:
+def _wait(processes: Sequence[BaseProcess]) -> None:
     """Wait until all have ended; once one has failed, end the others."""
     left = list(processes)
     kill_at: float | None = None
     while left:
-        if kill_at is None:
-            patience = None
-        else:
+        patience: float | None = None
+        if kill_at is not None:
             patience = max(0.0, kill_at - time.monotonic())
-        if not connection.wait([process.sentinel for process in left], patience):
+        sentinels = [process.sentinel for process in left]
+        has_some_ended = bool(connection.wait(sentinels, patience))
+        # The time after SIGTERM is over.  A rank that waits in gloo for one that has
+        # ended never comes to the handler of its SIGTERM.
+        if not has_some_ended:
             for process in left:
                 process.kill()
             kill_at = None
         ended = [process for process in left if process.exitcode is not None]
         left = [process for process in left if process not in ended]
-        if kill_at is None and any(process.exitcode for process in ended):
+        has_one_failed = any(process.exitcode for process in ended)
+        if kill_at is None and has_one_failed:
             kill_at = time.monotonic() + _GRACE_S
             for process in left:
                 process.terminate()
@@ -111,14 +126,16 @@ def _train_as_rank(
 ) -> Never:
     """Be a rank, in a process that has just begun."""
     die_with_parent()
+    # The fork server ignores or blocks signals that a program of its own would get.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
-    for name, value in (("RANK", where.rank), ("WORLD_SIZE", where.ranks)):
-        os.environ[name] = os.environ[f"LOCAL_{name}"] = str(value)
+    for name, number in (("RANK", where.rank), ("WORLD_SIZE", where.ranks)):
+        os.environ[name] = str(number)
+        os.environ[f"LOCAL_{name}"] = str(number)
     report = Report()
     try:
         import torch.distributed
@@ -132,10 +149,12 @@ def _train_as_rank(
         report = run(pickle.loads(train), where, interruption, _kill)
     except Exception as error:
         report.error = error
+    # The error itself may be of a class that can't be pickled.
     if report.error is not None:
         told = "".join(traceback.format_exception(report.error))
         report.error = RemoteTraceback(f"in rank {where.rank}:\n{told}")
-    # Whole or not at all: once another rank has ended, a signal may end this one.
+    # Once another rank has ended, a signal may end this one at any time.  Half a report
+    # must not be there then, so the file gets its name when it is whole.
     unfinished = folder / f"{where.rank}.unfinished"
     unfinished.write_bytes(_pickled(report))
     unfinished.rename(folder / f"{where.rank}.pickle")

@@ -1,5 +1,7 @@
-"""``check_resume``: resumes a loader from each of its states, or a training from
-wherever it was interrupted.
+"""``check_resume``: resumes a loader, or a training.
+
+A loader is resumed from each of its states, a training from wherever it was
+interrupted.  Runs in the thread that calls it.
 """
 
 from __future__ import annotations
@@ -12,13 +14,23 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from ..engine.options import whole
 from ..errors import OptionError
 from .dataset import SEEDED
 from .same import same
 from .training import check_training
+
+
+class Resumable(Protocol):
+    """A loader or an iterator, of mpiter or of another library."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Any, /) -> None: ...
 
 
 @overload
@@ -39,8 +51,9 @@ def check_resume(
     workers: Sequence[int] = (0, 1),
     ranks: Sequence[int] = (1,),
 ) -> int:
-    """Check that a loader, or a training, resumes exactly; return how many states, or
-    interruptions, were tried.
+    """Check that a loader, or a training, resumes exactly.
+
+    Return how many states, or interruptions, were tried.
 
     A ``function`` without parameters returns a new loader or iterator.  Its first
     ``batches`` batches, across epochs, are compared with those that a new one gives
@@ -67,10 +80,13 @@ def check_resume(
 
     >>> import mpiter
     >>> from mpiter.testing import check_resume
-    >>> check_resume(lambda: mpiter.batches(range(20), 4, n_processes=0, seed=1), batches=8)
+    >>> def make_loader():
+    ...     return mpiter.batches(range(20), 4, n_processes=0, seed=1)
+    >>> check_resume(make_loader, batches=8)
     9
     >>> def train(path, workers):
-    ...     loader, model = mpiter.DataLoader(range(6), 2, shuffle=True, num_workers=workers), {"seen": []}
+    ...     loader = mpiter.DataLoader(range(6), 2, shuffle=True, num_workers=workers)
+    ...     model = {"seen": []}
     ...     with loader, mpiter.Checkpoint(path, loader, model=model) as c:
     ...         for epoch in c.epochs(2):
     ...             for x in c.steps(loader):
@@ -80,7 +96,11 @@ def check_resume(
     8
     """
     whole("interruptions", interruptions, least=1)
-    for name, numbers, least in (("workers", workers, 0), ("ranks", ranks, 1)):
+    checked = (
+        ("workers", workers, 0),
+        ("ranks", ranks, 1),
+    )
+    for name, numbers, least in checked:
         if not numbers:
             raise OptionError(f"{name}={numbers!r} must have a number at least.")
         for number in numbers:
@@ -91,12 +111,11 @@ def check_resume(
 
 
 def _trains(function: Callable[..., Any]) -> bool:
-    """Return True for a function of path and workers, False for one that needs no
-    arguments.
-    """
+    """Return True for a function of path and workers, False for one of nothing."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some that are written in C
+    except (TypeError, ValueError):
+        # Some functions that are written in C have no signature.
         return False
     for arguments in ((), (Path(), 0)):
         with contextlib.suppress(TypeError):
@@ -108,7 +127,7 @@ def _trains(function: Callable[..., Any]) -> bool:
     )
 
 
-def _check_loader(make_loader: Callable[[], Any], batches: int) -> int:
+def _check_loader(make_loader: Callable[[], Resumable], batches: int) -> int:
     states = []
     expected = list[Any]()
     with _closing(make_loader()) as loader:
@@ -121,7 +140,8 @@ def _check_loader(make_loader: Callable[[], Any], batches: int) -> int:
         with _closing(make_loader()) as loader:
             loader.load_state_dict(state)
             wanted = expected[place:]
-            for at, batch in enumerate(islice(_endless(loader), len(wanted))):
+            batches_again = islice(_endless(loader), len(wanted))
+            for at, batch in enumerate(batches_again):
                 assert same(batch, wanted[at]), (
                     f"resumed after batch {place}, batch {place + at} is another one "
                     "than without the interruption. The order of a torch loader that "
@@ -138,30 +158,28 @@ def _check_loader(make_loader: Callable[[], Any], batches: int) -> int:
 
 
 @contextlib.contextmanager
-def _closing(loader: Any) -> Iterator[Any]:
+def _closing(loader: Resumable) -> Iterator[Resumable]:
     try:
         yield loader
     finally:
         getattr(loader, "close", lambda: None)()
 
 
-def _endless(loader: Any) -> Iterator[Any]:
-    """Yield the batches of epoch after epoch, until two are empty: one may be, after
-    a resume at an epoch's end.
-    """
-    empty = 0
-    while empty < 2:
-        empty += 1
+def _endless(loader: Resumable) -> Iterator[Any]:
+    """Yield the batches of epoch after epoch, until two are empty in a row."""
+    # One may be empty, after a resume at an epoch's end.
+    n_empty = 0
+    while n_empty < 2:
+        n_empty += 1
         for batch in loader:
-            empty = 0
+            n_empty = 0
             yield batch
 
 
-def _saved(loader: Any) -> Any:
-    """Return the loader's state after a round trip through JSON, or through pickle
-    if it isn't JSON-able.
-    """
+def _saved(loader: Resumable) -> Any:
+    """Return the loader's state as it comes back from a file."""
     state = loader.state_dict()
+    # Another library's state may hold more than JSON can.
     try:
         return json.loads(json.dumps(state))
     except TypeError:

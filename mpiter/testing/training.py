@@ -1,8 +1,8 @@
 """Interrupts a training at many places, resumes it, and compares the results.
 
-Guarantees that a mistake is told with the place of the interruption, the first
-difference and the likely causes; and that each run has a file of its own, in a folder
-that is removed.
+Runs in the main thread of the program.  Guarantees that the error for a mistake names
+the place of the interruption, the first difference and the likely causes; and that each
+run has a file of its own, in a folder that is removed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from ..checkpoint import file
 from ..errors import OptionError, StateError
+from ..typevars import T
 from .interrupting import (
     Interruption,
     Killed,
@@ -35,7 +36,11 @@ from .processes import Processes
 from .same import difference
 
 _FILE = "run.npz"
-_KINDS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C", signal.SIGKILL: "SIGKILL"}
+_KINDS = {
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGKILL: "SIGKILL",
+}
 _LOOP = (
     "loop by  for epoch in c.epochs(n),  not by range(n), and within it  for x in "
     "c.steps(loader),  or call c.step() after each step"
@@ -43,7 +48,7 @@ _LOOP = (
 
 
 class Runner(Protocol):
-    """Runs a training in one place or another."""
+    """Runs a training, in this process or in others."""
 
     def run(
         self, runs: Sequence[Run], interruption: Interruption | None
@@ -76,7 +81,8 @@ def check_training(
         check.run_uninterrupted()
         tried = 0
         for number, place in enumerate(check.places(interruptions)):
-            tried += check.is_tried(number, place)
+            if check.is_tried(number, place):
+                tried += 1
     return tried
 
 
@@ -91,6 +97,7 @@ class _Here:
     ) -> list[Report]:
         (one,) = runs
 
+        # SIGKILL would end the check as well, so what it would leave is copied instead.
         def kill() -> NoReturn:
             _copy_now(one.path.parent, _killed(one.path).parent)
             raise Killed
@@ -98,7 +105,8 @@ class _Here:
         has_torch = "torch" in sys.modules
         report = run(self._train, one, interruption, kill)
         if "torch" in sys.modules and not has_torch:
-            # Its generator has begun with a state of its own.
+            # This run has imported torch, whose generator wasn't seeded then.  A later
+            # run would differ from it.
             shutil.rmtree(one.path.parent)
             one.path.parent.mkdir()
             report = run(self._train, one, interruption, kill)
@@ -137,9 +145,8 @@ class _Check:
                 "is given, the file's, to mpiter.Checkpoint(path, loader, …)."
             ) from error
         assert self._steps, f"no step of the training was finished: {_LOOP}."
-        for rank, report in enumerate(
-            self._succeeded(self._new_path("again"), other, None)
-        ):
+        again = self._succeeded(self._new_path("again"), other, None)
+        for rank, report in enumerate(again):
             found = difference(report.result, self._expected[rank].result, "result")
             assert not found, (
                 f"two trainings that weren't interrupted (with workers={first} and "
@@ -159,22 +166,24 @@ class _Check:
         """Interrupt the training at a place, and resume it; False if it isn't there."""
         for one in self._folder.iterdir():
             shutil.rmtree(one)
-        kind = [*_KINDS][number % len(_KINDS)]
+        kinds = list(_KINDS)
+        kind = kinds[number % len(kinds)]
         path = self._new_path("interrupted")
-        interruption = Interruption(kind, place, number % self._ranks[0])
-        reports = self._run(path, self._workers[0], self._ranks[0], 0, interruption)
+        ranks = self._ranks[0]
+        interruption = Interruption(kind, place, number % ranks)
+        reports = self._run(path, self._workers[0], ranks, 0, interruption)
         came = reports[interruption.rank].came
         if not came and all(report.has_returned for report in reports):
             return False
-        # A process that was killed tells nothing.
-        came = came or f"at {Path(place.spot.file).name}, line {place.spot.line}"
+        # A process that was killed hasn't reported where.
+        if not came:
+            came = f"at {Path(place.spot.file).name}, line {place.spot.line}"
         was = f"{_KINDS[kind]} {came}, after {place.spot.step} finished steps"
         if kind == signal.SIGKILL:
-            # In this process it only makes a copy.
+            # In this process the run has gone on to its end, and the copy is what the
+            # kill would have left.
             if _killed(path).parent.exists():
                 path = _killed(path)
-            else:
-                path = path
         elif any(report.has_returned for report in reports):
             raise AssertionError(
                 f"{was}, was caught within the training, which has gone on or "
@@ -184,23 +193,22 @@ class _Check:
             raise AssertionError(
                 f"{was}, has made the training fail: {_told(error)}"
             ) from error
-        workers = self._workers[(number + 1) % len(self._workers)]
-        ranks = self._ranks[(number + 1) // len(self._workers) % len(self._ranks)]
-        # A program that goes on has other random numbers than the first, until it loads
-        # the file; one that begins the training is to begin it alike.
+        # After each number of workers has had its turn comes the next number of ranks.
+        turn_of_ranks, turn = divmod(number + 1, len(self._workers))
+        workers = self._workers[turn]
+        ranks = self._ranks[turn_of_ranks % len(self._ranks)]
+        # A program that goes on has other random numbers than the first one, until it
+        # loads the file.  Without a file the training begins anew, and must begin with
+        # the same ones.
+        seed = 0
+        parts = "not yet known"
         if path.exists():
             seed = number + 1
-        else:
-            seed = 0
-        if path.exists():
             parts = ", ".join(file.read(path)["parts"])
-        else:
-            parts = "not yet known"
         resumed = self._run(path, workers, ranks, seed, None)
+        of_ranks = ""
         if max(self._ranks) > 1:
             of_ranks = f" in {ranks} ranks"
-        else:
-            of_ranks = ""
         resumed_with = f"resumed with workers={workers}{of_ranks}"
         again = f"interrupted by {was}, and {resumed_with}, the training"
         if error := _error_of(resumed):
@@ -221,10 +229,9 @@ class _Check:
         )
         for rank, report in enumerate(resumed):
             found = difference(report.result, self._expected[rank].result, "result")
+            where = ""
             if len(resumed) > 1:
                 where = f" in rank {rank}"
-            else:
-                where = ""
             assert not found, (
                 f"{again} ends with another result{where}: {found}.  All that changes "
                 f"while training, and all that the function returns, must be a part of "
@@ -236,7 +243,7 @@ class _Check:
             )
 
     def _compare_ranks(self, again: str, resumed: list[Report]) -> None:
-        """Compare ranks with each other, where another number of them has begun."""
+        """Compare ranks with each other, if another number of them began."""
         for report in self._expected[1:]:
             if difference(report.result, self._expected[0].result, "result"):
                 # Each rank returns something of its own, such as its samples.
@@ -294,7 +301,7 @@ def _copy_now(folder: Path, to: Path) -> None:
 
 def _error_of(reports: Sequence[Report]) -> Exception | None:
     errors = [report.error for report in reports if report.error is not None]
-    # A rank that has lost another one isn't the cause.
+    # The error of a rank that has lost another one isn't the cause, so it comes last.
     errors.sort(key=lambda error: "RankError" in _told(error))
     if errors:
         return errors[0]
@@ -305,7 +312,7 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: T) -> T:
     """Return a copy of what a later run might change, if it can be copied."""
     with suppress(Exception):
         return copy.deepcopy(value)

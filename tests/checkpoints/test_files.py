@@ -1,5 +1,6 @@
-"""The files of a checkpoint: whole or not at all, with every value as it was, and
-never unpickled.
+"""The files of a checkpoint are whole or not there, and hold every value as it was.
+
+Nothing in them is ever unpickled.
 """
 
 from __future__ import annotations
@@ -110,9 +111,9 @@ def test_tensors_of_every_dtype_come_back_as_tensors(path):
     written(path, tensors)
     for name, tensor in tensors.items():
         assert found(path)[name].dtype == tensor.dtype
-        assert torch.equal(
-            found(path)[name].to(torch.complex64), tensor.detach().to(torch.complex64)
-        )
+        # Some kinds can't be compared as they are.
+        mine = found(path)[name].to(torch.complex64)
+        assert torch.equal(mine, tensor.detach().to(torch.complex64))
     with torch.no_grad():
         tensors["parameter"].zero_()
     with Checkpoint(path, model=tensors):
@@ -138,10 +139,8 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_told_or_reads_as_it_was(path)
     untold = 0
     for at in range(0, len(whole), 29):
         path.write_bytes(whole[:at])
-        with pytest.raises(
-            StateError,
-            match=r"run\.npz cannot be read .* or delete the file if it is a damaged one",
-        ):
+        remedy = "or delete the file if it is a damaged one"
+        with pytest.raises(StateError, match=rf"run\.npz cannot be read .* {remedy}"):
             found(path)
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         try:
@@ -149,7 +148,7 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_told_or_reads_as_it_was(path)
             untold += 1
         except StateError:
             pass
-    # A date, say
+    # A flipped bit in the date of a member of the archive, say, changes nothing.
     assert untold < len(whole) / 58
     with path.open("wb") as file:
         np.savez(file, states=np.frombuffer(b"[1]", np.uint8))  # another program's
@@ -178,17 +177,16 @@ PLANTED = [
 
 
 def parts_of(plain, path=()):
-    """The paths of the values in a checkpoint's JSON; of a long list only the first
-    ones.
+    """Yield the paths of the values in a checkpoint's JSON.
+
+    Of a long list only the first ones are given.
     """
     yield path
-    items = (
-        plain.items()
-        if isinstance(plain, dict)
-        else enumerate(plain[:3])
-        if isinstance(plain, list)
-        else ()
-    )
+    items = ()
+    if isinstance(plain, dict):
+        items = plain.items()
+    elif isinstance(plain, list):
+        items = enumerate(plain[:3])
     for key, part in items:
         yield from parts_of(part, (*path, key))
 
@@ -211,9 +209,8 @@ def test_a_value_that_was_planted_in_a_file_is_a_state_error_or_a_value(
     with np.load(path) as file:
         arrays = dict(file)
     plain = json.loads(bytes(arrays.pop("states")))
-    *ways, last = data.draw(
-        st.sampled_from([way for way in parts_of(plain) if way]), "path"
-    )
+    paths = [way for way in parts_of(plain) if way]
+    *ways, last = data.draw(st.sampled_from(paths), "path")
     inner = plain
     for way in ways:
         inner = inner[way]
@@ -221,10 +218,9 @@ def test_a_value_that_was_planted_in_a_file_is_a_state_error_or_a_value(
         del inner[last]
     else:
         inner[last] = data.draw(st.sampled_from(PLANTED), "value")
+    states = np.frombuffer(json.dumps(plain).encode(), np.uint8)
     with path.open("wb") as file:
-        np.savez(
-            file, states=np.frombuffer(json.dumps(plain).encode(), np.uint8), **arrays
-        )
+        np.savez(file, states=states, **arrays)
     before = random.getstate(), np.random.get_state()
     loader, model = parts()
     try:
@@ -255,12 +251,9 @@ def test_what_is_wrong_with_a_file_is_said(path):
         ({"id": 3}, "'id' is 3, not of type str"),
         ({"passes": {"0": "x"}}, "'0' is 'x', not of type int"),
     ):
+        plain = json.dumps(genuine | change).encode()
         with path.open("wb") as file:
-            np.savez(
-                file,
-                states=np.frombuffer(json.dumps(genuine | change).encode(), np.uint8),
-                **arrays,
-            )
+            np.savez(file, states=np.frombuffer(plain, np.uint8), **arrays)
         with pytest.raises(StateError, match=rf"run\.npz .*{told}"):
             Checkpoint(path, model={"a": 2}).__enter__()
     with path.open("wb") as file:
@@ -296,7 +289,7 @@ def test_a_save_that_fails_on_the_way_is_told_and_tried_again(
 
     with Checkpoint(path, model=model, every_steps=1, background=background) as c:
         monkeypatch.setattr(os, "replace", fails_once)
-        # A thread's error is raised by the next step.
+        # An error of the thread that writes is raised by the step after.
         for _ in range(background):
             c.step()
         with pytest.warns(
@@ -348,11 +341,9 @@ def test_a_disk_that_is_full_is_an_error_with_the_sizes_at_the_next_step(
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    sizes = r"run\.npz takes 4\.0 MB, and [\d,.]+ MB are free there"
     with (
-        pytest.raises(
-            OSError,
-            match=r"run\.npz takes 4\.0 MB, and [\d,.]+ MB are free there; what was saved before",
-        ),
+        pytest.raises(OSError, match=f"{sizes}; what was saved before"),
         Checkpoint(path, model=model, background=background) as c,
     ):
         monkeypatch.setattr(os, "fsync", full)
@@ -417,9 +408,8 @@ def test_other_files_are_left_alone_and_an_unfinished_one_is_cleared_away(path):
     with pytest.raises(FileNotFoundError):
         Checkpoint.read(path)
     written(path, {})
-    assert sorted(other.name for other in path.parent.iterdir()) == sorted(
-        [*others, "run.npz"]
-    )
+    there = sorted(other.name for other in path.parent.iterdir())
+    assert there == sorted([*others, "run.npz"])
 
 
 def test_no_link_is_followed_where_a_file_is_written(tmp_path):

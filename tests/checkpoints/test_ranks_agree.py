@@ -1,5 +1,6 @@
-"""One checkpoint for all ranks: they begin, save and end after the same step, or are
-told why they can't.
+"""The ranks of one checkpoint begin, save and end after the same step.
+
+If they can't, each is told why.
 """
 
 from __future__ import annotations
@@ -40,10 +41,13 @@ from mpiter.errors import RankError
 
 TERM = 15
 
+TrainIn = Callable[..., list[Any]]
+
 
 class Meeting:
-    """Threads as the ranks of a training; a message is complete once each has sent
-    its own.
+    """Where threads, as the ranks of a training, exchange messages.
+
+    A message is complete once each rank has sent its own.
     """
 
     def __init__(self, size: int) -> None:
@@ -53,20 +57,21 @@ class Meeting:
         self._has_left: set[int] = set()
 
     def exchange(self, number: int, rank: int, message: Any) -> Callable[[], list[Any]]:
-        """Send the ``number``-th message of a rank; return what waits for all of
-        that number.
+        """Send the ``number``-th message of a rank.
+
+        Return what waits for those of all ranks.
         """
         with self._changed:
             sent = self._sent.setdefault(number, {})
             sent[rank] = message
             self._changed.notify_all()
 
+        def is_complete_or_never() -> bool:
+            return len(sent) == self.size or bool(self._has_left - sent.keys())
+
         def result() -> list[Any]:
             with self._changed:
-                came = self._changed.wait_for(
-                    lambda: len(sent) == self.size or self._has_left - sent.keys(),
-                    LIMIT_S,
-                )
+                came = self._changed.wait_for(is_complete_or_never, LIMIT_S)
                 assert came, f"message {number} never came from all ranks"
                 if len(sent) < self.size:
                     raise ConnectionError("a rank has left")
@@ -120,9 +125,8 @@ def in_ranks(size: int, run: Callable[[ThreadRanks], Any]) -> list[Any]:
 
 # -- what they agree on ----------------------------------------------------------------
 
-wishes = st.builds(
-    Wish, st.sampled_from([0, 0, 0, TERM]), st.sampled_from([False, False, True])
-)
+signals = st.sampled_from([0, 0, 0, TERM])
+wishes = st.builds(Wish, signals, st.sampled_from([False, False, True]))
 
 
 @settings(max_examples=60, deadline=None)
@@ -132,10 +136,9 @@ def test_all_ranks_learn_the_same_wishes_after_the_same_step_and_no_later_than_t
 ) -> None:
     def run(ranks: ThreadRanks) -> list[Wish]:
         agreed = Agreement(ranks)
-        answers = [
-            agreed.after_step(number, wish[ranks.rank])
-            for number, wish in enumerate(steps)
-        ]
+        answers = []
+        for number, wish in enumerate(steps):
+            answers.append(agreed.after_step(number, wish[ranks.rank]))
         return [*answers, agreed.at_once(Place.EXIT, len(steps), Wish())]
 
     answers = in_ranks(3, run)
@@ -143,9 +146,12 @@ def test_all_ranks_learn_the_same_wishes_after_the_same_step_and_no_later_than_t
     last = Wish()
     for wish, answer in zip(steps, answers[0], strict=False):
         assert answer == last
-        # Once all act on an answer, what each wished for after the same step is asked
-        # for again by the next one.
-        last = Wish() if answer != Wish() else wish[0] | wish[1] | wish[2]
+        # When all act on an answer, they don't tell the wishes of that step.  A rank
+        # that still wishes for something tells it after the next one.
+        if answer == Wish():
+            last = wish[0] | wish[1] | wish[2]
+        else:
+            last = Wish()
     assert answers[0][-1] == last
 
 
@@ -159,8 +165,9 @@ def test_steps_that_take_long_are_ended_at_once(
         agreed = Agreement(ranks)
         answers = []
         for step in range(5):
-            # Rank 0 decides
-            now.time = getattr(now, "time", 0.0) + (1.0 if ranks.rank == 0 else 0.0)
+            # Only rank 0's steps take long, and its time counts for all.
+            if ranks.rank == 0:
+                now.time = getattr(now, "time", 0.0) + 1.0
             signal = TERM if (ranks.rank, step) == (1, 3) else 0
             answers.append(agreed.after_step(step, Wish(signal)).signal)
         return answers
@@ -168,26 +175,39 @@ def test_steps_that_take_long_are_ended_at_once(
     assert in_ranks(2, run) == [[0, 0, 0, TERM, 0]] * 2
 
 
+def at_another_number_of_steps(agreed: Agreement, rank: int) -> None:
+    agreed.at_once(Place.EXIT, 7 - rank, Wish())
+
+
+def at_another_place(agreed: Agreement, rank: int) -> None:
+    agreed.at_once(Place.EXIT if rank else Place.SAVE, 7, Wish())
+
+
+def a_step_further(agreed: Agreement, rank: int) -> None:
+    agreed.after_step(7, Wish())
+    if rank:
+        agreed.after_step(8, Wish())
+    else:
+        agreed.at_once(Place.EXIT, 7, Wish())
+
+
 PLACES = {
-    "another number of steps": lambda agreed, rank: agreed.at_once(
-        Place.EXIT, 7 - rank, Wish()
-    ),
-    "another place": lambda agreed, rank: agreed.at_once(
-        Place.EXIT if rank else Place.SAVE, 7, Wish()
-    ),
-    "a step more": lambda agreed, rank: (
-        [agreed.after_step(7, Wish()), agreed.after_step(8, Wish())]
-        if rank
-        else [agreed.after_step(7, Wish()), agreed.at_once(Place.EXIT, 7, Wish())]
-    ),
+    "another number of steps": at_another_number_of_steps,
+    "another place": at_another_place,
+    "a step more": a_step_further,
 }
 TOLD = {
     "another number of steps": (
-        "one has left the block after 6 steps, another one has left the block after 7 "
-        "steps"
+        "one has left the block after 6 steps, "
+        "another one has left the block after 7 steps"
     ),
-    "another place": r"one has called c\.save\(\) after 7 steps, another one has left the block after 7 steps",
-    "a step more": "one has left the block after 7 steps, another one has finished step 8",
+    "another place": (
+        r"one has called c\.save\(\) after 7 steps, "
+        "another one has left the block after 7 steps"
+    ),
+    "a step more": (
+        "one has left the block after 7 steps, another one has finished step 8"
+    ),
 }
 
 
@@ -196,15 +216,14 @@ def test_ranks_that_are_elsewhere_are_told_of_both_places(how: str) -> None:
     def run(ranks: ThreadRanks) -> None:
         agreed = Agreement(ranks)
         PLACES[how](agreed, ranks.rank)
-        # A message that is under way is looked at then.
+        # A rank may look at the message that is under way only after its next step.
         agreed.after_step(9, Wish())
         agreed.at_once(Place.EXIT, 9, Wish())
 
     first, second = in_ranks(2, run)
     for rank, error in enumerate((first, second)):
         assert isinstance(error, RankError)
-        error_of_both = pytest.raises(RankError, match=TOLD[how])
-        with error_of_both:
+        with pytest.raises(RankError, match=TOLD[how]):
             raise error
         assert f"this is rank {rank}" in str(error)
 
@@ -228,7 +247,7 @@ def test_a_rank_that_has_ended_is_named_as_the_likely_cause() -> None:
 
 
 @pytest.fixture
-def train_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+def train_in(monkeypatch: pytest.MonkeyPatch) -> TrainIn:
     """Run a training in so many threads as ranks."""
     here = threading.local()
     monkeypatch.setattr(checkpoint, "ranks_of_training", lambda *_: here.ranks)
@@ -249,22 +268,22 @@ def path(tmp_path: Path) -> Path:
 
 
 def raised(outcomes: list[Any], kind: type[Exception], text: str) -> None:
-    """Each rank has raised an error of this kind, and with this text."""
+    """Check that each rank has raised an error of this kind, and with this text."""
     for outcome in outcomes:
         with pytest.raises(kind, match=text):
             raise outcome
 
 
 def test_each_sample_is_learnt_once_by_any_numbers_of_ranks_one_after_the_other(
-    train_in: Any, path: Path
+    train_in: TrainIn, path: Path
 ) -> None:
     seen: Counter[int] = Counter()
 
     def train(rank: int, size: int, until: int | None) -> tuple[int, float]:
-        loader = mpiter.DataLoader(
-            range(60), 2, shuffle=True, seed=1, shard=(rank, size)
-        )
-        model = {"weight": float(rank)}  # all begin with rank 0's
+        shard = (rank, size)
+        loader = mpiter.DataLoader(range(60), 2, shuffle=True, seed=1, shard=shard)
+        # All ranks must begin with the weight of rank 0.
+        model = {"weight": float(rank)}
         with mpiter.Checkpoint(path, loader, model=model) as c:
             begun = (c.finished, model["weight"])
             for _ in c.epochs(2):
@@ -275,16 +294,15 @@ def test_each_sample_is_learnt_once_by_any_numbers_of_ranks_one_after_the_other(
                         return begun
         return begun
 
-    begun = [
-        train_in(size, partial(train, until=until))
-        for size, until in ((3, 4), (2, 10), (1, 19), (3, None))
-    ]
+    begun = []
+    for size, until in ((3, 4), (2, 10), (1, 19), (3, None)):
+        begun.append(train_in(size, partial(train, until=until)))
     assert begun == [[(0, 0.0)] * 3, [(4, 4.0)] * 2, [(10, 10.0)], [(19, 19.0)] * 3]
     assert seen == Counter(dict.fromkeys(range(60), 2))
 
 
 def test_ranks_that_shuffle_each_in_its_own_way_are_told_when_their_number_changes(
-    train_in: Any, path: Path
+    train_in: TrainIn, path: Path
 ) -> None:
     def train(rank: int, size: int, seeds: int) -> None:
         mine = mpiter.DataLoader(range(60), 2, shuffle=True, seed=rank % seeds)
@@ -302,7 +320,7 @@ def test_ranks_that_shuffle_each_in_its_own_way_are_told_when_their_number_chang
     train_in(2, partial(train, seeds=2))
 
 
-REFUSED: dict[str, tuple[Callable[[Path, int], Any], str]] = {
+REFUSED: dict[str, tuple[Callable[[Path, int], mpiter.Checkpoint], str]] = {
     "paths": (
         lambda path, rank: mpiter.Checkpoint(path.with_name(f"{rank}.npz"), {}),
         r"their paths differ: rank 0 has .*0\.npz, rank 1 has .*1\.npz",
@@ -322,17 +340,16 @@ REFUSED: dict[str, tuple[Callable[[Path, int], Any], str]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_ranks_that_differ_are_refused_with_both_named(
-    train_in: Any, path: Path, what: str
+    train_in: TrainIn, path: Path, what: str
 ) -> None:
     make, text = REFUSED[what]
-    raised(
-        train_in(2, lambda rank, size: make(path, rank).__enter__()), RankError, text
-    )
+    outcomes = train_in(2, lambda rank, size: make(path, rank).__enter__())
+    raised(outcomes, RankError, text)
     assert not path.exists()
 
 
 def test_what_one_rank_cannot_load_stops_all_before_a_step(
-    train_in: Any, path: Path
+    train_in: TrainIn, path: Path
 ) -> None:
     def train(rank: int, size: int, longer: int) -> int:
         loader = mpiter.DataLoader(range(20 + longer * rank), 2, shard=(rank, size))
@@ -343,17 +360,14 @@ def test_what_one_rank_cannot_load_stops_all_before_a_step(
     assert train_in(2, partial(train, longer=0)) == [1, 1]
     before = path.read_bytes()
     others, own = train_in(2, partial(train, longer=1))
-    raised(
-        [others],
-        RankError,
-        r"rank 1 can't go on, so no rank does: StateError: .*dataset_length=20",
-    )
+    told = r"rank 1 can't go on, so no rank does: StateError: .*dataset_length=20"
+    raised([others], RankError, told)
     raised([own], mpiter.StateError, "dataset_length=20")
     assert path.read_bytes() == before
 
 
 def test_a_damaged_file_and_a_full_disk_are_told_in_all_ranks(
-    train_in: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+    train_in: TrainIn, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path.write_bytes(b"rubbish")
     outcomes = train_in(
@@ -372,23 +386,19 @@ def test_a_damaged_file_and_a_full_disk_are_told_in_all_ranks(
 
     own, others = train_in(2, train)
     raised([own], OSError, "No space left on device")
-    raised(
-        [others],
-        RankError,
-        "rank 0 can't go on, so no rank does: OSError: .*No space left",
-    )
+    told = "rank 0 can't go on, so no rank does: OSError: .*No space left"
+    raised([others], RankError, told)
 
 
 @pytest.mark.parametrize("ranks_that_ask", [(0,), (1,), (0, 1)])
 def test_rank_0_writes_and_any_rank_may_ask_for_it_in_a_step(
-    train_in: Any, path: Path, ranks_that_ask: tuple[int, ...]
+    train_in: TrainIn, path: Path, ranks_that_ask: tuple[int, ...]
 ) -> None:
     def train(rank: int, size: int) -> list[int]:
         loader = mpiter.DataLoader(range(24), 2, shard=(rank, size))
         model = {"at": 0, "rank": rank}
-        with mpiter.Checkpoint(
-            path, loader, model=model, keep=9, every_s=None, background=False
-        ) as c:
+        options: dict[str, Any] = {"keep": 9, "every_s": None, "background": False}
+        with mpiter.Checkpoint(path, loader, model=model, **options) as c:
             for _ in c.steps(loader):
                 model["at"] += 1
                 if rank in ranks_that_ask and model["at"] == 2:
@@ -397,13 +407,13 @@ def test_rank_0_writes_and_any_rank_may_ask_for_it_in_a_step(
 
     assert train_in(2, train) == [6, 6]
     kept = sorted(other.name for other in path.parent.iterdir())
-    # Without waiting, ranks learn of it after the next step.
+    # Ranks don't wait for the answer, so they learn of it after the next step.
     assert kept == ["run-000000003.npz", "run-000000006.npz", "run.npz"]
     assert mpiter.Checkpoint.read(path)["model"] == {"at": 6, "rank": 0}
 
 
 def test_between_two_steps_all_ranks_save_at_once_or_are_told_who_does(
-    train_in: Any, path: Path
+    train_in: TrainIn, path: Path
 ) -> None:
     def train(rank: int, size: int, ranks_that_ask: tuple[int, ...]) -> bool:
         with mpiter.Checkpoint(path, {}, every_s=None, background=False) as c:
@@ -415,7 +425,10 @@ def test_between_two_steps_all_ranks_save_at_once_or_are_told_who_does(
 
     assert train_in(2, partial(train, ranks_that_ask=(0, 1)))[0]
     path.unlink()
-    told = r"one has called c\.save\(\) after 3 steps, another one has left the block after 3 steps"
+    told = (
+        r"one has called c\.save\(\) after 3 steps, "
+        "another one has left the block after 3 steps"
+    )
     raised(train_in(2, partial(train, ranks_that_ask=(1,))), RankError, told)
 
 
@@ -442,7 +455,7 @@ def test_an_error_in_the_tail_of_an_epoch_leaves_its_last_step_saved(
     assert len(again) == 8
 
 
-def test_ranks_told_of_by_variables_alone_are_refused_unless_they_are_trainings_of_their_own(
+def test_ranks_known_by_variables_alone_are_refused_unless_they_train_alone(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "4"}.items():
@@ -502,10 +515,8 @@ def test_ranks_of_torch_share_a_file_or_are_told_why_they_cannot(
     assert code == 0, err
     for facts in told(tmp_path, "messages", ranks):
         assert facts["one file"] == facts["resumed"] == 2
-        assert (
-            "one has left the block after 2 steps, another one has finished step 3"
-            in facts["lengths"]
-        )
+        apart = "one has left the block after 2 steps, another one has finished step 3"
+        assert apart in facts["lengths"]
         assert "their files differ" in facts["folders"]
         assert "rank 0 has that of step 0 (id " in facts["folders"]
         assert "rank 1 has none" in facts["folders"]
@@ -523,7 +534,8 @@ def main():
     how, hit = sys.argv[1], int(sys.argv[2])
     if how == "jax":
         import jax
-        jax.distributed.initialize(sys.argv[4], num_processes=2, process_id=int(sys.argv[3]))
+        number, address = int(sys.argv[3]), sys.argv[4]
+        jax.distributed.initialize(address, num_processes=2, process_id=number)
         rank = jax.process_index()
         devices = jax.sharding.Mesh(jax.devices(), "data")
         everywhere = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec())
@@ -540,7 +552,8 @@ def main():
     random.seed(rank)
     model = {"seen": [], "sum": 0.0}
     loader = mpiter.DataLoader(range(60), 2, shuffle=True, seed=1, shard="auto")
-    with mpiter.Checkpoint("run.npz", loader, model=model, weights=weights, every_s=None) as c:
+    saved = {"model": model, "weights": weights}
+    with mpiter.Checkpoint("run.npz", loader, **saved, every_s=None) as c:
         begun = c.finished
         draws = []
         for epoch in c.epochs(2):
@@ -568,12 +581,13 @@ def draws_of(rank: int, count: int) -> list[float]:
 
 
 def learnt(folder: Path, ranks: int) -> Counter[tuple[int, int]]:
-    """How often each sample was learnt in each epoch."""
+    """Return how often each sample was learnt in each epoch."""
     seen: Counter[tuple[int, int]] = Counter()
     for rank in range(ranks):
         for line in (folder / f"seen {rank}").read_text().splitlines():
             epoch, _, samples = line.partition(" ")
-            seen.update((int(epoch), index) for index in json.loads(samples))
+            for index in json.loads(samples):
+                seen[int(epoch), index] += 1
     return seen
 
 
@@ -594,7 +608,7 @@ def test_a_signal_to_one_rank_of_mpi_ends_all_after_one_step_and_all_go_on(
     assert err.count("wasn't started by  python -m mpi4py") == 1
     facts = told(tmp_path, "training", then)
     begun = facts[0]["begun"]
-    # The signal comes in the eighth step; a short one is followed by another.
+    # The signal comes in the eighth step.  If steps are short, all end after the next.
     assert begun in (8, 9)
     assert {fact["begun"] for fact in facts} == {begun}
     assert set(learnt(tmp_path, max(first, then)).values()) == {1}
@@ -613,19 +627,12 @@ def test_a_signal_to_one_process_of_jax_ends_all_after_one_step_and_all_go_on(
     for hit, code_expected in ((1, 143), (-1, 0)):
         with socket.create_server(("127.0.0.1", 0)) as free:
             address = f"127.0.0.1:{free.getsockname()[1]}"
-        started = [
-            Launched(
-                tmp_path,
-                [sys.executable],
-                TRAINING,
-                "jax",
-                hit,
-                number,
-                address,
-                JAX_PLATFORMS="cpu",
-            )
-            for number in range(2)
-        ]
+        started = []
+        for number in range(2):
+            words = ["jax", hit, number, address]
+            python = [sys.executable]
+            program = Launched(tmp_path, python, TRAINING, *words, JAX_PLATFORMS="cpu")
+            started.append(program)
         for program in started:
             program.process.wait(LIMIT_S)
         for program in started:

@@ -1,7 +1,7 @@
-"""Ranks that are interrupted at planned places, and resumed by as many, fewer or more:
-a short part of the experiment.
+"""Ranks are interrupted at planned places, and resumed by as many, fewer or more.
 
-What is counted, and how, is said in `bench/interruptions.py`; all of it must be nought.
+This is a short part of the experiment in `bench/interruptions.py`, which says what is
+counted, and how.  All of it must be nought.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 
 def problems_of(found: Found, *names: str) -> dict[str, int]:
-    """Return the problems of these names that were found, and print what was said of
-    any.
-    """
+    """Return the problems of these names that were found, and print their words."""
     ours = found["rows"]["mpiter"]
     for one in ours["words"]:
         print(one["chain"], *one["words"], sep="\n")
@@ -50,13 +48,15 @@ def problems_of(found: Found, *names: str) -> dict[str, int]:
 
 
 def cells(matrix: Found) -> Iterator[tuple[str, str, str]]:
-    """Yield the signal, the place and by how many was resumed, of the interruptions
-    of two and three ranks.
+    """Yield signal, place, and by how many was resumed, of each interruption.
+
+    They are those of two and of three ranks.
     """
     for ranks in ("2 ranks", "3 ranks"):
         for signal, places in matrix[ranks].items():
             for place, resumed in places.items():
-                yield from ((signal, place, by) for by in resumed)
+                for by in resumed:
+                    yield signal, place, by
 
 
 def test_all_signals_come_at_all_places(found: Found) -> None:
@@ -86,10 +86,8 @@ def test_as_many_ranks_end_to_the_last_bit_as_if_nobody_had_interrupted_them(
 def test_a_signal_that_can_be_heard_loses_no_step_and_a_kill_few(found: Found) -> None:
     assert not problems_of(found, "lost_steps")
     every = found["settings"]["every_steps"]
-    assert all(
-        steps["most"] <= 2 * every
-        for steps in found["rows"]["mpiter"]["redone"].values()
-    )
+    for steps in found["rows"]["mpiter"]["redone"].values():
+        assert steps["most"] <= 2 * every
 
 
 def test_no_rank_hangs_or_aborts_or_is_refused(found: Found) -> None:

@@ -1,6 +1,4 @@
-"""Checkpoint: whatever interrupts a training loop, each batch is learnt once, in
-order.
-"""
+"""Whatever interrupts a loop in a Checkpoint, each batch is learnt once, in order."""
 
 from __future__ import annotations
 
@@ -39,8 +37,8 @@ LOADERS = {
     ),
 }
 
-# between opening a file and entering its `with` an interrupt leaves it to the garbage
-# collector to close
+# An interrupt between the opening of a file and the beginning of its `with` leaves it
+# to the garbage collector to close the file.
 left_to_the_collector = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning",
     "ignore:unclosed file:ResourceWarning",
@@ -53,9 +51,7 @@ def path(tmp_path):
 
 
 def learn(folder, loader, model):
-    """A training loop: the model notes what it has learnt, an epoch what came after
-    its last step.
-    """
+    """Train: the model notes what it learns, and each epoch that it was evaluated."""
     with mpiter.Checkpoint(folder, loader, model=model) as c:
         for epoch in c.epochs(EPOCHS):
             for x in loader:
@@ -69,7 +65,7 @@ def anew():
 
 
 def learnt(folder, make):
-    """What a model has learnt in the end."""
+    """Return what a model has learnt in the end."""
     model = anew()
     with make() as loader:
         learn(folder, loader, model)
@@ -77,8 +73,9 @@ def learnt(folder, make):
 
 
 def interrupted_at(line, function, *arguments, within=OURS):
-    """Call it with Ctrl-C at so many lines of ours from its beginning; how many have
-    there been?
+    """Call ``function`` with Ctrl-C at the ``line``-th line of ours.
+
+    Return how many lines there have been.
     """
     lines = count()
     came = []
@@ -88,7 +85,9 @@ def interrupted_at(line, function, *arguments, within=OURS):
         if event == "line" and next(lines) == line:
             came.append(line)
             signal.raise_signal(signal.SIGINT)
-        return tracer if frame.f_code.co_filename.startswith(within) else None
+        if frame.f_code.co_filename.startswith(within):
+            return tracer
+        return None
 
     before = sys.gettrace()
     sys.settrace(tracer)
@@ -101,23 +100,21 @@ def interrupted_at(line, function, *arguments, within=OURS):
     finally:
         sys.settrace(before)
     assert was_raised == bool(came), "Ctrl-C was swallowed"
-    assert [
-        signal.getsignal(signal.SIGINT),
-        signal.getsignal(signal.SIGTERM),
-    ] == handlers
+    after = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+    assert after == handlers
     return next(lines)
 
 
 @left_to_the_collector
 @pytest.mark.slow
-# Against hanging: it takes some seconds alone, and many beside others.
+# If it hangs, it must end; it takes some seconds alone, and many beside other tests.
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", LOADERS)
 def test_many_interrupts_lose_no_batch_and_repeat_none(tmp_path, kind):
     make = LOADERS[kind]
 
     def is_interrupted_at(line, folder):
-        # Its close() is not what is interrupted here.
+        # The loader is made and closed out of reach: only the training is interrupted.
         with make() as loader:
             return interrupted_at(line, learn, folder, loader, anew())
 
@@ -127,7 +124,7 @@ def test_many_interrupts_lose_no_batch_and_repeat_none(tmp_path, kind):
     for at in range(0, lines, lines // 12):  # of each of three loaders
         folder = tmp_path / str(at)
         is_interrupted_at(at, folder)
-        # Once more, further on.
+        # Every second training is interrupted once more, further on.
         if at % 2:
             is_interrupted_at(min(at // 3, 700), folder)
         assert learnt(folder, make) == expected, at
@@ -219,9 +216,7 @@ def test_ctrl_c_for_the_whole_group_leaves_the_workers_at_work_until_the_step(tm
         assert [x.tolist() for x in stream] == expected[12:]
 
 
-def test_a_validation_without_an_end_is_left_at_once_and_done_again_from_what_the_last_step_left(
-    tmp_path,
-):
+def test_a_validation_without_an_end_is_left_at_once_and_done_again(tmp_path):
     program = """
         import sys, time, mpiter
         if __name__ == "__main__":
@@ -250,10 +245,8 @@ def test_a_validation_without_an_end_is_left_at_once_and_done_again_from_what_th
     }
     outcome = scripts.run(tmp_path, program)
     assert (outcome.code, outcome.left_running) == (0, [])
-    assert (
-        outcome.err
-        == f"mpiter: continues from {tmp_path / 'run'}: epoch 1, 8 steps finished\n"
-    )
+    goes_on = f"continues from {tmp_path / 'run'}: epoch 1, 8 steps finished"
+    assert outcome.err == f"mpiter: {goes_on}\n"
     assert mpiter.Checkpoint.read(tmp_path / "run")["model"] == {
         "learnt": epoch * 2,
         "validated": 2.0,
@@ -277,19 +270,21 @@ def test_a_planned_stop_ends_as_the_shell_expects_and_tells_of_the_users_lines_o
                     signal.raise_signal(int(sys.argv[1]))
     """
     outcome = scripts.run(tmp_path, program, int(number), within)
-    assert outcome.code == (-number if number == signal.SIGINT else 128 + number)
+    # After KeyboardInterrupt Python ends itself by SIGINT; SystemExit has a code.
+    expected = -number if number == signal.SIGINT else 128 + number
+    assert outcome.code == expected
     assert f"mpiter: saved: {tmp_path / 'run'}" in outcome.err
     assert "checkpoint.py" not in outcome.err
-    lines = [
-        line.strip() for line in outcome.err.splitlines() if line.startswith("    ")
-    ]
+    lines = []
+    for line in outcome.err.splitlines():
+        if line.startswith("    ") and "^" not in line:
+            lines.append(line.strip())
     shown = {
         "a step": "for x in c.steps(loader):",
         "a tail": "signal.raise_signal(int(sys.argv[1]))",
     }[within]
-    assert [line for line in lines if "^" not in line] == (
-        [shown] if number == signal.SIGINT else []
-    )
+    # SystemExit has no traceback.
+    assert lines == ([shown] if number == signal.SIGINT else [])
 
 
 def test_an_error_saves_nothing_of_the_step_in_whose_midst_it_comes(path):
@@ -326,12 +321,12 @@ def test_it_is_saved_every_so_many_seconds(path, monkeypatch):
 def test_epochs_go_on_from_the_one_that_was_under_way(path):
     loader = mpiter.DataLoader(range(4), 2)
     with mpiter.Checkpoint(path, loader) as c:
-        assert [epoch for epoch in c.epochs(2) for _ in loader if c.step() is None] == [
-            0,
-            0,
-            1,
-            1,
-        ]
+        epochs = []
+        for epoch in c.epochs(2):
+            for _ in loader:
+                c.step()
+                epochs.append(epoch)
+        assert epochs == [0, 0, 1, 1]
     again = mpiter.DataLoader(range(4), 2)
     with mpiter.Checkpoint(path, again) as c:
         assert (c.finished, c.epoch, list(c.epochs(2))) == (4, 2, [])
@@ -376,10 +371,8 @@ def test_what_follows_an_epochs_last_step_is_done_again_from_what_that_step_left
         with pytest.raises(SystemExit):
             train(tmp_path / "again", interrupted_in=epoch)
         saved = mpiter.Checkpoint.read(tmp_path / "again")["model"]
-        assert (len(saved["learnt"]), saved["schedule"]) == (
-            (epoch + 1) * LENGTH // BATCH,
-            0.5**epoch,
-        )
+        assert len(saved["learnt"]) == (epoch + 1) * LENGTH // BATCH
+        assert saved["schedule"] == 0.5**epoch
     assert train(tmp_path / "again") == expected
 
 
@@ -411,9 +404,7 @@ def test_a_signal_between_an_epochs_tail_and_the_next_step_comes_at_once(
     assert len(model["learnt"]) == 6
 
 
-def test_what_follows_an_epochs_last_step_and_is_left_by_break_is_done_again_from_what_that_step_left(
-    path,
-):
+def test_what_follows_an_epochs_last_step_and_is_left_by_break_is_done_again(path):
     def train(stops, epochs=3):
         model = {"seen": [], "tails": np.zeros(1)}
         loader = mpiter.DataLoader(range(6), 2, shuffle=True, seed=3)
@@ -472,7 +463,7 @@ def test_a_signal_before_the_first_step_comes_at_once(path):
         with pytest.raises(SystemExit), mpiter.Checkpoint(path, loader) as c:
             next(c.steps(loader))
             c.step()
-            # A validation, say, may follow.
+            # A validation, say, may follow, for which nothing need be held back.
             c.save()
             signal.raise_signal(signal.SIGTERM)
             raise AssertionError("it is held back")
@@ -494,7 +485,7 @@ def test_the_global_generators_go_on_where_they_were(path):
         assert draw() == expected
 
 
-def test_a_sampler_that_draws_as_it_goes_from_a_global_generator_goes_on_in_the_next_epoch_too(
+def test_a_sampler_that_draws_from_a_global_generator_goes_on_in_the_next_epoch_too(
     tmp_path,
 ):
     class Drawing:
@@ -543,14 +534,12 @@ def test_a_loader_for_validation_holds_nothing_back_for_longer_than_a_step(path)
     validation = mpiter.DataLoader(range(4), 2)
     model = {"steps": 0}
     unsaved = []
-    with mpiter.Checkpoint(
-        path, training, validation, model=model, every_s=1e-9, background=False
-    ) as c:
+    always = {"every_s": 1e-9, "background": False}
+    with mpiter.Checkpoint(path, training, validation, model=model, **always) as c:
         for _ in c.epochs(3):
             for _ in c.steps(training):
-                unsaved.append(
-                    c.finished - mpiter.Checkpoint.read(path)["model"]["steps"]
-                )
+                saved = mpiter.Checkpoint.read(path)["model"]["steps"]
+                unsaved.append(c.finished - saved)
                 model["steps"] += 1
                 if c.finished == 7:
                     list(validation)
@@ -572,7 +561,7 @@ def test_nothing_works_outside_of_the_block(path):
 def test_a_second_signal_does_not_end_the_saving_that_the_first_one_has_begun(
     path, monkeypatch, second
 ):
-    """A launcher that has heard SIGTERM with its whole group passes it on, too."""
+    """A launcher that has heard SIGTERM with its whole group passes it on as well."""
     loader = mpiter.DataLoader(range(6), 2)
     model = {"sum": 0}
     synced = os.fsync
@@ -596,7 +585,7 @@ def test_a_second_signal_does_not_end_the_saving_that_the_first_one_has_begun(
 
 
 class Interrupting(dict):
-    """A part whose state is taken as a signal comes, once it is armed."""
+    """A part which, once it is armed, gets a signal while its state is taken."""
 
     is_armed = False
 
@@ -610,9 +599,7 @@ class Interrupting(dict):
         self.update(state)
 
 
-def test_a_signal_that_comes_while_an_epochs_end_is_copied_does_not_wait_for_what_follows(
-    path,
-):
+def test_a_signal_while_an_epochs_end_is_copied_does_not_wait_for_what_follows(path):
     loader = mpiter.DataLoader(range(6), 2)
     model = Interrupting(sum=0)
     followed = []
@@ -629,9 +616,7 @@ def test_a_signal_that_comes_while_an_epochs_end_is_copied_does_not_wait_for_wha
     assert mpiter.Checkpoint.read(path)["model"] == {"sum": 15}
 
 
-def test_a_signal_that_comes_while_save_makes_its_copy_does_not_wait_for_the_next_step(
-    path,
-):
+def test_a_signal_while_save_makes_its_copy_does_not_wait_for_the_next_step(path):
     loader = mpiter.DataLoader(range(6), 2)
     model = Interrupting(sum=0)
     followed = []
@@ -651,8 +636,9 @@ def test_a_signal_that_comes_while_save_makes_its_copy_does_not_wait_for_the_nex
 
 @pytest.fixture
 def hangs_up():
-    """SIGHUP ends this process, as in a terminal: a program started by nohup ignores
-    it.
+    """Have SIGHUP end this process, as in a terminal.
+
+    A program that nohup has started ignores it.
     """
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
@@ -694,15 +680,17 @@ def test_a_process_that_is_forked_in_the_block_ends_by_sigterm_and_saves_nothing
             next(steps)
         saved = path.stat().st_ino
         reader, writer = os.pipe()
-        if not (child := os.fork()):
-            # Before that, Python drops what it is sent.
+        child = os.fork()
+        if not child:
+            # Python drops signals that come before the fork is complete.
             os.write(writer, b"!")
             time.sleep(20)
             os._exit(0)
         os.read(reader, 1)
         os.close(reader)
         os.close(writer)
-        # A terminal's comes to both, and the step may need the child.
+        # A terminal sends Ctrl-C to both, and the step may need the child until its
+        # end.
         os.kill(child, signal.SIGINT)
         os.kill(child, signal.SIGTERM)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
@@ -715,7 +703,8 @@ def test_a_process_that_is_forked_in_the_block_and_leaves_it_saves_nothing(path)
     with mpiter.Checkpoint(path, model=model) as c:
         c.step()
         model["at"] = 1
-        if child := os.fork():
+        child = os.fork()
+        if child:
             os.waitpid(child, 0)
             saved = mpiter.Checkpoint.read(path)
     if os.getpid() != parent:
@@ -740,12 +729,9 @@ def test_arrays_stay_where_they_are_and_others_are_refused(path):
     mine = {"w": w, "deep": [{"v": np.zeros(2)}], "best": 0, "new": 5}
     with mpiter.Checkpoint(path, model=mine):
         assert mine["w"] is w
-        assert (
-            w.tolist(),
-            mine["deep"][0]["v"].tolist(),
-            mine["best"],
-            mine["new"],
-        ) == ([1, 1, 1], [1, 1], 1, 5)
+        assert w.tolist() == [1, 1, 1]
+        assert mine["deep"][0]["v"].tolist() == [1, 1]
+        assert (mine["best"], mine["new"]) == (1, 5)
     for other in (np.zeros((2, 2)), np.zeros(3, np.float32)):
         with pytest.raises(
             mpiter.StateError, match=r"model\['w'\] was array.* when it was saved"
@@ -761,10 +747,8 @@ def test_a_renamed_value_is_refused_and_one_that_is_new_or_gone_is_not(path):
             mpiter.Checkpoint(path, model=model).__enter__()
     for model in ({"w": 0, "deep": {}, "new": 5}, {}):
         with mpiter.Checkpoint(path, model=model):
-            assert {name: model[name] for name in ("w", "deep")} == {
-                "w": 1,
-                "deep": {"a": 1},
-            }
+            assert model["w"] == 1
+            assert model["deep"] == {"a": 1}
 
 
 def test_steps_of_a_loader_that_is_not_saved_are_refused(path):
@@ -789,13 +773,12 @@ def test_steps_of_a_loader_that_is_not_saved_are_refused(path):
     importlib.util.find_spec("torch") is None,
     reason="torch is not installed: python3 tests --all",
 )
-def test_steps_of_torchs_own_loader_are_refused_though_it_draws_from_a_generator_in_the_state(
-    path,
-):
+def test_steps_of_torchs_own_loader_are_refused(path):
     import torch
 
     import mpiter.torch
 
+    # Both draw from one generator, which is in the state of the first.
     saved = mpiter.torch.DataLoader([1, 2, 3, 4], 2, shuffle=True)
     other = torch.utils.data.DataLoader([1, 2, 3, 4], 2, shuffle=True)
     with (
@@ -940,7 +923,7 @@ def test_a_kept_file_stays_as_it_was_also_where_files_have_one_name(
 
 @pytest.mark.parametrize("source", ["loader", "sampler", "endless"])
 @pytest.mark.parametrize("first", [3, 5, 7, 10])
-def test_a_number_of_steps_goes_over_as_many_epochs_as_it_takes_and_on_with_a_larger_number(
+def test_a_number_of_steps_goes_over_epochs_and_on_with_a_larger_number(
     tmp_path, source, first
 ):
     def make():
@@ -1023,19 +1006,16 @@ PLACES = ["step", "steps"]
 
 
 def train(folder, place, signal_at=None, loader=None, validation=None):
-    """Each step learns, then takes note of it, then follows; steps() finishes it, or
-    step() as the last thing.
-    """
+    """Train in steps that learn, note and follow; steps() finishes them, or step()."""
     loader = loader or mpiter.DataLoader(range(LENGTH), BATCH, shuffle=True, seed=3)
     model = {"learnt": [], "noted": [], "followed": []}
-    with mpiter.Checkpoint(
-        folder,
-        loader,
-        model=model,
-        **({"validation": validation} if validation else {}),
-    ) as c:
+    parts = {"model": model}
+    if validation:
+        parts["validation"] = validation
+    with mpiter.Checkpoint(folder, loader, **parts) as c:
         for _ in c.epochs(EPOCHS):
-            for x in c.steps(loader) if place == "steps" else loader:
+            batches = c.steps(loader) if place == "steps" else loader
+            for x in batches:
                 for part in ("learnt", "noted", "followed"):
                     if signal_at == (len(model["followed"]), part):
                         signal.raise_signal(signal.SIGTERM)
@@ -1050,25 +1030,23 @@ def train(folder, place, signal_at=None, loader=None, validation=None):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_wherever_a_step_tells_of_itself_all_of_it_is_done_before_the_signal_is_delivered(
+def test_wherever_a_signal_comes_all_of_the_step_is_done_before_it_is_delivered(
     tmp_path, place
 ):
     def validation():
-        return mpiter.DataLoader(range(4), 2) if place == "steps" else None
+        if place == "steps":
+            return mpiter.DataLoader(range(4), 2)
+        return None
 
     expected = train(tmp_path / "whole", place, validation=validation())
     for step in range(EPOCHS * LENGTH // BATCH):
         folder = tmp_path / str(step)
+        signal_at = (step, ("learnt", "noted", "followed")[step % 3])
         with pytest.raises(SystemExit):
-            train(
-                folder,
-                place,
-                (step, ("learnt", "noted", "followed")[step % 3]),
-                validation=validation(),
-            )
+            train(folder, place, signal_at, validation=validation())
         saved = mpiter.Checkpoint.read(folder)["model"]
-        # A plain loop doesn't tell that its first step has begun, and nothing is lost
-        # that was finished.
+        # A plain loop doesn't tell that its first step has begun, so the signal comes
+        # at once there; no finished step is lost.
         done = 0 if place == "step" and step == 0 else step + 1
         assert len(saved["learnt"]) == len(saved["followed"]) == done
         assert train(folder, place, validation=validation()) == expected
@@ -1143,9 +1121,7 @@ def test_what_follows_a_loop_that_was_left_is_done_before_the_signal_is_delivere
     importlib.util.find_spec("torch") is None,
     reason="torch is not installed: python3 tests --all",
 )
-def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bit_after_an_interrupt(
-    tmp_path,
-):
+def test_a_torch_training_is_the_same_to_the_bit_after_an_interrupt(tmp_path):
     import torch
 
     import mpiter.torch
@@ -1164,11 +1140,11 @@ def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bi
             model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn()
         )
         optimizer = torch.optim.Adam(model.parameters(), 0.01)
-        # Which counts them in a Counter.
+        # This one counts its milestones in a Counter.
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4, 4])
         scaler = torch.amp.GradScaler("cpu", growth_interval=3)
         loader = mpiter.torch.DataLoader(data, 2, shuffle=True)
-        # As torch's, it draws from the global generator at each epoch.
+        # Like torch's own, it draws from the global generator at each epoch.
         valid = mpiter.torch.DataLoader(data, 5)
         parts = {
             "average": average,
@@ -1182,9 +1158,8 @@ def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bi
             for _ in c.epochs(3):
                 for x, y in c.steps(loader):
                     optimizer.zero_grad()
-                    scaler.scale(
-                        torch.nn.functional.mse_loss(model(x)[:, 0], y)
-                    ).backward()
+                    loss = torch.nn.functional.mse_loss(model(x)[:, 0], y)
+                    scaler.scale(loss).backward()
                     scaler.step(optimizer)
                     done += 1
                     if begun + done == until:
@@ -1193,11 +1168,10 @@ def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bi
                     schedule.step()
                     average.update_parameters(model)
                 list(valid)
-        weights = [
-            value.tolist()
-            for part in (model, average)
-            for value in part.state_dict().values()
-        ]
+        weights = []
+        for part in (model, average):
+            for value in part.state_dict().values():
+                weights.append(value.tolist())
         return (
             weights,
             scaler.state_dict(),
@@ -1206,7 +1180,7 @@ def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bi
         )
 
     expected = train(tmp_path / "uninterrupted")
-    # One after the other, in one folder.
+    # The interrupts come one after the other, in one training.
     for step in range(1, total + 1, 2):
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path / "again", until=step)
@@ -1261,18 +1235,23 @@ SOURCES = {
     "batches": lambda: mpiter.batches(range(LENGTH), BATCH, n_processes=0, seed=1),
     "echo": lambda: Echo(mpiter.DataLoader(range(LENGTH), BATCH), 1),
 }
-ANOTHER = r"another pass .* outside of c\.epochs.*Write  for epoch in c\.epochs\(n\):  around  for x in c\.steps"
+ANOTHER = (
+    r"another pass .* outside of c\.epochs.*"
+    r"Write  for epoch in c\.epochs\(n\):  around  for x in c\.steps"
+)
 
 
 def passes_by_range(path, source, calls_step, until=None):
-    """Three passes without epochs(), with a validation after each step and pass; a
-    signal comes in step ``until``.
+    """Train for three passes without epochs(), and validate after each step and pass.
+
+    A signal comes in step ``until``.
     """
     loader = source()
     valid = mpiter.DataLoader(range(4), 2)
     with mpiter.Checkpoint(path, loader, valid) as c:
         for _ in range(3):
-            for _ in loader if calls_step else c.steps(loader):
+            batches = loader if calls_step else c.steps(loader)
+            for _ in batches:
                 list(valid)
                 if until == c.finished + 1:
                     signal.raise_signal(signal.SIGTERM)
@@ -1284,12 +1263,12 @@ def passes_by_range(path, source, calls_step, until=None):
 
 @pytest.mark.parametrize("calls_step", [False, True])
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_a_second_pass_without_epochs_is_warned_of_when_it_begins_and_when_it_is_resumed(
+def test_a_second_pass_without_epochs_is_warned_of_also_when_it_is_resumed(
     path, source, calls_step
 ):
     first = passes_by_range(path, source, calls_step, until=8)
     again = passes_by_range(path, source, calls_step)
-    # In silence: a program of one pass is right.
+    # The first pass is silent, since a program of one pass is right.
     assert next(first) == 5
     with pytest.warns(RuntimeWarning, match=ANOTHER), pytest.raises(SystemExit):
         next(first)
@@ -1389,10 +1368,8 @@ def test_a_plain_loop_within_epochs_is_told_once_and_goes_on_at_an_epochs_begin(
     told = r"no step .* write  for x in c\.steps\(loader\)"
     with pytest.warns(RuntimeWarning, match=told), pytest.raises(SystemExit):
         train(until=8)
-    assert (
-        "only c.steps(loader) or c.step() tell where a step ends"
-        in capfd.readouterr().err
-    )
+    said = capfd.readouterr().err
+    assert "only c.steps(loader) or c.step() tell where a step ends" in said
     with pytest.warns(RuntimeWarning, match=told) as warned:
         train()
     assert done == [0] * 5 + [1] * 5 + [2] * 5
@@ -1413,13 +1390,13 @@ def test_a_loop_without_steps_is_told_and_nothing_of_it_is_saved(path):
 
 
 class Gated:
-    """Samples from the fifth on never come."""
+    """Four samples that come, and others that never do."""
 
     def __len__(self):
         return 12
 
     def __getitem__(self, index):
-        # A signal just before a long sleep would wait for its end.
+        # One long sleep would have a signal that comes just before it wait for its end.
         while index >= 4:
             time.sleep(0.01)
         return index
@@ -1443,7 +1420,7 @@ def test_a_signal_that_comes_while_a_batch_is_waited_for_is_delivered_at_once(pa
 
 
 class GatedLater:
-    """Samples come once; in the next pass they never come."""
+    """Samples that come in the first pass, and never in the next."""
 
     def __init__(self):
         self.given = 0
