@@ -14,6 +14,7 @@ import inspect
 import os
 import signal
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ _MPITER = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 _ENTERS = Checkpoint.__enter__.__code__
 _LEAVES = Checkpoint.__exit__.__code__
+_FINALIZES = weakref.finalize.__call__.__code__
 
 # The fractions of these numbers' multiples spread evenly over 0 … 1, however many there
 # are.  Two numbers are needed to choose two things independently.
@@ -110,6 +112,8 @@ class _Watch:
         self._own_file = _file_of(train)
         self._checkpoint: Checkpoint | None = None
         self._is_inside = False
+        # Calls under way in which what is raised is forgotten.
+        self._unheard = 0
 
     def run(self, train: Train, workers: int) -> Any:
         before = sys.gettrace()
@@ -126,8 +130,12 @@ class _Watch:
             return self._on_entering
         if code is _LEAVES and frame.f_locals["self"] is self._checkpoint:
             self._is_inside = False
-        # Python prints and forgets what is raised in a __del__, so the run would go on.
-        if code.co_name == "__del__":
+        # Python prints and forgets what is raised in a __del__, or in what that calls,
+        # and in a finalizer: the run would go on.
+        if code.co_name == "__del__" or code is _FINALIZES:
+            self._unheard += 1
+            return self._on_end_of_unheard
+        if self._unheard:
             return None
         file = code.co_filename
         if self._is_of_program(file):
@@ -138,6 +146,13 @@ class _Watch:
         if file.startswith(_MPITER) and not file.startswith(_HERE):
             return self._on_line_inside
         return None
+
+    def _on_end_of_unheard(
+        self, frame: FrameType, event: str, argument: object
+    ) -> Tracer:
+        if event == "return":
+            self._unheard -= 1
+        return self._on_end_of_unheard
 
     def _on_entering(self, frame: FrameType, event: str, argument: object) -> Tracer:
         # A block whose beginning has raised returns None here, and was never inside.

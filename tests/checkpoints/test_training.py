@@ -81,8 +81,15 @@ def interrupted_at(line, function, *arguments, within=OURS):
     came = []
     handlers = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
 
+    unheard = 0
+
     def tracer(frame, event, arg):
-        if event == "line" and next(lines) == line:
+        nonlocal unheard
+        # Python forgets what is raised in a __del__, and in what that calls.
+        if frame.f_code.co_name == "__del__":
+            unheard += (event == "call") - (event == "return")
+            return tracer
+        if event == "line" and not unheard and next(lines) == line:
             came.append(line)
             signal.raise_signal(signal.SIGINT)
         if frame.f_code.co_filename.startswith(within):

@@ -293,12 +293,17 @@ def interrupted_at(line, epoch):
     Return False if it runs fewer lines.
     """
     left = line
+    unheard = 0
 
     def traced(frame, event, argument):
-        nonlocal left
+        nonlocal left, unheard
+        # Python forgets what is raised in a __del__, and in what that calls.
+        if frame.f_code.co_name == "__del__":
+            unheard += (event == "call") - (event == "return")
+            return traced
         if os.sep + "loaders" + os.sep not in frame.f_code.co_filename:
             return None
-        if event == "line":
+        if event == "line" and not unheard:
             left -= 1
             if left < 0:
                 sys.settrace(None)
