@@ -1,5 +1,6 @@
-"""`python3 tests --all` runs what failed once more, alone: an unsteady test is told
-and doesn't stop a landing.
+"""`python3 tests --all` runs what failed once more, alone.
+
+An unsteady test is reported and doesn't stop a landing.
 """
 
 import importlib.util

@@ -1,5 +1,6 @@
-"""Accelerate in two processes with one Checkpoint: a signal to one of them ends both,
-and both go on from one file.
+"""Accelerate in two processes with one Checkpoint.
+
+A signal to one of them ends both, and both go on from one file.
 
 The program starts itself by ``accelerate launch``.
 """

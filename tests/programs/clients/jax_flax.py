@@ -1,5 +1,6 @@
-"""JAX with Flax and optax on batches from workers: as without them, and resumed in
-the midst of an epoch.
+"""JAX with Flax and optax on batches from workers.
+
+It trains as without them, and is resumed in mid-epoch.
 """
 
 import json
