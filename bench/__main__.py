@@ -1,5 +1,4 @@
-"""`python3 bench`: the experiments, from a fresh clone, in an environment of its own
-(`.venv`).
+"""`python3 bench` runs the experiments, from a fresh clone, in `.venv`.
 
     python3 bench              what moving a sample costs: some three minutes, and a page to open in a browser
     python3 bench guard        ten ratios against their bounds, in about a minute
@@ -58,9 +57,7 @@ def main(arguments: list) -> int:
 
 
 def found() -> dict:
-    """The programs beside this file, with the first line of each, which says what it
-    is.
-    """
+    """Return the programs beside this file, with the first lines of their docstrings."""
     programs = {}
     for path in sorted(HERE.glob("*.py")):
         text = path.read_text(encoding="utf-8")

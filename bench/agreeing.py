@@ -1,5 +1,6 @@
-"""What it costs a step that all ranks of a training share one checkpoint: a message,
-looked at a step later.
+"""What does it cost a step that all ranks of a training share one checkpoint?
+
+Each step sends a message, and looks at the answer a step later.
 
     python bench/agreeing.py --python-torch PATH --out bench/results/agreeing.json
     python bench/agreeing.py --small                        # one short round: a smoke test, never a conclusion

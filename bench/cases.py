@@ -38,8 +38,9 @@ STRAGGLER_PERIOD = 1 << 16
 
 
 class Images:
-    """`dataset[i]` is `(images[i % 64], np.int64(i))`; the image is a view, so
-    fetching costs about a microsecond.
+    """`dataset[i]` is `(images[i % 64], np.int64(i))`.
+
+    The image is a view, so fetching costs about a microsecond.
     """
 
     def __init__(
@@ -58,8 +59,9 @@ class Images:
 
 
 class Stragglers(Images):
-    """The same images, each computed for a while; one in fifty, at a fixed
-    pseudo-random place, fifty times as long.
+    """The same images, each computed for a while.
+
+    One in fifty, at a fixed pseudo-random place, takes fifty times as long.
     """
 
     def __init__(
@@ -113,8 +115,9 @@ class Sleeping(Images):
 
 
 def work(cpu_s: float) -> None:
-    """Compute for so many CPU seconds of this thread: a preempted worker is not let
-    off, as it would be by a sleep.
+    """Compute for so many CPU seconds of this thread.
+
+    A preempted worker must do all its work, which a sleep wouldn't ask of it.
     """
     clock = time.thread_time
     end = clock() + cpu_s
@@ -170,8 +173,9 @@ class InOneCall:
 
 
 class Tokens:
-    """Tokens of a mapped file from an index on, and those one further on: what a
-    language model is trained with.
+    """Tokens of a mapped file from an index on, and those one further on.
+
+    That is what a language model is trained with.
 
     The file is temporary: it lies in no folder, and is gone with this process.
     """
@@ -285,9 +289,7 @@ ROWS_HELD = {"16x8": 1 << 18, "28x28": 1 << 16, "3x64x64": 1 << 12}
 
 
 def held(plain: Case, rows: int) -> Iterator[Case]:
-    """Yield the case ``plain`` in the other forms in which a program may hold its
-    data.
-    """
+    """Yield the case ``plain`` in the other forms in which a program may hold data."""
     size = plain.name
     tensors = replace(plain, form=Form.tensors)
     says = "float32 and an int, as tensors"
@@ -319,8 +321,9 @@ CASES["tokens"] = Case(
 
 
 class Digest:
-    """The digest of samples: dtype, shape and every byte of both parts, in the order
-    in which they were added.
+    """The digest of samples: dtype, shape and every byte of both parts, in order.
+
+    The order is that in which they were added.
     """
 
     def __init__(self) -> None:
@@ -340,8 +343,9 @@ class Digest:
         self.add(zip(*map(np.asarray, both), strict=True))
 
     def hex(self, in_order: bool = True) -> str:
-        """Return it in figures; that of a shuffled epoch, without the order, is the
-        same for each order.
+        """Return it in figures.
+
+        That of a shuffled epoch, without the order, is the same for each order.
         """
         samples = self._samples if in_order else sorted(self._samples)
         return hashlib.blake2b(b"".join(samples), digest_size=16).hexdigest()

@@ -1,5 +1,6 @@
-"""Training through a hundred deaths: the same batches as in a quiet run, and what it
-costs.
+"""A training through a hundred deaths gets the batches of a quiet run.
+
+This counts what the deaths cost.
 
     python bench/chaos.py --out bench/results/chaos.json
     python bench/chaos.py --small                           # a few kills: a smoke test, never a conclusion
@@ -55,9 +56,7 @@ ENOUGH = 20  # strikes to conclude from
 
 
 class Noisy:
-    """Images with noise that depends on their place in the order, labels, and the
-    process that fetched them.
-    """
+    """Images with noise that depends on their place, labels, and who fetched them."""
 
     def __init__(self) -> None:
         self.images = np.random.default_rng(0).random((LENGTH, *SHAPE), np.float32)
@@ -83,9 +82,7 @@ class Run:
     stats: Any = None
 
     def read(self, batch: Any) -> None:
-        """Record the checksum and the labels of a batch, without the processes that
-        fetched it.
-        """
+        """Record a batch's checksum and labels, without who fetched it."""
         images, labels, _ = batch.columns
         self.checksums.append(
             zlib.crc32(labels.tobytes(), zlib.crc32(images.tobytes()))
@@ -131,8 +128,9 @@ def run(batches: int, strikes: Strikes | None = None, **options: Any) -> Run:
 
 @dataclass(frozen=True)
 class Differences:
-    """What another run lacks of the quiet one's, what it has more than once in an
-    epoch, and what isn't the same.
+    """What another run lacks of the quiet one's, repeats, or has differently.
+
+    A sample may come once in an epoch.
     """
 
     lost: int = 0

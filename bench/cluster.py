@@ -1,5 +1,6 @@
-"""What it costs to fetch beyond this process: each backend on one machine, by payload;
-tables and JSON.
+"""What does it cost to fetch beyond this process? Each backend, by payload.
+
+All run on one machine; prints tables and JSON.
 
     python bench/cluster.py --out bench/results/cluster.json    # in an environment with ray[data], mpi4py, mpich
     python bench/cluster.py --small                             # one short round: a smoke test, never a conclusion

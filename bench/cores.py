@@ -1,5 +1,4 @@
-"""A machine of many cores that doesn't exist: what a load would take there, with a
-number of workers.
+"""A machine of many cores that doesn't exist, and what a load would take there.
 
 One pass over the batches, in the order in which they are planned: each is cut in
 pieces, and each piece goes to the worker that is free first.  Workers that are more
@@ -19,8 +18,9 @@ _PIECE_S = 8e-3
 
 
 class Service(NamedTuple):
-    """The seconds that something takes of a processor, and of waiting for a disk, a
-    network or a GPU.
+    """The seconds that something takes of a processor, and those that it waits.
+
+    It waits for a disk, a network or a GPU.
     """
 
     cpu_s: float
@@ -29,8 +29,9 @@ class Service(NamedTuple):
 
 @dataclass(frozen=True)
 class Load:
-    """The work of a training; samples and steps begin again from the first when they
-    run out.
+    """The work of a training.
+
+    Samples and steps begin again from the first when they run out.
     """
 
     samples: Sequence[Service]
@@ -88,9 +89,7 @@ def simulate(
 
 
 def _pieces(load: Load, batch: int, crowd: float) -> list[float]:
-    """Seconds of each piece of a batch, where processors are shared by so many
-    workers each.
-    """
+    """Seconds of each piece of a batch, where so many workers share the processors."""
     count = len(load.samples)
     first = batch * load.batch_size
     pieces = []

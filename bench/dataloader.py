@@ -1,5 +1,6 @@
-"""What a large dataset costs under torch's `DataLoader` and ours: memory and first
-batch; prints verdicts and JSON.
+"""What does a large dataset cost under torch's `DataLoader` and under ours?
+
+Compares memory and first batch; prints verdicts and JSON.
 
     python bench/dataloader.py --out bench/results/dataloader_memory.json
     python bench/dataloader.py --small                # one short round: a smoke test, never a conclusion
@@ -62,8 +63,9 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def take(turn: Turn) -> dict[str, Any]:
-    """Measures, in this process; the whole dataset first: a loader that ran before
-    would have left a fork server.
+    """Measures in this process, the whole dataset first.
+
+    A loader that ran before would have left a fork server.
     """
     if turn.case == MAPPED:
         rows: Any = np.memmap(FILE, np.float32, "r", shape=SHAPE)

@@ -1,5 +1,6 @@
-"""The driver of all experiments: turns in processes of their own, interleaved rounds,
-medians, one form of result.
+"""The driver of all experiments: it measures turns in processes of their own.
+
+Rounds are interleaved, medians are compared, and all results have one form.
 
 An `Experiment` says what is measured.  Each *turn* measures one row (a loader) on one
 case (a load) once, in a fresh process; a *round* is one turn of every row, and each
@@ -75,8 +76,9 @@ NOTHING = "\u2013"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One row on one case, measured once; of the timed part so many seconds, after
-    so many that don't count.
+    """One row on one case, measured once.
+
+    The timed part takes so many seconds, after so many that don't count.
     """
 
     row: str
@@ -98,9 +100,7 @@ class Absent(Exception):
 
 @dataclass(frozen=True)
 class Curves:
-    """A plot: lines by name, each a list of x, y and the quartiles of y, where there
-    are any.
-    """
+    """A plot: lines by name, each a list of x, y and the quartiles of y, if any."""
 
     title: str
     x: str
@@ -112,9 +112,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Compared:
-    """A line for those who read nothing else: what was measured, of ours and of
-    theirs.
-    """
+    """A line for those who read nothing else: what was measured of ours and theirs."""
 
     what: str
     ours: Spread | None
@@ -129,8 +127,9 @@ class Compared:
 
 @dataclass(frozen=True)
 class InShort:
-    """The figures at the end: a heading that says which way is better, and what
-    theirs is.
+    """The figures at the end, under a heading.
+
+    The heading says which way is better, and what theirs is.
     """
 
     heading: str
@@ -197,8 +196,9 @@ class Experiment:
                     )
 
     def table(self, case: str, summary: Summary) -> tuple[str, list[list[str]]]:
-        """Return the title and the table of a case, headings first; the first figure
-        has spread and ratio too.
+        """Return the title and the table of a case, headings first.
+
+        The first figure has spread and ratio too.
         """
         found = {row: summary[case, row] for row in self.rows if (case, row) in summary}
         first, *others = [
@@ -281,8 +281,9 @@ _OF_THE_RANGE = {1: 0.0, 2: 1.20, 3: 0.80, 4: 0.66}
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Few values have no quartiles worth the name: their interquartile range is
-    estimated from the whole range.
+    """Return the interquartile range; of few values, estimated from the whole range.
+
+    Few values have no quartiles worth the name.
     """
     if len(values) in _OF_THE_RANGE:
         iqr = _OF_THE_RANGE[len(values)] * (max(values) - min(values))
@@ -318,9 +319,7 @@ def median(summary: Summary, case: str, row: str, figure: str) -> float | None:
 def ratio(
     summary: Summary, case: str, row: str, other: str, figure: str
 ) -> float | None:
-    """Return one row's median as a multiple of another's; None where a row is
-    missing.
-    """
+    """Return one row's median as a multiple of another's; None where one is missing."""
     ours = median(summary, case, row, figure)
     theirs = median(summary, case, other, figure)
     return ours / theirs if ours is not None and theirs else None
@@ -351,8 +350,10 @@ def number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed of one case, the figure found (None: a row is missing),
-    whether it holds, and whether it must.
+    """A claim's finding on one case.
+
+    It has the figure found (None where a row is missing), whether it holds, and whether
+    it must.
     """
 
     case: str
@@ -364,8 +365,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim, and what the run says: PASS, FAIL, `not reached` of an aim, not
-    measured, or not a conclusion.
+    """One claim, and what the run says of it.
+
+    That is PASS, FAIL, `not reached` of an aim, not measured, or not a conclusion.
     """
 
     claim: str
@@ -423,8 +425,9 @@ def at_most(
 
 
 def judge(claim: Claim, rounds: int, enough: int = MIN_ROUNDS) -> Verdict:
-    """Return the verdict; too few rounds, or a row that is missing, allow no
-    conclusion.
+    """Return the verdict.
+
+    Too few rounds, or a row that is missing, allow no conclusion.
     """
     if claim.found is None:
         says = "not measured"
@@ -494,8 +497,9 @@ def _text(file: IO[bytes]) -> str:
 
 
 def be_measured(take: Callable[[Turn], Answer]) -> NoReturn:
-    """Read the turn, measure, answer with a line of JSON and end at once; runs in the
-    turn's process.
+    """Read the turn, measure, answer with a line of JSON and end at once.
+
+    This runs in the turn's process.
 
     Whatever datasets, libraries and workers print goes beside the answer, and if the
     driver ends the whole group does.
@@ -532,8 +536,9 @@ def _end_with_the_driver(lifeline: int) -> None:
 
 
 def interleaved(turns: Sequence[Turn], rounds: int) -> Iterator[Turn]:
-    """Yield the turns of each round; the rows of a case stand together, and each
-    round begins with another row.
+    """Yield the turns of each round.
+
+    The rows of a case stand together, and each round begins with another row.
     """
     for round_ in range(rounds):
         for case in dict.fromkeys(turn.case for turn in turns):
@@ -547,8 +552,9 @@ def interleaved(turns: Sequence[Turn], rounds: int) -> Iterator[Turn]:
 def measured(
     experiment: Experiment, options: argparse.Namespace
 ) -> tuple[list[dict[str, Any]], bool]:
-    """The answers of all turns, and whether it was interrupted; what is absent from
-    a case is asked for once.
+    """Return the answers of all turns, and whether the run was interrupted.
+
+    A row that is absent from a case is asked for once.
     """
     turns = list(experiment.turns(options))
     answers: list[dict[str, Any]] = []
@@ -600,8 +606,9 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def conduct(experiment: Experiment, parser: argparse.ArgumentParser) -> int:
-    """Measure, report, keep; the exit status is 1 if a turn goes wrong, 130 after
-    Ctrl-C.
+    """Measure, report and keep the result; return the exit status.
+
+    It is 1 if a turn goes wrong, 130 after Ctrl-C.
 
     Requirements are a maintainer's: with ``--judge`` they are reported too, and one
     that fails is an exit status of 1.
@@ -728,8 +735,9 @@ def report(
     short: Tables = (),
     is_kept: bool = False,
 ) -> Iterator[str]:
-    """Yield the lines that are printed; warnings that are kept in a file are
-    counted.
+    """Yield the lines that are printed.
+
+    Warnings that are kept in a file are only counted.
     """
     settings = result["settings"]
     yield (
@@ -761,8 +769,9 @@ def report(
 
 
 def drawn(lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines as aligned columns; the first names the row, the others are
-    aligned right.
+    """Yield the lines as aligned columns.
+
+    The first column names the row, the others are aligned right.
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for name, *cells in lines:
@@ -799,8 +808,9 @@ def heading(
 
 
 def _told_path(word: str) -> str:
-    """Return a path below the root as it is there, else only the file's name:
-    results name no folders of a machine.
+    """Return a path below the root as it is there, else only the file's name.
+
+    Results name no folders of a machine.
     """
     path = Path(word)
     if not path.is_absolute():
@@ -809,9 +819,7 @@ def _told_path(word: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of mpiter, and of the packages compared with it
-    that are installed.
-    """
+    """Return the versions of Python, of mpiter, and of the installed peers."""
     found = {"python": platform.python_version(), "mpiter": mpiter.__version__}
     for package in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -827,8 +835,9 @@ def _cpu_model() -> str:
 
 
 def commit(root: Path) -> dict[str, Any]:
-    """The commit measured, and whether the working tree differs from it (results
-    under bench/results aside).
+    """Return the commit measured, and whether the working tree differs from it.
+
+    Results under bench/results don't count as a difference.
     """
     changes = _git(root, "status", "--porcelain", "--", ".", ":!bench/results")
     return {

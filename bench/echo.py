@@ -1,5 +1,6 @@
-"""Data echoing: steps a second against the factor, and the fresh samples that a
-training needs; verdicts and JSON.
+"""What does data echoing gain in steps a second, and cost in fresh samples?
+
+Measures both against the factor; prints verdicts and JSON.
 
     python bench/echo.py --out bench/results/echo.json
     python bench/echo.py --small                       # one short round: a smoke test, never a conclusion
@@ -145,8 +146,9 @@ TRAINED = {
 
 
 class Pictures:
-    """A pattern for each class, with noise of its own in each picture; augmented by
-    another place and more noise.
+    """A pattern for each class, with noise of its own in each picture.
+
+    Augmenting moves it to another place and adds more noise.
     """
 
     def __init__(self, seed: int, length: int = 1 << 16) -> None:
@@ -210,8 +212,9 @@ class Network:
 
 
 class Means:
-    """The mean picture of each class: all that a picture has to say is said the
-    first time.
+    """Learns the mean picture of each class.
+
+    All that a picture can tell this learner, it tells the first time.
     """
 
     def __init__(self, seed: int) -> None:

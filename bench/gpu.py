@@ -1,5 +1,6 @@
-"""To the GPU: `DevicePrefetcher` against torch's pinned loader, alone and beside a
-training step.
+"""To the GPU: `DevicePrefetcher` against torch's pinned loader.
+
+Both are measured alone and beside a training step.
 
     python bench/gpu.py --workers 8 --out bench/results/gpu.json
 

@@ -55,9 +55,7 @@ class Bound(NamedTuple):
     is_most: bool = False
 
     def misses(self, ratio: float, times: float = 1.0) -> bool:
-        """Tell whether the ratio is worse than the bound by more than the factor
-        ``times``.
-        """
+        """Tell whether the ratio misses the bound by more than the factor ``times``."""
         return (
             ratio > self.value * times if self.is_most else ratio < self.value / times
         )
@@ -266,8 +264,9 @@ if __name__ == "__main__":
 
 
 def scripted(text: str, *arguments: str) -> float:
-    """The seconds that a script prints, run in a process of its own, where nothing
-    is warm.
+    """Return the seconds that a script prints.
+
+    It runs in a process of its own, where nothing is warm.
     """
     path = Path(__file__).parent
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:

@@ -1,5 +1,6 @@
-"""When does loading disappear behind the training step? The capacity model of the
-ImageNet article, and its test.
+"""When does loading disappear behind the training step?
+
+Tests the capacity model of the article on ImageNet.
 
     python bench/hide.py --out bench/results/hide.json
 
@@ -119,8 +120,9 @@ def loading(turn: Turn, dataset: Any, workers: int) -> Answer:
 
 
 def training(turn: Turn, dataset: Any, workers: int) -> Answer:
-    """Measure loading beside a step; `lanes` has what consumer and workers did in
-    the last few steps.
+    """Measure loading beside a step.
+
+    `lanes` has what consumer and workers did in the last few steps.
     """
     spans: list[Span] = []
     with tempfile.TemporaryDirectory(prefix="mpiter-bench-") as folder:
@@ -197,8 +199,9 @@ def lanes(consumer: list[Span], folder: Path) -> list[Any]:
 
 
 def fetched(file: Path) -> list[Span]:
-    """Return the spans of fetched rows; those of one batch that followed one another
-    are joined.
+    """Return the spans of fetched rows.
+
+    Those of one batch that followed one another are joined.
     """
     data = file.read_bytes()
     spans = list[Span]()

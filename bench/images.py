@@ -1,5 +1,6 @@
-"""Decoders side by side: photographs decoded by each, cropped at random and batched,
-beside what the machine allows.
+"""Decoders side by side, beside what the machine allows.
+
+Photographs are decoded by each, cropped at random and batched.
 
     python bench/images.py --rows line pillow simplejpeg
 
@@ -189,8 +190,9 @@ def busy(turn: Turn, case: Case, paths: list[str]) -> Answer:
 
 
 def decode_for_ever(case: Case, paths: list[str], counts: Any, number: int) -> None:
-    """Decode and crop pictures with Pillow, without end; RandomResizedCrop draws the
-    parts.
+    """Decode and crop pictures with Pillow, without end.
+
+    RandomResizedCrop draws the parts.
     """
     from PIL import Image
 

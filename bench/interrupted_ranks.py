@@ -1,5 +1,6 @@
-"""Ranks of a training that are interrupted on purpose: a launcher that forks them, and
-the strikes that they carry out.
+"""Ranks of a training that are interrupted on purpose.
+
+A launcher forks them, and they carry out the strikes themselves.
 
 The launcher does as torch's does: it passes SIGTERM and Ctrl-C on to its ranks, and
 once one has ended with an error it ends the others, by SIGTERM and, after some seconds,
@@ -56,8 +57,9 @@ _LAST_WORDS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One interruption: in this epoch, the time ``at`` that the place comes, counted
-    from 0.
+    """One interruption: in this epoch, at the time ``at`` that the place comes.
+
+    Times are counted from 0.
     """
 
     signal: str
@@ -93,8 +95,9 @@ class Seat:
         os.close(descriptor)
 
     def take(self) -> None:
-        """Be findable by the other ranks, and notice signals though their handlers
-        may wait.
+        """Let other ranks find this one, and notice signals at once.
+
+        Their handlers may wait for the end of a step.
         """
         pid_file(self.folder, self.run, self.rank).write_text(str(os.getpid()))
         ears, mouth = os.pipe2(os.O_NONBLOCK)
@@ -151,9 +154,7 @@ def pid_file(folder: Path, run: int, rank: int) -> Path:
 def striking_at_calls(
     module: Any, name: str, strike: Callable[[], None]
 ) -> Iterator[None]:
-    """Have a function of a module call ``strike`` after its work; not in a ``with``
-    block of tests: it stays so.
-    """
+    """Have a function of a module call ``strike`` after its work, in this block."""
     original = getattr(module, name)
 
     def struck(*arguments: Any, **options: Any) -> Any:
@@ -173,8 +174,9 @@ def striking_at_calls(
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: its ranks' exit codes, negative by a signal; and whether it
-    had to be ended by us.
+    """How a run ended: its ranks' exit codes, and whether we had to end it.
+
+    A code is negative where a signal ended the rank.
     """
 
     codes: list[int | None]
@@ -326,8 +328,9 @@ def _forked(train: Callable[[Seat], None], seat: Seat, port: int) -> int:
 
 
 def _be_rank(train: Callable[[Seat], None], seat: Seat, port: int) -> int:
-    """Train, and return what Python's exit code would be, after what Python does at
-    its end.
+    """Train, and return what Python's exit code would be.
+
+    Before that it does what Python does at its end.
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

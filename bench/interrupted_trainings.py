@@ -1,5 +1,6 @@
-"""The trainings that are interrupted, in each rank's process: ours, Lightning's and
-Accelerate's, as documented.
+"""The trainings that are interrupted, in each rank's process.
+
+There are ours, Lightning's and Accelerate's, each as its docs say.
 
 All train the same: a small model of torch with Dropout, by DistributedDataParallel,
 Adam, a schedule and a validation after each epoch.  Each rank draws from all three
@@ -136,8 +137,10 @@ def note_validation(best: dict[str, Any], loss: float, epoch: int) -> None:
 
 
 def at_border(seat: Seat, epoch: int, side: int) -> None:
-    """A border has two sides: the end of what follows an epoch's steps, and the
-    beginning of the next epoch.
+    """Call what strikes at a border between two epochs.
+
+    A border has two sides: the end of what follows an epoch's steps, and the beginning
+    of the next epoch.
     """
     if seat.strike is not None and seat.strike.at == side:
         # It comes once.
@@ -284,8 +287,10 @@ def by_ours(seat: Seat) -> None:
 
 
 def by_lightning(seat: Seat) -> None:
-    """As its docs say: ModelCheckpoint within epochs and at exceptions,
-    ckpt_path="last", a loader with a state.
+    """Train with Lightning as its docs say.
+
+    ModelCheckpoint saves within epochs and at exceptions, ckpt_path="last" resumes, and
+    the loader has a state.
     """
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
@@ -431,7 +436,9 @@ class _Kept:
 
 
 def by_accelerate(seat: Seat) -> None:
-    """As its docs and their example say: save_state() every few steps, load_state(),
+    """Train with Accelerate as its docs and their example say.
+
+    save_state() comes every few steps; resuming is load_state() and
     skip_first_batches().
     """
     from accelerate import Accelerator, DataLoaderConfiguration

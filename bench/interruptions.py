@@ -1,5 +1,6 @@
-"""Trainings of several ranks, interrupted again and again: what diverges, is lost,
-repeated or differs in a bit.
+"""Trainings of several ranks are interrupted again and again, and compared.
+
+Shows what diverges, is lost, is repeated or differs in a bit.
 
     python bench/interruptions.py --out bench/results/interruptions.json     # needs torch; lightning, accelerate
     python bench/interruptions.py --small                   # some interruptions: a smoke test, never a conclusion
@@ -96,8 +97,9 @@ _PROBLEMS = {
 
 @dataclass(frozen=True)
 class Chain:
-    """One training: the ranks of each of its runs, and the strikes that end all of
-    them but the last.
+    """One training: the ranks of each of its runs, and the strikes that end them.
+
+    The last run isn't struck.
     """
 
     row: str
@@ -120,8 +122,9 @@ def resumed_by(before: int, after: int) -> str:
 def chains_of(
     row: str, patterns: Iterable[tuple[int, ...]], rounds: int, draw: random.Random
 ) -> Iterator[Chain]:
-    """Deal all signals at all places out to the runs that these patterns of ranks have,
-    so many times.
+    """Deal all signals at all places out to the runs, so many times.
+
+    The runs are those that these patterns of ranks have.
 
     Only a training's last epoch has the last step, so that those strikes come last.
     """
@@ -184,8 +187,9 @@ def _strike(
 
 
 def with_options(chains: Iterable[Chain]) -> Iterator[Chain]:
-    """Vary what must make no difference: who fetches, how steps are told, when and
-    how is saved.
+    """Vary what must make no difference.
+
+    That is who fetches, how steps are told, and when and how the training is saved.
     """
     for number, chain in enumerate(chains):
         options: dict[str, Any] = {
@@ -204,8 +208,9 @@ def with_options(chains: Iterable[Chain]) -> Iterator[Chain]:
 
 @dataclass
 class Interruption:
-    """One that was carried out, in the run of so many ranks; ``redone`` steps were
-    done again after it.
+    """A strike that was carried out, in a run of so many ranks.
+
+    ``redone`` steps were done again after it.
     """
 
     run: int
@@ -246,8 +251,9 @@ def played(
     reference: dict[int, dict[str, Any]] | None = None,
     limit_s: float = LIMIT_S,
 ) -> Played:
-    """Train, with interruptions, to the end, and compare with an uninterrupted
-    training of as many ranks.
+    """Train to the end with interruptions, and compare with an undisturbed training.
+
+    That one has as many ranks.
     """
     found = Played(chain)
     with tempfile.TemporaryDirectory(prefix="mpiter-bench-") as name:
@@ -498,8 +504,9 @@ def torchrun(folder: Path, run: int, size: int, strike: Strike | None) -> Ended:
 def summary(
     all_played: list[Played], sizes: tuple[int, ...] = (1, 2, 3, 4)
 ) -> dict[str, Any]:
-    """All that is told of the trainings of one row; interruptions of so many ranks
-    are counted.
+    """All that is told of the trainings of one row.
+
+    Interruptions of so many ranks are counted.
     """
     matrix: Counter[tuple[int, str, str, str]] = Counter()
     redone: dict[str, list[int]] = defaultdict(list)
@@ -536,8 +543,9 @@ def summary(
 
 
 def first_words(one: Played) -> dict[str, Any]:
-    """Return what was wrong with a training, without the tracebacks, which name this
-    machine's folders.
+    """Return what was wrong with a training, without the tracebacks.
+
+    They name this machine's folders.
     """
     return {
         "chain": asdict(one.chain),
@@ -546,8 +554,9 @@ def first_words(one: Played) -> dict[str, Any]:
 
 
 def empty_cells(found: dict[str, Any]) -> int:
-    """Return how many of the matrix's cells of two and three ranks have no
-    interruption.
+    """Return how many cells of the matrix have no interruption.
+
+    The cells are those of two and three ranks.
     """
     empty = 0
     for size in (2, 3):

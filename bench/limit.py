@@ -19,8 +19,9 @@ _PATIENCE_S = 30.0  # with processes that begin
 
 
 class Limit:
-    """What the machine allows: processes that fill preallocated shared slots, with no
-    coordination and no consumer.
+    """What the machine allows: processes that fill shared slots made before.
+
+    They have no coordination and no consumer.
 
     Each process owns its slots (as many in all as there are workers and prefetched
     batches), fetches the samples one by one through `dataset[i]` and assigns each to
@@ -81,8 +82,9 @@ class Limit:
 def filling(
     case: Case, setup: Setup, warm: int, warmup_s: float, seconds: float
 ) -> tuple[int, float, Cpu]:
-    """Measure batches, seconds and processor time in full flow, after so many
-    batches and seconds.
+    """Measure batches, seconds and processor time in full flow.
+
+    That begins after so many batches and seconds.
     """
     limit = Limit(case, setup)
     try:

@@ -47,8 +47,9 @@ class Setup:
 
 
 class Peer(ABC):
-    """A running loader: `batches` yields what it hands out; `touch` and `readings`
-    know whether those are lists.
+    """A running loader: `batches` yields what it hands out.
+
+    `touch` and `readings` know whether those are lists.
     """
 
     batches: Iterator[Any]
@@ -113,8 +114,9 @@ class InProcess(Peer):
 
 
 class Indexing(Peer):
-    """No loader: rows of the columns by a shuffled index, or in order by slices,
-    which are copied.
+    """No loader: rows of the columns by a shuffled index, or in order by slices.
+
+    The slices are copied.
     """
 
     def __init__(self, dataset: Columns, setup: Setup) -> None:
@@ -354,8 +356,9 @@ class _OfMpiter(Peer):
 
 
 class Ours(_OfMpiter):
-    """mpiter's MultiprocessIterator: lists of samples that are also columns; no
-    `start_method` is the default one.
+    """mpiter's MultiprocessIterator: lists of samples that are also columns.
+
+    Without `start_method` it is the default one.
     """
 
     touch = staticmethod(_touch_samples)

@@ -1,5 +1,6 @@
-"""What an order costs by the length of the dataset: planning, going on from a state,
-the state itself; tables and JSON.
+"""What does an order cost by the length of the dataset?
+
+Measures planning, going on from a state, and the state itself; prints tables and JSON.
 
     python bench/order.py --out bench/results/order.json
     python bench/order.py --small                           # one short round: a smoke test, never a conclusion
@@ -89,9 +90,7 @@ def planned_us(length: int, share: Share, seconds: float) -> float:
 
 
 def resumed(length: int, shard: mpiter.Shard) -> tuple[str, float]:
-    """Return a state in the middle of an epoch, and how long it takes from there to
-    the next batch.
-    """
+    """Return a state in mid-epoch, and the seconds from it to the next batch."""
     with mpiter.batches(
         range(length), BATCH, n_processes=0, seed=0, shard=shard
     ) as stream:

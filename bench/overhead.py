@@ -151,8 +151,9 @@ def take(turn: Turn) -> Answer:
 
 
 def copies(turn: Turn, dataset: Endless) -> int:
-    """Passes over the arrays; without workers samples are handed on, or placed in a
-    batch of ours.
+    """Passes over the arrays.
+
+    Without workers samples are handed on, or placed in a batch of ours.
     """
     if not turn.workers:
         return (
@@ -165,8 +166,9 @@ def copies(turn: Turn, dataset: Endless) -> int:
 
 
 def fetching_ms(dataset: Endless, batch_size: int) -> float:
-    """Processor time of fetching a batch and doing nothing with it: part of every
-    row.
+    """Processor time of fetching a batch and doing nothing with it.
+
+    It is part of every row.
     """
     begin = time.process_time()
     for index in range(FETCHED * batch_size):

@@ -1,5 +1,6 @@
-"""One result as a page: plots, tables, where it was measured; warnings and what was
-claimed are folded at the end.
+"""One result as a page: plots, tables, and where it was measured.
+
+Warnings and what was claimed are folded at the end.
 
 Guarantees a file that holds all that it shows: plots are drawn by matplotlib and
 embedded as SVG, nothing is loaded from elsewhere, and every text of a result is
@@ -195,8 +196,9 @@ def plots(
     cases: Mapping[str, str],
     curves: Iterable[Curves],
 ) -> list[str]:
-    """SVG: bars of every case, in ``unit``, then the curves; none without
-    matplotlib.
+    """Return SVG: bars of every case, in ``unit``, then the curves.
+
+    There is none without matplotlib.
     """
     try:
         import matplotlib.figure
@@ -226,8 +228,9 @@ def _svg(figure: Any) -> str:
 def _bars(
     summary: Summary, stacked: Mapping[str, str], unit: str, cases: Mapping[str, str]
 ) -> Any:
-    """A case below the other, each with a scale of its own: they differ by orders of
-    magnitude.
+    """Draw the cases one below the other, each with a scale of its own.
+
+    They differ by orders of magnitude.
     """
     found: dict[str, list[str]] = {}
     for (case, row), figures in summary.items():
@@ -258,8 +261,9 @@ def _bars_of(
     rows: Sequence[str],
     stacked: Mapping[str, str],
 ) -> None:
-    """Parts lie one upon the other; a whole bar shows the least and the most of its
-    rounds.
+    """Draw bars whose parts lie one upon the other.
+
+    A whole bar shows the least and the most of its rounds.
     """
     left = [0.0] * len(rows)
     for colour, (name, head) in zip(COLOURS, stacked.items(), strict=False):

@@ -1,5 +1,6 @@
-"""What is moved in the overhead experiment: samples of six kinds, from memory, behind a
-long virtual length.
+"""What is moved in the overhead experiment: samples of six kinds, from memory.
+
+They lie behind a long virtual length.
 
 Runs in the process that is measured and in its workers.  Guarantees that `dataset[i]`
 costs little (it is measured beside) and depends on the seed and on `i` alone, so that
@@ -21,8 +22,9 @@ LENGTH = 1 << 20  # so long that its end is not met
 
 
 class Endless(ABC):
-    """`dataset[i]` is one of a few samples, made anew each time: pickle would notice
-    an object that comes twice.
+    """`dataset[i]` is one of a few samples, made anew each time.
+
+    pickle would notice an object that comes twice.
     """
 
     def __len__(self) -> int:

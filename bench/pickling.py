@@ -1,5 +1,6 @@
-"""Three other ways for samples to travel, as serializers of one's own, to be measured
-with ours.
+"""Three other ways for samples to travel, to be measured with ours.
+
+They are serializers of one's own.
 
 `pickle`: the samples of a block, pickled.  `pickle5`: all samples of a block pickled at
 once by protocol 5, their arrays out of band, side by side in one string of bytes.
@@ -37,8 +38,9 @@ class Pickle:
 
 
 class Pickle5:
-    """Protocol 5, buffers out of band; arrays are views of what arrived, copied
-    once, for batches are the user's.
+    """Protocol 5 with buffers out of band.
+
+    Arrays are views of what arrived, copied once, since batches are the user's.
     """
 
     def pack(self, samples: list[Any]) -> tuple[bytes, list[int], bytes]:
@@ -80,8 +82,9 @@ def swap(sample: Any, how: Any) -> Any:
 
 
 def measured(sample: Any) -> int:
-    """Bytes of a sample's arrays in a block: as in Chainer, of what stands in a
-    tuple or a list and of nothing else.
+    """Return the bytes of a sample's arrays in a block.
+
+    As in Chainer, arrays count that stand in a tuple or a list, and no others.
     """
     if type(sample) not in (tuple, list):
         return 0
@@ -93,8 +96,9 @@ def measured(sample: Any) -> int:
 
 
 class RawArray:
-    """Chainer's packing: one block for what a worker has fetched, copied on both
-    sides.
+    """Chainer's packing: one block for what a worker has fetched.
+
+    It is copied on both sides.
     """
 
     # At the most; of each: two on their way, and one that is being copied out.

@@ -1,5 +1,6 @@
-"""The course project's dataset: image files, read by a fast decoder, and augmented at a
-cost that can be chosen.
+"""The course project's dataset of image files, and its augmentation.
+
+A fast decoder reads them, and what the augmentation costs can be chosen.
 
 Runs in the driver (making files), in the process that is measured and in its workers.
 Guarantees that the files are always the same ones and every loader reads them by the
@@ -54,8 +55,9 @@ def resize(image: Array) -> Array:
 
 
 def make_files(folder: Path, count: int = FILES) -> None:
-    """JPEG files of smooth shapes with a little noise, which compress like
-    photographs; those there are left.
+    """Write JPEG files of smooth shapes with a little noise.
+
+    They compress like photographs; those that are there already are left.
     """
     from PIL import Image
 

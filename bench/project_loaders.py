@@ -1,5 +1,6 @@
-"""The two loaders of the course project, written again as the small systems they were,
-to be compared with.
+"""The two loaders of the course project, written again to be compared with.
+
+They are the small systems that they were.
 
 `DataLoader` fetches a batch when it is asked for.  `DataLoaderPar` has worker processes
 with an index queue each and one output queue for all; the consumer keeps items that

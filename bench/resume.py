@@ -1,5 +1,4 @@
-"""Resuming in the middle of an epoch: what is lost or given twice, by ours and by
-others.
+"""Resuming in mid-epoch: what do ours and other loaders lose or give twice?
 
     python bench/resume.py --python-torch PATH --out bench/results/resume.json
     python bench/resume.py --rows ours --cases trainer      # one of them
@@ -60,8 +59,9 @@ RANK = "--rank"
 
 @dataclass(frozen=True)
 class Sitting:
-    """Ranks that start together, and after how many steps they are killed; 0: they
-    go to the epoch's end.
+    """Ranks that start together, and after how many steps they are killed.
+
+    With 0 they go to the epoch's end.
     """
 
     ranks: int = 1
@@ -173,8 +173,9 @@ def sat(turn: Turn, sitting: Sitting, number: int, folder: Path) -> list[str]:
 
 
 def counted(folder: Path) -> tuple[int, int]:
-    """Samples that were never handed out, and those that came again, by what all ranks
-    noted.
+    """Return how many samples were never handed out, and how many came again.
+
+    It goes by what all ranks noted.
 
     What a rank was handed after the state that the next sitting began with is void: its
     place is beyond that state's.
@@ -233,9 +234,7 @@ def as_launched(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 def sit(told: dict[str, Any]) -> Answer:
-    """Train as programs do: from the newest state through the batches, saving a
-    state every few steps.
-    """
+    """Train as programs do: go on from the newest state, and save every few steps."""
     folder = Path(told["folder"])
     number = told["number"]
     kind = LOADERS[told["row"]]
@@ -279,8 +278,9 @@ def sit(told: dict[str, Any]) -> Answer:
 
 
 def words_of(error: Exception) -> str:
-    """Its type and what it says first, or last where it is a worker's; without what
-    differs from run to run.
+    """Return an error's type and what it says first, or last where a worker raised it.
+
+    What differs from run to run is left out.
     """
     lines = str(error).strip().splitlines() or [""]
     name = type(error).__name__
@@ -293,8 +293,9 @@ def words_of(error: Exception) -> str:
 
 
 def save(seat: Seat, number: int, what: dict[str, Any]) -> None:
-    """Write the state to a file by a rename, so that a kill leaves the old file or
-    the new one.
+    """Write the state to a file by a rename.
+
+    So a kill leaves the old file or the new one.
     """
     file = seat.folder / f"state-{number}-{seat.rank}"
     file.with_suffix(".new").write_bytes(pickle.dumps(what | {"size": seat.size}))
@@ -302,8 +303,9 @@ def save(seat: Seat, number: int, what: dict[str, Any]) -> None:
 
 
 def newest(seat: Seat, number: int) -> dict[str, Any] | None:
-    """Return the newest state: this rank's own, if there were as many ranks before,
-    or else rank 0's.
+    """Return the newest state.
+
+    It is this rank's own, if there were as many ranks before, or else rank 0's.
     """
     for before in reversed(range(number)):
         own, first = (seat.folder / f"state-{before}-{rank}" for rank in (seat.rank, 0))
@@ -316,8 +318,9 @@ def newest(seat: Seat, number: int) -> dict[str, Any] | None:
 
 
 def meet(seat: Seat, number: int) -> None:
-    """Wait for all ranks to be here, as in a training that averages gradients after
-    each step.
+    """Wait until all ranks are here.
+
+    A training that averages gradients after each step does so too.
     """
     (seat.folder / f"met-{number}-{seat.rank}").touch()
     while len(list(seat.folder.glob(f"met-{number}-*"))) < seat.size:

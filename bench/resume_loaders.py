@@ -1,5 +1,6 @@
-"""The loaders of the resuming benchmark, ours and others, each loaded from, saved and
-resumed as it documents it.
+"""The loaders of the resuming benchmark, ours and others.
+
+Each is made, saved and resumed as its documentation says.
 
 Each runs in its rank's process. A sample is its own index, and takes 5 ms, so that
 workers have something in hand when one is killed.
@@ -48,8 +49,9 @@ class Samples:
 
 
 class Loader:
-    """An epoch's batches on one rank; a state is asked for between two of them, and
-    loaded before the first.
+    """An epoch's batches on one rank.
+
+    A state is asked for between two batches, and loaded before the first.
     """
 
     environment: ClassVar[str] = "torch"  # whose Python has what it needs…

@@ -1,5 +1,7 @@
-"""What saving a training costs: the pause of the training, and the time until the file
-is there; tables and JSON.
+"""What does saving a training cost?
+
+Measures the pause of the training, and the time until the file is there; prints tables
+and JSON.
 
     python bench/saving.py --python-torch PATH --out bench/results/saving.json
     python bench/saving.py --small                          # one short round: a smoke test, never a conclusion
@@ -87,9 +89,7 @@ def take(turn: Turn) -> Answer:
 def by_checkpoint(
     path: Path, model: Any, optimizer: Any, background: bool
 ) -> tuple[list[float], list[float]]:
-    """Return how long each of several saves held the training up, and how long it
-    took until the file was new.
-    """
+    """Return the pause of each save, and the seconds until the file was new."""
     pauses = list[float]()
     wholes = list[float]()
     with mpiter.Checkpoint(

@@ -1,5 +1,6 @@
-"""A slow store: an HTTP server on the loopback that takes so long for each file, and
-has so much bandwidth for all.
+"""A slow store: an HTTP server on the loopback.
+
+It takes so long for each file, and has so much bandwidth for all.
 
     python bench/slow_store.py                 # prints its port; ends with its standard input
 

@@ -1,5 +1,6 @@
-"""The course project's DataLoader and DataLoaderPar, and ours: times one process, by
-workers and augmentation.
+"""The course project's loaders and ours, as multiples of the sequential one.
+
+They are compared by workers and augmentation.
 
     python bench/speedup.py --cases "cost 1" "cost 4"
 

@@ -1,5 +1,6 @@
-"""Staging from a slow store: the first epoch, later ones, and tiers that have room for
-a part.
+"""Staging from a slow store: the first epoch, later ones, and small tiers.
+
+The small tiers have room for a part.
 
     python bench/staging.py --out bench/results/staging.json
     python bench/staging.py --cases half --rows folder

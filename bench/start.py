@@ -1,5 +1,6 @@
-"""How a program's loading begins: until the first batch; prints tables, verdicts and
-JSON.
+"""How long does a program's loading take until its first batch?
+
+Prints tables, verdicts and JSON.
 
     python bench/start.py --python-torch PATH --out bench/results/start.json
     python bench/start.py --small                           # one short round: a smoke test, never a conclusion

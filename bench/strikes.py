@@ -1,5 +1,6 @@
-"""Strikes against the workers of an iterator, for chaos.py: victims, moments, signals,
-and the recovery from each.
+"""Strikes against the workers of an iterator, for chaos.py.
+
+They have victims, moments and signals, and the recovery from each is measured.
 
 Runs in the consumer process, between its batches. Assumes that the last column of each
 batch says which process fetched the sample. Guarantees that workers are only struck
@@ -29,8 +30,9 @@ _SOON_S = 0.1
 
 @dataclass
 class Strike:
-    """A kill, and how long it took to get over it: until a batch with a sample of a
-    new worker was handed out.
+    """A kill, and how long it took to get over it.
+
+    It is over when a batch with a sample of a new worker is handed out.
     """
 
     kind: str
@@ -46,8 +48,9 @@ class Strike:
 
 
 class Strikes:
-    """Kills workers when certain batches are due, or as soon after as all earlier
-    strikes are got over.
+    """Kills workers when certain batches are due.
+
+    A strike waits until all earlier ones are got over.
 
     Two don't wait: the second half of TWICE, which meets the new worker while it is
     starting, and whatever follows on a SIGSTOP, which is noticed late. And where
@@ -156,8 +159,9 @@ class Strikes:
             self._replacements |= fetchers - strike.there
 
     def _is_over(self, strike: Strike, fetchers: set[int], iterator: Any) -> bool:
-        """Tell whether the victims are gone and a new worker has fetched; a stopped
-        one is gone once it is missed.
+        """Tell whether the victims are gone and a new worker has fetched.
+
+        A stopped one is gone once it is missed.
         """
         newcomers = fetchers - strike.there - self._replacements
         return bool(newcomers) and strike.victims.isdisjoint(iterator.worker_pids)

@@ -1,5 +1,6 @@
-"""The transport benchmark: mpiter, its peers and the limit, interleaved in one run;
-prints tables, verdicts and JSON.
+"""The transport benchmark: mpiter, its peers and the limit, in one run.
+
+All are interleaved; prints tables, verdicts and JSON.
 
     python bench/transport.py --python-chainer PATH --python-torch PATH --out bench/results/transport.json
     python bench/transport.py --small                       # one short round: a smoke test, never a conclusion
@@ -328,8 +329,9 @@ def loaded(
 
 
 def differences(row: Row, case: Case, setup: Setup, shuffle: bool = False) -> list[str]:
-    """One epoch, read in every way that the loader offers, each batch before the
-    next is asked for.
+    """Read one epoch in every way that the loader offers.
+
+    Each batch is read before the next is asked for.
     """
     dataset = case.dataset(case.checked_length)
     peer = row.open(dataset, replace(setup, shuffle=shuffle, repeat=False))

@@ -1,5 +1,6 @@
-"""The tuner against an exhaustive sweep, on this machine and on a simulated one of 64
-cores; verdicts, JSON.
+"""The tuner against an exhaustive sweep, here and on 64 simulated cores.
+
+Prints verdicts and JSON.
 
     python bench/tuning.py --out bench/results/tuning.json
     python bench/tuning.py --small                       # one short round: a smoke test, never a conclusion
@@ -130,8 +131,9 @@ def _stragglers(cpu_s: float) -> list[Service]:
 
 
 def _bursts() -> list[Service]:
-    """Return the times of steps of which every tenth takes long, as when a model is
-    evaluated or saved.
+    """Return the times of steps of which every tenth takes long.
+
+    It does so when a model is evaluated or saved.
     """
     return [Service(20e-3 if number % 10 == 9 else 1e-3) for number in range(10)]
 
@@ -272,8 +274,9 @@ def claims(summary: Summary) -> Iterator[Claim]:
 
 
 def excess(summary: Summary, case: str, row: str) -> float | None:
-    """Return the sweep's time for a batch with the chosen number, as a multiple of
-    the sweep's best; in the median.
+    """Return the time for a batch as a multiple of the sweep's best, in the median.
+
+    The sweep timed the number of workers that was chosen.
     """
     swept = summary.get((case, "sweep"))
     chosen = summary.get((case, row))

@@ -1,5 +1,6 @@
-"""The Num Worker Tuner's table: time and memory by the number of workers, processes and
-threads.
+"""The Num Worker Tuner's table: time and memory by the number of workers.
+
+The workers are processes and threads.
 
     python bench/workers.py --cases "store, processes" --most 8
 
@@ -96,8 +97,9 @@ def take(turn: Turn) -> Answer:
 
 
 def memory(transfer: Callable[[], object], batches: int) -> tuple[int, int]:
-    """The peak of what this process allocates for a few batches, and before that of
-    all memory held meanwhile.
+    """Return the peak that this process allocates for a few batches.
+
+    The second value is the most memory that all processes held meanwhile.
     """
     with MemoryWatch() as everyone:
         for _ in range(batches):
@@ -110,8 +112,9 @@ def memory(transfer: Callable[[], object], batches: int) -> tuple[int, int]:
 
 
 def curves(summary: Summary) -> Iterator[Curves]:
-    """Ours and theirs, each against its own figure without workers, by workers for
-    each core.
+    """Return ours and theirs, each against its own figure without workers.
+
+    They stand by workers for each core.
     """
     for figure, title, place in (
         ("seconds", "Time", 0),
@@ -157,8 +160,9 @@ def says(summary: Summary) -> Iterator[str]:
 
 
 def nwt(seconds: Sequence[float], alpha: float = ALPHA) -> int:
-    """The number of workers that the published rule takes; `seconds` are those of all
-    batches with 0, 1, 2, … workers.
+    """Return the number of workers that the published rule takes.
+
+    `seconds` are those of all batches with 0, 1, 2, … workers.
 
     The paper speaks of mean times; on the mean of one batch half a second would always
     choose none.

@@ -1,5 +1,6 @@
-"""What the site has beside the pages of `docs/`: the README as its start, and the files
-that pages link to.
+"""What the site has beside the pages of `docs/`.
+
+The README is its start, and the files that pages link to are in it.
 
 On a code host a page's links may lead anywhere in the repository.  Here they lead to
 the page made of that file, to a copy of it, or, where a folder is meant, to a page that
@@ -45,9 +46,7 @@ _STYLE = """\
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages from the top, the styles, and whatever outside of docs/ is
-    linked to.
-    """
+    """Add the pages from the top, the styles, and what is linked outside of docs/."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     files.append(File.generated(config, "pygments.css", content=_CODE))
@@ -75,16 +74,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Mark the cells of figures, which aren't broken where the screen is narrow: the
-    table is scrolled instead.
+    """Mark the cells of figures, which aren't broken where the screen is narrow.
+
+    The table is scrolled instead.
     """
     return _FIGURES.sub('<td class="figures">', html)
 
 
 def _meant(link: str, page: str) -> str | None:
-    """The file or folder of the repository that a link on this page is to; None
-    where there is none.
-    """
+    """Return the file or folder of the repository that a link leads to, or None."""
     source = next((top for top, name in PAGES.items() if name == page), f"docs/{page}")
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
     return path if (ROOT / path).exists() and not path.startswith("..") else None
@@ -129,8 +127,9 @@ def _files(path: str) -> list[Path]:
 
 
 def _listed(path: str) -> Iterator[str]:
-    """Yield the lines of a page on a folder: the picture of a package and what each
-    module is, else the files.
+    """Yield the lines of a page on a folder.
+
+    Of a package it shows the picture and what each module is, else the files.
     """
     yield f"# {path}/\n"
     if (ROOT / path / "__init__.py").exists():

@@ -1,5 +1,6 @@
-"""The pictures of the documentation, made from results that were measured: `python
-docs/site/pictures.py`.
+"""The pictures of the documentation, made from measured results.
+
+Run `python docs/site/pictures.py` to make them.
 
 Writes docs/pictures/speed.svg and timeline.svg, which depend on bench/results/ alone
 and bring their own ground, light or dark as the reader has it.
@@ -51,8 +52,9 @@ text { font: 13px system-ui, sans-serif; fill: var(--ink); }
 
 
 def speed() -> str:
-    """Batches a second of each loader, a column for each kind of sample, as wide as
-    the limit.
+    """Draw the batches a second of each loader.
+
+    Each kind of sample has a column, as wide as the limit.
     """
     result = json.loads(SPEED.read_text())
     figures = {
@@ -102,9 +104,7 @@ def speed() -> str:
 
 
 def is_unsteady(figure: dict[str, Any]) -> bool:
-    """Tell whether the rounds differ so much that only the order of magnitude
-    counts.
-    """
+    """Tell whether the rounds differ too much for more than an order of magnitude."""
     return bool(figure["iqr"] > 0.15 * figure["median"])
 
 
@@ -119,8 +119,9 @@ def version(result: dict[str, Any], row: str) -> str:
 
 
 def _called(about: str) -> str:
-    """A case in as few words as stand over a column: "batches of 128 x 28x28 float32
-    and …" as 128 × 28×28.
+    """Return a case in as few words as stand over a column.
+
+    "batches of 128 x 28x28 float32 and …" becomes 128 × 28×28.
     """
     of, shape = re.findall(r"^batches of (\d+) x (\d+(?:x\d+)*) ", about)[0]
     for says, what in {
@@ -147,8 +148,9 @@ def _bar(
 
 
 def timeline() -> str:
-    """What consumer and workers did for a third of a second: one worker, and as many
-    as hide loading.
+    """Draw what consumer and workers did for a third of a second.
+
+    It shows one worker, and as many as hide loading.
     """
     result = json.loads(TIMELINE.read_text())
     recorded = {

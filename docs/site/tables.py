@@ -1,5 +1,6 @@
-"""The tables of batches a second in docs/performance.md, made from
-bench/results/transport.json.
+"""The tables of batches a second in docs/performance.md.
+
+They are made from bench/results/transport.json.
 
     python docs/site/tables.py      # writes the figures of that file into the page
 
