@@ -236,13 +236,13 @@ class Case:
 
     @property
     def about(self) -> str:
-        return (
-            f"batches of {self.batch_size} x {'x'.join(map(str, self.shape))} "
-            f"{self.says}"
-        )
+        shape = "x".join(map(str, self.shape))
+        return f"batches of {self.batch_size} x {shape} {self.says}"
 
     def dataset(self, length: int | None = None, seed: int = 0) -> Any:
-        return self.makes(self.shape, self.length if length is None else length, seed)
+        if length is None:
+            length = self.length
+        return self.makes(self.shape, length, seed)
 
     @property
     def checked_length(self) -> int:

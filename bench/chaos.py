@@ -3,7 +3,7 @@
 This counts what the deaths cost.
 
     python bench/chaos.py --out bench/results/chaos.json
-    python bench/chaos.py --small                           # a few kills: a smoke test, never a conclusion
+    python bench/chaos.py --small  # a smoke test, never a conclusion
 
 Runs of one stream with one seed, every other one quiet: one among kills at random
 moments of random kinds, one among such as end a single worker at once (strikes.py), for
@@ -152,7 +152,7 @@ class Differences:
 def figures(
     quiet: Run, chaos: Run, quiet_after: Run, strikes: Strikes
 ) -> dict[str, Any]:
-    """All that is told of a run and the two beside it."""
+    """Return all figures of a run and of the two quiet ones beside it."""
     by_kind = {
         kind: [strike for strike in strikes.done if strike.kind == kind]
         for kind in (*KINDS, STARTING)
@@ -190,9 +190,9 @@ def _summary(strikes: list[Strike]) -> dict[str, Any]:
 
 
 def _spread(seconds: list[float]) -> dict[str, float]:
-    return (
-        {"median": statistics.median(seconds), "worst": max(seconds)} if seconds else {}
-    )
+    if not seconds:
+        return {}
+    return {"median": statistics.median(seconds), "worst": max(seconds)}
 
 
 def verdicts(told: dict[str, Any]) -> list[Verdict]:
@@ -209,15 +209,15 @@ def verdicts(told: dict[str, Any]) -> list[Verdict]:
 
 
 def lines(told: dict[str, Any]) -> Iterator[str]:
-    """The figures for people."""
+    """Yield the figures for people."""
     yield (
         f"{told['batches']} batches, {told['epochs']:g} epochs, {told['kills']} kills, "
         f"{told['restarts']} restarts"
     )
+    checksums = "equal" if told["checksums_equal"] else "DIFFER"
     yield (
-        f"lost {told['lost']}, repeated {told['repeated']}, different batches "
-        f"{told['different_batches']}; checksums "
-        f"{'equal' if told['checksums_equal'] else 'DIFFER'}"
+        f"lost {told['lost']}, repeated {told['repeated']}, "
+        f"different batches {told['different_batches']}; checksums {checksums}"
     )
     quiet = told["quiet_batches_per_s"]
     chaos = told["chaos_batches_per_s"]
@@ -231,19 +231,19 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
         f"{'':24}{'':6}" + f"{'median':>15}{'worst':>9}" + f"{'median':>11}{'worst':>9}"
     )
     for kind, found in told["strikes"].items():
-        yield f"{kind:24}{found['kills']:6}{_cells(found['recovery_s'], 15)}{_cells(found['longest_wait_s'], 11)}"
+        recovery = _cells(found["recovery_s"], 15)
+        waits = _cells(found["longest_wait_s"], 11)
+        yield f"{kind:24}{found['kills']:6}{recovery}{waits}"
 
 
 def _cells(spread: dict[str, float], width: int) -> str:
-    return (
-        f"{spread['median']:{width}.3f}{spread['worst']:9.3f}"
-        if spread
-        else f"{'-':>{width}}{'-':>9}"
-    )
+    if not spread:
+        return f"{'-':>{width}}{'-':>9}"
+    return f"{spread['median']:{width}.3f}{spread['worst']:9.3f}"
 
 
 def about(asked: argparse.Namespace) -> dict[str, Any]:
-    """What the figures were measured with."""
+    """Return what the figures were measured with."""
     told = {
         name: value
         for name, value in vars(asked).items()

@@ -3,7 +3,7 @@
 Compares memory and first batch; prints verdicts and JSON.
 
     python bench/dataloader.py --out bench/results/dataloader_memory.json
-    python bench/dataloader.py --small                # one short round: a smoke test, never a conclusion
+    python bench/dataloader.py --small  # a smoke test, never a conclusion
 
 Needs torch; how fast both are is in `transport.py`. What a dataset costs is the memory
 of all processes after an epoch, less that of the same epoch over a few rows of it. The
@@ -88,9 +88,9 @@ def epoch(turn: Turn, rows: Any) -> tuple[float, int]:
 
     import mpiter.torch
 
-    kind: Any = (
-        torch.utils.data.DataLoader if turn.row == "torch" else mpiter.torch.DataLoader
-    )
+    kind: Any = mpiter.torch.DataLoader
+    if turn.row == "torch":
+        kind = torch.utils.data.DataLoader
     context = "fork" if turn.case == "1 GB fork" else "forkserver"
     options = {
         "num_workers": 8,

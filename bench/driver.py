@@ -35,7 +35,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from checkout import ROOT  # before mpiter
+# This comes before mpiter, so that it is found in this checkout.
+from checkout import ROOT
 
 import mpiter
 from mpiter import machine
@@ -46,27 +47,33 @@ ENVIRONMENTS = {
     "torch": "the Python that has torch, and what is compared with it",
 }
 PACKAGES = (
-    *(
-        "numpy",
-        "msgpack",
-        "cloudpickle",
-        "chainer",
-        "torch",
-        "jax",
-        "grain",
-        "spdl",
-        "spdl_core",
-    ),
-    *("Pillow", "simplejpeg", "albumentations"),
-    *("ray", "pyarrow", "mpi4py", "mpich", "torchdata", "datasets"),
+    "numpy",
+    "msgpack",
+    "cloudpickle",
+    "chainer",
+    "torch",
+    "jax",
+    "grain",
+    "spdl",
+    "spdl_core",
+    "Pillow",
+    "simplejpeg",
+    "albumentations",
+    "ray",
+    "pyarrow",
+    "mpi4py",
+    "mpich",
+    "torchdata",
+    "datasets",
 )
-# Interquartile range against the median.
+# A figure whose interquartile range is a larger share of its median than this is noisy.
 NOISY = 0.15
-MIN_ROUNDS = 3  # for a conclusion
+# Fewer rounds allow no conclusion.
+MIN_ROUNDS = 3
 SMALL = {"rounds": 1, "seconds": 0.3, "warmup": 0.1}
 # Characters of what a failed turn said.
 LAST_WORDS = 2000
-# Between two lines that say how far it has come.
+# Seconds between two lines that say how far the run has come.
 SAYS_S = 10.0
 NOTHING = "\u2013"
 
@@ -147,31 +154,32 @@ class Experiment:
 
     script: str
     doc: str | None
-    cases: Mapping[str, str]  # what each of them is
+    # What each case and each row is.
+    cases: Mapping[str, str]
     rows: Mapping[str, str]
-    # How a column with it is headed; those headed "" are kept and not shown.
+    # The heads of the figures' columns; figures headed "" are kept and not shown.
     figures: Mapping[str, str]
-    # Measures, in the turn's process.
+    # This measures, in the turn's process.
     take: Callable[[Turn], Answer]
-    # Of a case, if not all of them.
+    # The rows of a case, if it hasn't all of them.
     rows_of: Callable[[str], Iterable[str]] | None = None
     claims: Callable[[Summary], Iterable[Claim]] = lambda summary: ()
-    # What comes of it, in sentences.
+    # What the figures come to, in sentences.
     says: Callable[[Summary], Iterable[str]] = lambda summary: ()
     curves: Callable[[Summary], Iterable[Curves]] = lambda summary: ()
     # Figures that lie one upon the other in the page's bars; else the first figure.
     bars: Sequence[str] = ()
-    # Of the bars, if it isn't how the first figure is headed.
+    # The unit of the bars, if it isn't how the first figure is headed.
     unit: str = ""
     in_short: Callable[[Summary], InShort] | None = None
     # The row that the others' first figures are multiples of.
     against: str = ""
-    # Of a row on a case, if not all are ours.
+    # The environment of a row on a case, if not all run in ours.
     environment: Callable[[str, str], str] | None = None
-    # Options beyond the common ones, which turns are told.
+    # Options beyond the common ones, which are passed on to turns.
     asked: Sequence[str] = ()
     prepare: Callable[[argparse.Namespace], None] = lambda options: None
-    # All of them, if none are named.
+    # The cases that run if none are named; without any, all run.
     default_cases: Sequence[str] = ()
     # What `--small` sets beside SMALL.
     small: Mapping[str, Any] = field(default_factory=dict)
@@ -183,16 +191,15 @@ class Experiment:
     def turns(self, options: argparse.Namespace) -> Iterator[Turn]:
         """Yield the turns of one round."""
         told = {name: getattr(options, name) for name in self.asked}
+        workers = options.workers
         for case in options.cases:
-            for row in self.rows_of(case) if self.rows_of else self.rows:
+            rows: Iterable[str] = self.rows
+            if self.rows_of:
+                rows = self.rows_of(case)
+            for row in rows:
                 if row in options.rows:
                     yield Turn(
-                        row,
-                        case,
-                        options.workers,
-                        options.seconds,
-                        options.warmup,
-                        told,
+                        row, case, workers, options.seconds, options.warmup, told
                     )
 
     def table(self, case: str, summary: Summary) -> tuple[str, list[list[str]]]:
@@ -207,36 +214,22 @@ class Experiment:
             if head and any(name in f for f in found.values())
         ]
         base = found.get(self.against, {}).get(first)
-        ratio = [f"/ {self.against}"] if self.against else []
-        lines = [
-            [
-                "",
-                self.figures[first],
-                "IQR",
-                *ratio,
-                *(self.figures[name] for name in others),
-            ]
-        ]
+        heads = ["", self.figures[first], "IQR"]
+        if self.against:
+            heads.append(f"/ {self.against}")
+        lines = [heads + [self.figures[name] for name in others]]
         for row, figures in found.items():
             main = figures.get(first)
-            share = (
-                f"{main.median / base.median:.2f}"
-                if main and base and base.median
-                else NOTHING
-            )
-            spread_of = (
-                f"{main.relative:.0%}" if main and len(main.values) > 1 else NOTHING
-            )
-            compared = [share] if ratio else []
-            lines.append(
-                [
-                    row,
-                    told(main),
-                    spread_of,
-                    *compared,
-                    *(told(figures.get(name)) for name in others),
-                ]
-            )
+            spread_of = NOTHING
+            if main and len(main.values) > 1:
+                spread_of = f"{main.relative:.0%}"
+            cells = [row, told(main), spread_of]
+            if self.against:
+                share = NOTHING
+                if main and base and base.median:
+                    share = f"{main.median / base.median:.2f}"
+                cells.append(share)
+            lines.append(cells + [told(figures.get(name)) for name in others])
         return f"{case}: {self.cases[case]}", lines
 
 
@@ -253,13 +246,9 @@ class Spread:
 
     @property
     def relative(self) -> float:
-        return (
-            self.iqr / abs(self.median)
-            if self.median
-            else math.inf
-            if self.iqr
-            else 0.0
-        )
+        if self.median:
+            return self.iqr / abs(self.median)
+        return math.inf if self.iqr else 0.0
 
     @property
     def is_noisy(self) -> bool:
@@ -313,7 +302,9 @@ def summarized(
 
 def median(summary: Summary, case: str, row: str, figure: str) -> float | None:
     found = summary.get((case, row), {}).get(figure)
-    return None if found is None else found.median
+    if found is None:
+        return None
+    return found.median
 
 
 def ratio(
@@ -322,16 +313,17 @@ def ratio(
     """Return one row's median as a multiple of another's; None where one is missing."""
     ours = median(summary, case, row, figure)
     theirs = median(summary, case, other, figure)
-    return ours / theirs if ours is not None and theirs else None
+    if ours is None or not theirs:
+        return None
+    return ours / theirs
 
 
 def told(found: Spread | None) -> str:
     """Return a figure in three digits, with `~` where its rounds disagree."""
-    return (
-        NOTHING
-        if found is None
-        else f"{'~' if found.is_noisy else ''}{number(found.median)}"
-    )
+    if found is None:
+        return NOTHING
+    mark = "~" if found.is_noisy else ""
+    return mark + number(found.median)
 
 
 def number(value: float) -> str:
@@ -342,7 +334,8 @@ def number(value: float) -> str:
     """
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+    magnitude = math.floor(math.log10(abs(value)))
+    return f"{value:.{max(0, 2 - magnitude)}f}"
 
 
 # -- claims ----------------------------------------------------------------------------
@@ -380,14 +373,12 @@ class Verdict:
         return self.must and self.says == "FAIL"
 
     def line(self) -> str:
-        found = (
-            ""
-            if self.found is None
-            else f"{self.found:.{2 if self.found >= 0.1 else 4}f}"
-        )
-        return (
-            f"{'must' if self.must else 'aim':6}{self.claim:64}{found:>10}  {self.says}"
-        )
+        found = ""
+        if self.found is not None:
+            digits = 2 if self.found >= 0.1 else 4
+            found = f"{self.found:.{digits}f}"
+        needs = "must" if self.must else "aim"
+        return f"{needs:6}{self.claim:64}{found:>10}  {self.says}"
 
 
 def at_least(
@@ -398,13 +389,9 @@ def at_least(
     of: str = "",
     must: bool = True,
 ) -> Claim:
-    return Claim(
-        case,
-        f"{case}: {what} >= {bound:g}{of}",
-        found,
-        found is not None and found >= bound,
-        must,
-    )
+    text = f"{case}: {what} >= {bound:g}{of}"
+    holds = found is not None and found >= bound
+    return Claim(case, text, found, holds, must)
 
 
 def at_most(
@@ -415,13 +402,9 @@ def at_most(
     of: str = "",
     must: bool = True,
 ) -> Claim:
-    return Claim(
-        case,
-        f"{case}: {what} <= {bound:g}{of}",
-        found,
-        found is not None and found <= bound,
-        must,
-    )
+    text = f"{case}: {what} <= {bound:g}{of}"
+    holds = found is not None and found <= bound
+    return Claim(case, text, found, holds, must)
 
 
 def judge(claim: Claim, rounds: int, enough: int = MIN_ROUNDS) -> Verdict:
@@ -451,8 +434,8 @@ def ask(turn: Turn, timeout_s: float, command: Sequence[str]) -> Answer:
     """
     search = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(search)}
-    # Files, not pipes: these would stay open for as long as a worker that was left
-    # behind.
+    # These are files and not pipes: a pipe would stay open for as long as a worker that
+    # was left behind, and reading it to its end would wait for that worker.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as complaints:
         with subprocess.Popen(
             command,
@@ -468,7 +451,8 @@ def ask(turn: Turn, timeout_s: float, command: Sequence[str]) -> Answer:
             except subprocess.TimeoutExpired:
                 return {"error": f"gave no answer within {timeout_s:g} s"}
             finally:
-                # All of its workers are gone, as they should be.
+                # There is no such group where all of the turn's workers are gone, as
+                # they should be.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         try:
@@ -544,9 +528,8 @@ def interleaved(turns: Sequence[Turn], rounds: int) -> Iterator[Turn]:
         for case in dict.fromkeys(turn.case for turn in turns):
             rows = [turn for turn in turns if turn.case == case]
             shift = round_ % len(rows)
-            yield from (
-                replace(turn, round=round_) for turn in rows[shift:] + rows[:shift]
-            )
+            for turn in rows[shift:] + rows[:shift]:
+                yield replace(turn, round=round_)
 
 
 def measured(
@@ -575,9 +558,8 @@ def measured(
                 "workers": turn.workers,
                 **turn.options,
             }
-            answers.append(
-                asked | {"warmup_s": turn.warmup_s, "seconds": turn.seconds} | answer
-            )
+            times = {"warmup_s": turn.warmup_s, "seconds": turn.seconds}
+            answers.append(asked | times | answer)
             if "absent" in answer:
                 absent.add((turn.row, turn.case))
     except KeyboardInterrupt:
@@ -588,11 +570,9 @@ def measured(
 def _command(
     experiment: Experiment, options: argparse.Namespace, turn: Turn
 ) -> list[str]:
-    needs = (
-        experiment.environment(turn.row, turn.case)
-        if experiment.environment
-        else "ours"
-    )
+    needs = "ours"
+    if experiment.environment:
+        needs = experiment.environment(turn.row, turn.case)
     ours = getattr(options, "python_ours", None) or sys.executable
     python = getattr(options, f"python_{needs}", None) or ours
     return [python, "-W", "ignore", experiment.script, "--turn"]
@@ -627,10 +607,9 @@ def conduct(experiment: Experiment, parser: argparse.ArgumentParser) -> int:
         for claim in experiment.claims(summary)
         if claim.case in options.cases
     ]
-    problems = [
-        *_problems(answers),
-        *(["it was interrupted"] if is_interrupted else []),
-    ]
+    problems = list(_problems(answers))
+    if is_interrupted:
+        problems.append("it was interrupted")
     settings = {
         name: getattr(options, name)
         for name in ("rounds", "seconds", "warmup", "workers", *experiment.asked)
@@ -659,22 +638,16 @@ def conduct(experiment: Experiment, parser: argparse.ArgumentParser) -> int:
         for case in options.cases
         if any(key[0] == case for key in summary)
     ]
-    short = (
-        [experiment.in_short(summary).table()]
-        if experiment.in_short and summary
-        else []
-    )
+    short = []
+    if experiment.in_short and summary:
+        short.append(experiment.in_short(summary).table())
     reported = judged if options.judge else []
-    print(
-        "\n".join(
-            report(result, tables, reported, short, is_kept=options.out is not None)
-        )
-    )
+    is_kept = options.out is not None
+    print("\n".join(report(result, tables, reported, short, is_kept)))
     keep_result(options.out, result)
     if options.out:
-        _keep_page(
-            experiment, options.out.with_suffix(".html"), result, summary, tables, short
-        )
+        file = options.out.with_suffix(".html")
+        _keep_page(experiment, file, result, summary, tables, short)
     if is_interrupted:
         return 130
     return int(bool(problems) or any(verdict.failed for verdict in reported))
@@ -704,10 +677,10 @@ def _keep_page(
 def _problems(answers: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the problems of all turns."""
     for one in answers:
-        for problem in [
-            *([one["error"]] if "error" in one else []),
-            *one.get("problems", ()),
-        ]:
+        problems = list(one.get("problems", ()))
+        if "error" in one:
+            problems.insert(0, one["error"])
+        for problem in problems:
             yield f"{one['row']} on {one['case']}: {problem}"
 
 
@@ -719,12 +692,13 @@ def _warnings(answers: Sequence[Mapping[str, Any]], summary: Summary) -> Iterato
                 f"{row} on {case}: the IQR of {name} is {found.relative:.0%} of the "
                 "median; the machine was not quiet"
             )
-    for case, row in dict.fromkeys(
+    changed = [
         (one["case"], one["row"]) for one in answers if one.get("workers_changed")
-    ):
+    ]
+    for case, row in dict.fromkeys(changed):
         yield (
-            f"{row} on {case}: processes came or went in the timed part; CPU is a "
-            "lower bound"
+            f"{row} on {case}: processes came or went in the timed part; "
+            "CPU is a lower bound"
         )
 
 
@@ -743,7 +717,8 @@ def report(
     yield (
         f"{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s a "
         "turn, each in a process of its own, after a warm-up of "
-        f"{settings['warmup']:g} s; medians (~: the rounds disagree)"
+        f"{settings['warmup']:g} s; "
+        "medians (~: the rounds disagree)"
     )
     for title, lines in tables:
         yield f"\n{title}"
@@ -815,7 +790,9 @@ def _told_path(word: str) -> str:
     path = Path(word)
     if not path.is_absolute():
         return word
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+    if path.is_relative_to(ROOT):
+        return str(path.relative_to(ROOT))
+    return path.name
 
 
 def versions() -> dict[str, str]:
@@ -851,9 +828,12 @@ def _git(root: Path, *arguments: str) -> str | None:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True
         )
-    except OSError:  # no git here
+    except OSError:
+        # There is no git here.
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    if done.returncode != 0:
+        return None
+    return done.stdout.strip()
 
 
 def keep_result(file: Path | None, result: Mapping[str, Any]) -> None:
@@ -923,11 +903,14 @@ def command_line(
         action="store_true",
         help="say which requirements hold, and exit with 1 if one fails",
     )
-    # Measure what is told on standard input.
+    # With this option a process measures the turn that it reads from standard input.
     add("--turn", action="store_true", help=argparse.SUPPRESS)
-    for environment, says in ENVIRONMENTS.items() if experiment.environment else ():
-        name = "--python" if environment == "ours" else f"--python-{environment}"
-        add(name, dest=f"python_{environment}", metavar="PATH", help=says)
+    if experiment.environment:
+        for environment, says in ENVIRONMENTS.items():
+            name = f"--python-{environment}"
+            if environment == "ours":
+                name = "--python"
+            add(name, dest=f"python_{environment}", metavar="PATH", help=says)
     add_common(made)
     return made
 

@@ -3,7 +3,7 @@
 Measures both against the factor; prints verdicts and JSON.
 
     python bench/echo.py --out bench/results/echo.json
-    python bench/echo.py --small                       # one short round: a smoke test, never a conclusion
+    python bench/echo.py --small  # a smoke test, never a conclusion
 
 Speed: samples that wait, steps that wait; fetching a batch takes 1, 2 or 4 times as
 long as a step.  Echoing can make it faster by the factor or by that ratio, whichever is
@@ -259,14 +259,14 @@ def train(turn: Turn) -> Answer:
     fresh, steps, accuracy = (
         statistics.median(values) for values in zip(*found, strict=True)
     )
-    problems = (
-        [] if accuracy >= lesson.target else [f"no more than {accuracy:.2f} are right"]
-    )
+    problems = []
+    if accuracy < lesson.target:
+        problems.append(f"no more than {accuracy:.2f} are right")
     return {"fresh": fresh, "steps": steps, "accuracy": accuracy, "problems": problems}
 
 
 def _trained(lesson: Lesson, echo: Repeats, seed: int) -> tuple[int, int, float]:
-    """Fresh samples and steps until it is good enough, and how good."""
+    """Return fresh samples and steps until it is good enough, and how good it is."""
     learner: Learner = lesson.learner(seed)
     dataset = echo.of(Pictures(seed))
     others, theirs = next(

@@ -41,8 +41,12 @@ STEPS = 6
 WIDTH = 8192
 ROWS = {
     "torch": "DataLoader(pin_memory=True), copied when it is asked for",
-    "torch, ahead": "DataLoader(pin_memory=True), copied a batch ahead on a stream of its own",
-    "ours, pinned": "mpiter.torch.DataLoader(pin_memory=True), copied when it is asked for",
+    "torch, ahead": (
+        "DataLoader(pin_memory=True), copied a batch ahead on a stream of its own"
+    ),
+    "ours, pinned": (
+        "mpiter.torch.DataLoader(pin_memory=True), copied when it is asked for"
+    ),
     "ours": "DevicePrefetcher(mpiter.torch.DataLoader(…))",
 }
 

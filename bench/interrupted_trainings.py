@@ -84,7 +84,8 @@ def new_model() -> torch.nn.Module:
 def loss_of(model: Any, vectors: Vector) -> torch.Tensor:
     """The loss of a step, among noise of all global generators."""
     noise = random.random() + float(np.random.random())
-    return (model(vectors + 0.1 * noise) - vectors.sum(1, keepdim=True)).square().mean()  # type: ignore[no-any-return]
+    errors = model(vectors + 0.1 * noise) - vectors.sum(1, keepdim=True)
+    return errors.square().mean()  # type: ignore[no-any-return]
 
 
 def digest(*things: Any) -> str:

@@ -2,8 +2,10 @@
 
 Shows what diverges, is lost, is repeated or differs in a bit.
 
-    python bench/interruptions.py --out bench/results/interruptions.json     # needs torch; lightning, accelerate
-    python bench/interruptions.py --small                   # some interruptions: a smoke test, never a conclusion
+    python bench/interruptions.py --out bench/results/interruptions.json
+    python bench/interruptions.py --small  # a smoke test, never a conclusion
+
+It needs torch, and for the others' rows lightning and accelerate.
 
 Each training of four epochs is interrupted once in each, by a signal at a planned
 place, and resumed by as many ranks, fewer or more; then it is compared with one that
@@ -32,7 +34,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +69,18 @@ AS_MANY = "as many"
 FEWER = "fewer"
 MORE = "more"
 OURS = "mpiter"
-COUNTED = (2, 3)  # numbers of ranks
+# Interruptions are counted of trainings by so many ranks.
+COUNTED = (2, 3)
 COUNTED_OF_OTHERS = (1, 2)
-LIMIT_S = 120.0  # of a run
-# Trainings of which it is told what was wrong.
+# A run that takes longer hangs.
+LIMIT_S = 120.0
+# The result says of so many trainings what was wrong.
 MOST_WORDS = 20
-ENOUGH = 500  # interruptions to conclude from
-# A save may have been under way when the next one was due.
+# Fewer interruptions allow no conclusion.
+ENOUGH = 500
+# Two intervals, since a save may have been under way when the next one was due.
 MOST_REDONE = 2 * EVERY_STEPS
-# Exit codes of ranks that may have been out of the block when SIGTERM came.
+# Ranks may have been out of the block when SIGTERM came, and end with such codes.
 _KINDLY = (0, 1, 130, 143, -15)
 _PROBLEMS = {
     "unequal_starts": "ranks began with other weights, or after other steps",
@@ -111,12 +116,19 @@ class Chain:
     def is_of_as_many(self) -> bool:
         return len(set(self.sizes)) == 1
 
+    def strike_of(self, run: int) -> Strike | None:
+        if run < len(self.strikes):
+            return self.strikes[run]
+        return None
+
     def resumed_by(self, run: int) -> str:
         return resumed_by(self.sizes[run], self.sizes[run + 1])
 
 
 def resumed_by(before: int, after: int) -> str:
-    return AS_MANY if after == before else FEWER if after < before else MORE
+    if after == before:
+        return AS_MANY
+    return FEWER if after < before else MORE
 
 
 def chains_of(
@@ -132,12 +144,7 @@ def chains_of(
     for sizes in dict.fromkeys(patterns):
         for key in _keys(sizes):
             if not left[key]:
-                left[key] = [
-                    (signal, place)
-                    for _ in range(rounds)
-                    for signal in SIGNALS
-                    for place in PLACES
-                ]
+                left[key] = list(product(SIGNALS, PLACES)) * rounds
                 draw.shuffle(left[key])
     counted = COUNTED if row == OURS else COUNTED_OF_OTHERS
     for sizes in patterns:
@@ -169,9 +176,8 @@ def _dealt(
 ) -> tuple[str, str]:
     some = _fitting(left, epoch)
     if not some:
-        return draw.choice(SIGNALS), draw.choice(
-            [place for place in PLACES if place != LAST]
-        )
+        signal = draw.choice(SIGNALS)
+        return signal, draw.choice([place for place in PLACES if place != LAST])
     left.remove(some[0])
     return some[0]
 
@@ -180,9 +186,11 @@ def _strike(
     signal: str, place: str, epoch: int, size: int, draw: random.Random
 ) -> Strike:
     once = place in (SAVING, LAST)
-    # A validation has three batches, a border two sides, and an epoch of four ranks
-    # three steps.
-    at = 0 if once else draw.randrange(2 if place == BORDER else 3)
+    at = 0
+    if not once:
+        # A border has two sides. The other places come at least three times: a
+        # validation has three batches, and an epoch of four ranks three steps.
+        at = draw.randrange(2 if place == BORDER else 3)
     return Strike(signal, place, epoch, at, draw.randrange(size))
 
 
@@ -231,19 +239,22 @@ class Played:
 
     chain: Chain
     interruptions: list[Interruption] = field(default_factory=list)
-    missed: int = 0  # strikes whose place never came
-    # Runs of which a rank was killed, and others hadn't ended when their grace was
-    # over.
+    # Strikes whose place never came.
+    missed: int = 0
+    # Runs of which a rank was killed, and the others hadn't ended when their time to
+    # end was over.
     stuck: int = 0
     problems: Counter[str] = field(default_factory=Counter)
     words: list[str] = field(default_factory=list)
-    # What each rank told at the end.
+    # What each rank wrote at the end.
     ends: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def note(self, problem: str, count: int, words: str = "") -> None:
         if count:
             self.problems[problem] += count
-            self.words.append(f"{problem}: {words}" if words else problem)
+            if words:
+                problem = f"{problem}: {words}"
+            self.words.append(problem)
 
 
 def played(
@@ -259,7 +270,7 @@ def played(
     with tempfile.TemporaryDirectory(prefix="mpiter-bench-") as name:
         folder = Path(name)
         for run, size in enumerate(chain.sizes):
-            strike = chain.strikes[run] if run < len(chain.strikes) else None
+            strike = chain.strike_of(run)
             seats = [
                 Seat(folder, run, rank, size, strike, chain.options)
                 for rank in range(size)
@@ -276,11 +287,9 @@ def played(
 
 def _told(folder: Path) -> list[dict[str, Any]]:
     file = folder / "told"
-    return (
-        [json.loads(line) for line in file.read_text().splitlines()]
-        if file.exists()
-        else []
-    )
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def _of(told: list[dict[str, Any]], run: int, kind: str) -> list[dict[str, Any]]:
@@ -292,7 +301,7 @@ def _judge_run(
 ) -> None:
     chain = found.chain
     size = chain.sizes[run]
-    strike = chain.strikes[run] if run < len(chain.strikes) else None
+    strike = chain.strike_of(run)
     about = (
         f"run {run}, {size} ranks, {strike}, exit codes {ended.codes}\n{ended.words}"
     )
@@ -309,8 +318,8 @@ def _judge_run(
             Interruption(run, size, strike.signal, strike.place, chain.resumed_by(run))
         )
         if strike.signal in KILLS:
-            # Others may wait for the killed one in the code of gloo, where nothing is
-            # saved any more.
+            # Others may wait for the killed rank in the code of gloo, where they can
+            # neither hear a signal nor save, until they are killed too.
             rightly.append(-9)
             found.stuck += ended.forced
         else:
@@ -366,8 +375,11 @@ def _judge_end(
             LENGTH - len(learnt),
             f"of epoch {epoch}: {sorted(set(range(LENGTH)) - set(learnt))}",
         )
-        # The last step is filled up to as many samples in each rank.
-        fill_ups = 0 if found.chain.is_of_as_many else max(found.chain.sizes) - 1
+        # The last step is filled up to as many samples in each rank, so those come
+        # again rightly.
+        fill_ups = 0
+        if not found.chain.is_of_as_many:
+            fill_ups = max(found.chain.sizes) - 1
         again = learnt.total() - len(learnt)
         found.note(
             "twice",
@@ -407,29 +419,25 @@ def references(
 
 
 def play_all(chains: list[Chain], lanes: int, tells: bool = True) -> list[Played]:
-    """Play some at once; the order is that of their ends."""
+    """Play so many trainings at once; return them in the order of their ends."""
     quiet = references(
         sorted({(chain.row, chain.sizes[0]) for chain in chains if chain.is_of_as_many})
     )
     asked = [(chain, quiet.get((chain.row, chain.sizes[0]))) for chain in chains]
     found = []
-    # What they fork mustn't find threads half copied: the processes are there before
-    # any training.
+    # Ranks are forked, and a fork copies locks that other threads hold. So processes
+    # without other threads fork them, which are there before any training.
     with ProcessPoolExecutor(lanes, multiprocessing.get_context("fork")) as pool:
         for future in as_completed([pool.submit(played, *one) for one in asked]):
             one = future.result()
             found.append(one)
             if tells and one.problems:
-                print(
-                    f"{one.chain}\n" + "\n".join(one.words), file=sys.stderr, flush=True
-                )
+                words = "\n".join([str(one.chain), *one.words])
+                print(words, file=sys.stderr, flush=True)
             if tells and len(found) % 20 == 0:
                 count = sum(len(other.interruptions) for other in found)
-                print(
-                    f"{len(found)} of {len(chains)} trainings, {count} interruptions",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                place = f"{len(found)} of {len(chains)} trainings"
+                print(f"{place}, {count} interruptions", file=sys.stderr, flush=True)
     return found
 
 
@@ -488,11 +496,11 @@ def torchrun(folder: Path, run: int, size: int, strike: Strike | None) -> Ended:
             process.terminate()
             process.wait(LIMIT_S)
     text = words.read_text(errors="replace")
-    # The launcher tells its ranks' ends in words; its own code is 0 only if all of
+    # The launcher says in words how its ranks ended; its own code is 0 only if all of
     # theirs are.
-    codes: list[int | None] = (
-        [-6] if "SIGABRT" in text or "terminate called" in text else []
-    )
+    codes: list[int | None] = []
+    if "SIGABRT" in text or "terminate called" in text:
+        codes.append(-6)
     if strike is None:
         codes.append(process.returncode)
     return Ended(codes, False, hung, text[-3000:])
@@ -504,7 +512,7 @@ def torchrun(folder: Path, run: int, size: int, strike: Strike | None) -> Ended:
 def summary(
     all_played: list[Played], sizes: tuple[int, ...] = (1, 2, 3, 4)
 ) -> dict[str, Any]:
-    """All that is told of the trainings of one row.
+    """Return all that the result says of the trainings of one row.
 
     Interruptions of so many ranks are counted.
     """

@@ -95,11 +95,9 @@ class InProcess(Peer):
     @staticmethod
     def _loop(dataset: Images, setup: Setup) -> Iterator[tuple[Array, Array]]:
         while True:
-            order = (
-                np.random.permutation(len(dataset))
-                if setup.shuffle
-                else np.arange(len(dataset))
-            )
+            order = np.arange(len(dataset))
+            if setup.shuffle:
+                order = np.random.permutation(len(dataset))
             for start in range(0, len(dataset), setup.batch_size):
                 samples = [
                     dataset[index]
@@ -328,11 +326,9 @@ class Spdl(Peer):
     @staticmethod
     def _indices(length: int, setup: Setup) -> Iterator[list[int]]:
         for epoch in itertools.count():
-            order = (
-                np.random.default_rng((setup.seed, epoch)).permutation(length)
-                if setup.shuffle
-                else np.arange(length)
-            )
+            order = np.arange(length)
+            if setup.shuffle:
+                order = np.random.default_rng((setup.seed, epoch)).permutation(length)
             for start in range(0, length, setup.batch_size):
                 yield order[start : start + setup.batch_size].tolist()
             if not setup.repeat:

@@ -124,13 +124,12 @@ def tree_memory() -> int | None:
         text = machine.text_of(Path(f"/proc/{pid}/smaps_rollup"))
         for name, kilobytes in re.findall(r"^Pss_(\w+): +(\d+)", text, re.M):
             sums[name] += 1024 * int(kilobytes)
-    # An open page that isn't mapped is in no process's sum; one mapped without a
-    # descriptor is in no open file.
-    return (
-        sums["Anon"] + sums["File"] + max(sums["Shmem"], _open_shared_memory(pids))
-        if sums
-        else None
-    )
+    if not sums:
+        return None
+    # An open page that isn't mapped is in no process's sum, and one that is mapped
+    # without a descriptor is in no open file. So take the larger of both.
+    shared = max(sums["Shmem"], _open_shared_memory(pids))
+    return sums["Anon"] + sums["File"] + shared
 
 
 def _open_shared_memory(pids: Iterable[int]) -> int:

@@ -38,16 +38,20 @@ SETTINGS = {
     "font.family": "sans-serif",
 }
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1c2127; background: #fff; max-width: 62rem; margin: 2rem auto;
-  padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1c2127; background: #fff;
+  max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
-table { border-collapse: collapse; font-size: 13px; } td, th { padding: .2rem .7rem; text-align: right; }
+table { border-collapse: collapse; font-size: 13px; }
+td, th { padding: .2rem .7rem; text-align: right; }
 td:first-child, th:first-child { text-align: left; white-space: nowrap; }
 .facts td { text-align: left; } tr { border-bottom: 1px solid #dde2e6; }
 .wide { overflow-x: auto; } svg { max-width: 100%; height: auto; }
-.FAIL, .warning { color: #a33b00; } .PASS { color: #00734f; } .faint { color: #59626d; font-size: 13px; }
-figure { margin: 1rem 0; } summary { cursor: pointer; margin-top: 1.2rem; } dl { font-size: 14px; }
-dt { font-weight: 600; float: left; clear: left; margin-right: .6rem; } dd { margin: 0 0 .2rem; }
+.FAIL, .warning { color: #a33b00; } .PASS { color: #00734f; }
+.faint { color: #59626d; font-size: 13px; }
+figure { margin: 1rem 0; } summary { cursor: pointer; margin-top: 1.2rem; }
+dl { font-size: 14px; }
+dt { font-weight: 600; float: left; clear: left; margin-right: .6rem; }
+dd { margin: 0 0 .2rem; }
 .short { font-size: 15px; } .short td:last-child { font-weight: 600; }
 """
 
@@ -151,7 +155,8 @@ def _verdicts(result: Mapping[str, Any]) -> Iterator[str]:
     yield "<div class=wide><table><tr><th>claim<th>found<th>must it?<th>says</tr>"
     for one in result["verdicts"]:
         found = "" if one["found"] is None else number(one["found"])
-        cells = f"<td>{escape(one['claim'])}<td>{found}<td>{'must' if one['must'] else 'aim'}"
+        needs = "must" if one["must"] else "aim"
+        cells = f"<td>{escape(one['claim'])}<td>{found}<td>{needs}"
         yield f"<tr>{cells}<td class='{one['says']}'>{one['says']}</tr>"
     yield "</table></div></details>"
 

@@ -173,14 +173,16 @@ PAYLOADS = {
 
 
 def array_bytes(value: Any) -> int:
-    """Bytes of the arrays and NumPy numbers in a sample, and of its strings."""
+    """Return the bytes of a sample's arrays, NumPy numbers and strings."""
     if isinstance(value, np.ndarray | np.generic):
         return int(value.nbytes)
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, dict):
         return sum(map(array_bytes, value.values()))
-    return sum(map(array_bytes, value)) if isinstance(value, tuple | list) else 8
+    if isinstance(value, tuple | list):
+        return sum(map(array_bytes, value))
+    return 8
 
 
 def same(one: Any, other: Any) -> bool:

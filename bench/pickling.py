@@ -137,10 +137,13 @@ class RawArray:
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         memory = memoryview(self._arena.map)
-        return [
-            swap(sample, lambda v: v.copied_from(memory) if type(v) is Packed else v)
-            for sample in packed
-        ]
+
+        def unpacked(value: Any) -> Any:
+            if type(value) is Packed:
+                return value.copied_from(memory)
+            return value
+
+        return [swap(sample, unpacked) for sample in packed]
 
 
 def _attached(arena: Arena, share: int) -> RawArray:

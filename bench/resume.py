@@ -162,7 +162,7 @@ def sat(turn: Turn, sitting: Sitting, number: int, folder: Path) -> list[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             out = process.communicate()[0] or b'{"raised": "hung"}'
-        # And was killed there, as it should be.
+        # A rank that met its end was killed there, as it should be.
         has_met = (folder / f"met-{number}-{rank}").exists()
         answer = json.loads(out.splitlines()[-1]) if out.strip() else {}
         if "raised" in answer:
@@ -201,13 +201,11 @@ def said(faults: list[str], is_refused: bool, lost: int, twice: int) -> str:
     """Return the result in words."""
     if is_refused:
         return "; ".join([*faults[:-1], f"does not resume: {faults[-1]}"])
-    counts = (
-        ", ".join(
-            f"{count} {what}" for count, what in ((lost, LOST), (twice, TWICE)) if count
-        )
-        or "exact"
-    )
-    return "; ".join([*faults, f"then {counts}" if faults else counts])
+    counted = ((lost, LOST), (twice, TWICE))
+    counts = ", ".join(f"{count} {what}" for count, what in counted if count) or "exact"
+    if faults:
+        counts = f"then {counts}"
+    return "; ".join([*faults, counts])
 
 
 def free_port() -> int:
@@ -284,12 +282,13 @@ def words_of(error: Exception) -> str:
     """
     lines = str(error).strip().splitlines() or [""]
     name = type(error).__name__
-    words = lines[-1 if lines[0].startswith("Caught ") else 0]
-    return re.sub(
-        r" \(pid\(s\) [\d, ]+\)",
-        "",
-        f"{name}: {words.removeprefix(f'{name}: ')}" if words else name,
-    )
+    words = lines[0]
+    if words.startswith("Caught "):
+        # torch quotes the worker's traceback, whose last line has the error.
+        words = lines[-1]
+    if words:
+        name = f"{name}: {words.removeprefix(f'{name}: ')}"
+    return re.sub(r" \(pid\(s\) [\d, ]+\)", "", name)
 
 
 def save(seat: Seat, number: int, what: dict[str, Any]) -> None:

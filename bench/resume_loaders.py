@@ -147,13 +147,18 @@ class OursOfTorch(OursEpochs):
 
 def keys_of(batch: Any) -> list[int]:
     """Return the keys of the samples in a batch of any loader."""
-    return [int(key) for key in (batch.tolist() if hasattr(batch, "tolist") else batch)]
+    if hasattr(batch, "tolist"):
+        batch = batch.tolist()
+    return [int(key) for key in batch]
 
 
 # -- torchdata, and what goes through its loader ---------------------------------------
 
 OTHER_RANKS = ("ranks", "batches")  # scenes
-ACROSS_RANKS = 'not documented: its README has state handled "across multiprocess workers (but not across ranks)"'
+ACROSS_RANKS = (
+    'not documented: its README has state handled "across multiprocess workers (but '
+    'not across ranks)"'
+)
 
 
 class Torchdata(Loader):

@@ -4,7 +4,7 @@ Measures the pause of the training, and the time until the file is there; prints
 and JSON.
 
     python bench/saving.py --python-torch PATH --out bench/results/saving.json
-    python bench/saving.py --small                          # one short round: a smoke test, never a conclusion
+    python bench/saving.py --small  # a smoke test, never a conclusion
 
 A model of torch and its Adam are saved again and again, each time after one step: by
 `Checkpoint`, beside the training and in the foreground, by `torch.save` and by

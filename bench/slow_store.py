@@ -2,11 +2,12 @@
 
 It takes so long for each file, and has so much bandwidth for all.
 
-    python bench/slow_store.py                 # prints its port; ends with its standard input
+    python bench/slow_store.py
 
-Runs in a process of its own.  Guarantees the latency for each request, the bandwidth
-for all connections together, and files of a fixed size whose bytes follow from their
-numbers.  `Remote` is a dataset of them, which keeps one connection for each thread.
+The program prints its port, and ends with its standard input. It runs in a process of
+its own. Guarantees the latency for each request, the bandwidth for all connections
+together, and files of a fixed size whose bytes follow from their numbers. `Remote` is a
+dataset of them, which keeps one connection for each thread.
 """
 
 from __future__ import annotations

@@ -61,15 +61,15 @@ def take(turn: Turn) -> Answer:
         tempfile.TemporaryDirectory(prefix="mpiter-bench-", dir=place) as folder,
     ):
         room = SHARES.get(turn.case, 1.0) * samples * (SIZE + TAIL)
-        staging = None if turn.row == NONE else Staging(folder, room)
         remote = Remote(port, samples)
-        return gone_through(
-            turn, remote if staging is None else staging.of(remote), staging
-        )
+        if turn.row == NONE:
+            return gone_through(turn, remote, None)
+        staging = Staging(folder, room)
+        return gone_through(turn, staging.of(remote), staging)
 
 
 def gone_through(turn: Turn, dataset: Any, staging: Staging | None) -> Answer:
-    """Epoch after epoch."""
+    """Go through epoch after epoch."""
     with mpiter.batches(
         dataset, BATCH_SIZE, n_processes=turn.workers, seed=0
     ) as stream:

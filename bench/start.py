@@ -3,7 +3,7 @@
 Prints tables, verdicts and JSON.
 
     python bench/start.py --python-torch PATH --out bench/results/start.json
-    python bench/start.py --small                           # one short round: a smoke test, never a conclusion
+    python bench/start.py --small  # a smoke test, never a conclusion
 
 First batch: the loader is made, the program does something else for two seconds (or
 nothing), then the first `next()` is timed, `iter()` included; with torch imported by
@@ -57,11 +57,10 @@ FIGURES = {
 
 
 def rows_of(case: str) -> list[str]:
-    return (
-        ["iterator", "loader", "torch_loader"]
-        if FIRST[case][1]
-        else ["iterator", "loader"]
-    )
+    _, has_torch = FIRST[case]
+    if has_torch:
+        return ["iterator", "loader", "torch_loader"]
+    return ["iterator", "loader"]
 
 
 # -- the first batch -------------------------------------------------------------------
@@ -109,7 +108,9 @@ def maker(row: str) -> Callable[[Any, int, int], Any]:
 
 def claims(summary: Summary) -> Iterable[Claim]:
     for case, (pauses, _) in FIRST.items():
-        for row in rows_of(case) if pauses else []:
+        if not pauses:
+            continue
+        for row in rows_of(case):
             found = median(summary, case, row, "first_batch_s")
             yield at_most(
                 case, f"{row}: seconds to the first batch", found, MOST_FIRST_S

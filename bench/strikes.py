@@ -63,16 +63,18 @@ class Strikes:
     ) -> None:
         self._dice = random.Random(seed)
         self._kinds = kinds
-        # Each has a kill somewhere, the last has time to get over it.
+        # Each of these stretches has a kill somewhere. One more follows without a kill,
+        # in which the last one can be got over.
         self._stretch = batches / (kills + 1)
         self._due = [
             self._stretch * (number + self._dice.random()) for number in range(kills)
         ]
         self._left = batches
-        self._open: list[Strike] = []  # not got over
-        # Processes that have fetched something.
+        # Strikes that aren't got over yet.
+        self._open: list[Strike] = []
+        # Processes that have fetched something, and those that must go.
         self._at_work: set[int] = set()
-        self._struck: set[int] = set()  # processes that must go
+        self._struck: set[int] = set()
         # Processes by whose work a strike was got over.
         self._replacements: set[int] = set()
         self.done: list[Strike] = []
@@ -99,15 +101,13 @@ class Strikes:
         elif number >= self._due[0]:
             pids = iterator.worker_pids
             if able := self._able(pids):
-                # Whatever the workers are doing by then.
+                # Workers go on meanwhile: the strike comes at any moment of theirs.
                 time.sleep(self._dice.uniform(0, 0.005))
                 kind = self._dice.choice(self._kinds)
-                self._strike(
-                    kind,
-                    pids,
-                    able if kind == TO_ALL else [self._dice.choice(able)],
-                    iterator,
-                )
+                victims = able
+                if kind != TO_ALL:
+                    victims = [self._dice.choice(able)]
+                self._strike(kind, pids, victims, iterator)
 
     def _able(self, pids: Sequence[int]) -> list[int]:
         """Return the workers that can be struck: those that have fetched something."""

@@ -2,8 +2,9 @@
 
 All are interleaved; prints tables, verdicts and JSON.
 
-    python bench/transport.py --python-chainer PATH --python-torch PATH --out bench/results/transport.json
-    python bench/transport.py --small                       # one short round: a smoke test, never a conclusion
+    python bench/transport.py --python-chainer PATH --python-torch PATH \\
+        --out bench/results/transport.json
+    python bench/transport.py --small  # a smoke test, never a conclusion
 
 Guarantees: the timed part is `next()` and touching the samples, nothing else; it begins
 in full flow, right after the warm-up, and ends on the arrival of a batch. Each turn's
@@ -279,11 +280,9 @@ def take(turn: Turn) -> dict[str, Any]:
     )
     if row.peer is Limit:
         found = figures(Timed(*filling(case, setup, WARM, warmup_s, seconds)))
-        problems = (
-            []
-            if Limit.digest(case) == expected_digest(case)
-            else ["the slots differ from the in-process loop's"]
-        )
+        problems = []
+        if Limit.digest(case) != expected_digest(case):
+            problems.append("the slots differ from the in-process loop's")
     else:
         found = figures(loaded(row, case, setup, warmup_s, seconds))
         problems = differences(row, case, setup)

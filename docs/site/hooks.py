@@ -38,7 +38,9 @@ _STYLE = """\
 .rst-content table { display: block; overflow-x: auto }
 .rst-content img { max-width: 100% }
 @media (max-width: 500px) {
-  .rst-content table.docutils td, .rst-content table.docutils th { padding: 4px 6px; font-size: 13px; min-width: 8em }
+  .rst-content table.docutils td, .rst-content table.docutils th {
+    padding: 4px 6px; font-size: 13px; min-width: 8em
+  }
   .rst-content table.docutils code { overflow-wrap: anywhere; white-space: normal }
   .rst-content table.docutils td.figures { white-space: nowrap; min-width: 0 }
 }
