@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 Sample = tuple[Any, Any]
 Columns = tuple[Array, Array]
 DISTINCT = 64
-# Long enough that no peer meets an epoch boundary (and its restart) inside the timed
+# It is so long that no peer meets an epoch boundary (and its restart) inside the timed
 # part.
 LENGTH = 1 << 20
 STRAGGLER_PERIOD = 1 << 16
@@ -207,11 +207,12 @@ class Tokens:
 class Form(enum.Enum):
     """What a loader must be able to read."""
 
-    # One by one, of arrays.
+    # Samples of arrays, fetched one by one.
     samples = enum.auto()
     # Samples of tensors, as torch's loader collates them.
     tensors = enum.auto()
-    columns = enum.auto()  # a tuple of arrays
+    # A tuple of arrays.
+    columns = enum.auto()
 
 
 LABELLED = "float32 and an int64 label"
@@ -226,13 +227,14 @@ class Case:
     name: str
     batch_size: int
     shape: tuple[int, ...]
-    # Of shape, length, seed.
+    # This makes the dataset from shape, length and seed.
     makes: Callable[[tuple[int, ...], int, int], Any] = Images
     form: Form = Form.samples
-    # What a sample consists of, after its shape.
+    # This says what a sample consists of, after its shape.
     says: str = LABELLED
     length: int = LENGTH
-    is_in_order: bool = False  # never shuffled
+    # Such a case is never shuffled.
+    is_in_order: bool = False
 
     @property
     def about(self) -> str:
@@ -256,8 +258,8 @@ SAMPLES = (
     Case("28x28", 128, (28, 28)),
     Case("3x64x64", 128, (3, 64, 64)),
     Case("3x224x224", 64, (3, 224, 224)),
-    # 20 µs a sample, 1 ms the slow ones; a transport may still matter: the limit is 3
-    # to 5 times the peers here
+    # A sample takes 20 µs, a slow one 1 ms. How samples travel may still matter: the
+    # limit is 3 to 5 times the peers here.
     Case(
         "straggler",
         32,
@@ -266,8 +268,8 @@ SAMPLES = (
         says=STRAGGLES.format(20),
     ),
     Case("jpeg", 32, (224, 224, 3), Photographs, says=DECODED),
-    # 0.2 ms and 10 ms: the work itself leaves twice the peers at most; only on request
-    # (--cases)
+    # A sample takes 0.2 ms, a slow one 10 ms. The work itself leaves twice the peers at
+    # most, so this case runs only if `--cases` names it.
     Case(
         "straggler_heavy",
         8,
@@ -283,8 +285,8 @@ SAMPLES = (
         says=f"{LABELLED}; each is waited for, 1 ms",
     ),
 )
-# Tensors and columns of these sizes; in memory as a whole they have so many rows, 200
-# MB of them at most.
+# Tensors and columns come in these sizes. Those that lie in memory as a whole have so
+# many rows, 200 MB of them at most.
 ROWS_HELD = {"16x8": 1 << 18, "28x28": 1 << 16, "3x64x64": 1 << 12}
 
 

@@ -47,12 +47,14 @@ import mpiter
 LENGTH = 5000
 SHAPE = (28, 28)
 BATCH = 32
-# After which a stopped worker is noticed.
+# After this time a stopped worker is noticed.
 SAMPLE_TIMEOUT_S = 0.5
-# Among single strikes: the median of the longest waits, and of the quiet rate.
+# These bounds hold among single strikes: the median of the longest waits, and the share
+# of the quiet rate.
 MOST_WAIT_S = 0.025
 LEAST_RATE = 0.5
-ENOUGH = 20  # strikes to conclude from
+# Fewer strikes allow no conclusion.
+ENOUGH = 20
 
 
 class Noisy:
@@ -279,7 +281,8 @@ def main() -> int:
     asked = parse()
     began = time.time()
     load = os.getloadavg()
-    logging.getLogger("mpiter").setLevel(logging.ERROR)  # a warning for each death
+    # Each death would be a warning.
+    logging.getLogger("mpiter").setLevel(logging.ERROR)
     backend = mpiter.Process(asked.start_method)
     options = {
         "n_processes": asked.workers,

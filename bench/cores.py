@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Of fetching: what a worker is given at a time.
+# Samples that a worker is given at a time.
 _PIECE_S = 8e-3
 
 
@@ -37,9 +37,9 @@ class Load:
     samples: Sequence[Service]
     steps: Sequence[Service] = (Service(0.0),)
     batch_size: int = 32
-    # That a worker spends on each piece, beside its samples.
+    # Seconds that a worker spends on each piece, beside its samples.
     task_s: float = 0.0
-    # That the consumer spends on each batch, beside its step.
+    # Seconds that the consumer spends on each batch, beside its step.
     batch_s: float = 0.0
     room_bytes: int = 1 << 20
     worker_bytes: int = 0

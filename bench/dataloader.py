@@ -38,7 +38,7 @@ from measuring import tree_memory
 from payloads import Rows
 
 FILE = ROOT / ".demo" / "dataloader" / "big.f32"
-# Float32: a gigabyte, in samples of 250 kB.
+# A gigabyte of float32, in samples of 250 kB.
 SHAPE = (4000, 62_500)
 FEW_ROWS = 16
 BATCH_SIZE = 16

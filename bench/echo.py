@@ -53,7 +53,7 @@ NO_FEWER = 0.9
 BATCH_SIZE = 16
 STEP_S = 20e-3
 BUFFER = 64
-# Batches, until repeats come as often as they will.
+# After so many batches repeats come as often as they ever will.
 WARM = 24
 RATIOS = {"ratio 1": 1.0, "ratio 2": 2.0, "ratio 4": 4.0}
 
@@ -64,7 +64,8 @@ class Repeats:
 
     factor: int = 1
     buffer: int = 2048
-    augments: bool = False  # each use anew
+    # Each use of a sample is augmented anew.
+    augments: bool = False
 
     def of(self, dataset: Any) -> Any:
         return Bundles(dataset, self.factor) if self.augments else dataset
@@ -238,7 +239,8 @@ class Lesson:
 
     learner: type[Network] | type[Means]
     target: float
-    look: int  # every so many steps
+    # The accuracy is looked at every so many steps.
+    look: int
     echoes: Mapping[str, Repeats]
 
 

@@ -36,7 +36,7 @@ ROWS_HELD = 1024
 MEAN = 127.5
 STD = 64.0
 SIZES = {"3x64x64": 64, "3x224x224": 224, "3x224x224, a step": 224}
-# Products of a step, and their size: some 10 ms of an H200.
+# A step has so many products of matrices of this size: some 10 ms of an H200.
 STEPS = 6
 WIDTH = 8192
 ROWS = {

@@ -45,7 +45,7 @@ ROUNDS = 9
 TURN_S = 0.4
 STARTS = 3
 KILLS = 5
-# A turn of the smallest batches, which are thousands then.
+# A turn of the smallest batches takes so many seconds, which is thousands of them.
 SHORT_S = 0.1
 
 
@@ -300,7 +300,8 @@ def waits_after_kills(case: Case) -> Iterator[float]:
                 began = time.perf_counter()
                 next(stream)
                 longest = max(longest, time.perf_counter() - began)
-            time.sleep(0.3)  # until the replacement is there
+            # Wait until the replacement is there.
+            time.sleep(0.3)
             yield longest
 
 
@@ -320,7 +321,8 @@ def main() -> int:
         TURN_S = SHORT_S
         STARTS = 1
         KILLS = 1
-    logging.getLogger("mpiter").setLevel(logging.ERROR)  # the deaths are meant
+    # The deaths are meant, and each would be a warning.
+    logging.getLogger("mpiter").setLevel(logging.ERROR)
     began = time.time()
     load = os.getloadavg()
     found = dict[str, float]()

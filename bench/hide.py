@@ -63,9 +63,10 @@ ROWS = {
     },
 }
 PUBLISHED_MS = {1: 1700.0, 3: 580.0, 4: 440.0}
-SHOWN = 8  # steps of a timeline
+# A timeline shows so many steps.
+SHOWN = 8
 ENTRY = struct.Struct("<qdd")
-# Begin, end, kind, label.
+# A span has begin, end, kind and label.
 Span = tuple[float, float, str, str]
 
 
@@ -75,7 +76,8 @@ def take(turn: Turn) -> Answer:
     dataset = SUBJECTS[turn.case]()
     if how == SPLIT:
         return split(turn, dataset)
-    return (loading if how == LOADING else training)(turn, dataset, int(count))
+    measure = loading if how == LOADING else training
+    return measure(turn, dataset, int(count))
 
 
 def split(turn: Turn, dataset: Any) -> Answer:

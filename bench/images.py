@@ -47,10 +47,10 @@ from mpiter.errors import OptionError
 from mpiter.images import ImageList, RandomResizedCrop
 
 FILES = ROOT / ".demo" / "images"
-# A virtual one, so that no epoch ends in the timed part.
+# The length is a virtual one, so that no epoch ends in the timed part.
 LENGTH = 1 << 14
-# Batches, at least, before the clock starts: what was fetched while workers started is
-# used up.
+# So many batches, at least, come before the clock starts: what was fetched while
+# workers started is used up by then.
 WARM = 6
 ONE = "one process"
 LINE = "line"
@@ -65,7 +65,8 @@ class Case:
     says: str
     size: photographs.Size
     photographs: int
-    side: int  # of a crop
+    # Pixels a side of the crop.
+    side: int
     batch_size: int
 
 
@@ -160,7 +161,7 @@ def wrong(case: Case, files: int, pictures: Any, labels: Any) -> Iterator[str]:
 def busy(turn: Turn, case: Case, paths: list[str]) -> Answer:
     """Processes that decode and crop for themselves; nothing is handed over."""
     processes = 1 if turn.row == ONE else turn.workers
-    # A cache line each.
+    # Each process counts in a cache line of its own.
     counts: Any = np.frombuffer(mmap(-1, 64 * processes), np.int64)[::8]
     target: Callable[..., None] = decode_for_ever
     arguments = [(case, paths, counts, number) for number in range(processes)]

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Who is hit, and by what
+# These say who is hit, and by what.
 TERM_LAUNCHER = "SIGTERM to the launcher"
 TERM_ONE = "SIGTERM to one rank"
 KILL_ONE = "SIGKILL of one rank"
@@ -39,7 +39,7 @@ CTRL_C = "Ctrl-C"
 SIGNALS = (TERM_LAUNCHER, TERM_ONE, KILL_ONE, KILL_ALL, CTRL_C)
 KILLS = (KILL_ONE, KILL_ALL)
 
-# Where the rank is that carries the strike out
+# These say where the rank is that carries the strike out.
 STEP = "in a step"
 BETWEEN = "between two steps"
 NEXT = "in next()"
@@ -49,9 +49,11 @@ BORDER = "at an epoch's border"
 LAST = "in the last step"
 PLACES = (STEP, BETWEEN, NEXT, VALIDATION, SAVING, BORDER, LAST)
 
-_GRACE_S = 5.0  # between SIGTERM and SIGKILL
+# Seconds between SIGTERM and SIGKILL.
+_GRACE_S = 5.0
 _HEARD_S = 5.0
-_LATER_S = 0.05  # while another rank is hit
+# A rank that isn't hit itself waits so long while another one is.
+_LATER_S = 0.05
 _LAST_WORDS = 3000
 
 
@@ -66,7 +68,8 @@ class Strike:
     place: str
     epoch: int
     at: int
-    # That is hit, where one is, and comes to the place; rank 0 writes files.
+    # This rank comes to the place, and is hit where a single one is. While saving, rank
+    # 0 comes there, since it writes the files.
     rank: int
 
 
@@ -74,14 +77,15 @@ class Strike:
 class Seat:
     """One rank's place in a run of a training."""
 
-    # Of the whole training, which has several runs.
+    # The folder of the whole training, which has several runs.
     folder: Path
     run: int
     rank: int
     size: int
     strike: Strike | None
     options: dict[str, Any]
-    launcher: int = 0  # its process
+    # The launcher's process.
+    launcher: int = 0
     _came: Counter[str] = field(default_factory=Counter)
     _heard: list[int] = field(default_factory=list)
 
@@ -123,7 +127,7 @@ class Seat:
 
     def _carry_out(self, strike: Strike) -> None:
         is_hit = True
-        # A rank whose launcher has ended has another parent.
+        # The launcher has ended, and its number may be another process's by now.
         if os.getppid() != self.launcher:
             return
         if strike.signal == TERM_LAUNCHER:
@@ -180,10 +184,10 @@ class Ended:
     """
 
     codes: list[int | None]
-    # Some rank didn't end within its grace.
+    # Some rank hadn't ended when its time to end was over.
     forced: bool
     hung: bool
-    # What was written to standard error.
+    # This is what was written to standard error.
     words: str
 
 
@@ -200,7 +204,8 @@ def launched(train: Callable[[Seat], None], seats: list[Seat], limit_s: float) -
     hung = not _ends(launcher, limit_s)
     if hung:
         with suppress(ProcessLookupError):
-            os.killpg(launcher, signal.SIGUSR1)  # stacks
+            # Have the ranks write their stacks.
+            os.killpg(launcher, signal.SIGUSR1)
             time.sleep(0.5)
     with suppress(ProcessLookupError):
         os.killpg(launcher, signal.SIGKILL)
@@ -268,18 +273,16 @@ class _Launcher:
 
     def conduct(self) -> dict[str, Any]:
         while self._ends:
-            patience = (
-                None
-                if self._kill_at is None
-                else max(0.0, self._kill_at - time.monotonic())
-            )
+            patience = None
+            if self._kill_at is not None:
+                patience = max(0.0, self._kill_at - time.monotonic())
             ready, _, _ = select.select([self._ears, *self._ends], [], [], patience)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._ears, 64)
             while self._heard:
                 number = self._heard.pop()
-                # One rank has heard the Ctrl-C too, and takes a second one to mean: at
-                # once.
+                # A training of one rank has heard the Ctrl-C too, and would take a
+                # second one as a wish to end at once.
                 if number != signal.SIGINT or len(self._pids) > 1:
                     self._pass_on(number)
             for end in self._ends.keys() & set(ready):

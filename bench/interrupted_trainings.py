@@ -23,10 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 
-# Which optimizers import at their first step: a second for each rank.
+# Optimizers import this at their first step, which would take each rank a second.
 import torch._dynamo
 import torch.distributed as dist
-from checkout import ROOT  # before mpiter
+
+# This comes before mpiter, so that it is found in this checkout.
+from checkout import ROOT
 from interrupted_ranks import (
     BETWEEN,
     BORDER,
@@ -144,7 +146,7 @@ def at_border(seat: Seat, epoch: int, side: int) -> None:
     of the next epoch.
     """
     if seat.strike is not None and seat.strike.at == side:
-        # It comes once.
+        # The rank must come to this place so often that its count reaches the strike's.
         for _ in range(side + 1):
             seat.at(BORDER, epoch)
 
@@ -169,8 +171,8 @@ class Ours:
             num_workers=workers,
         )
         self.model = new_model()
-        # Buckets that are laid out anew after the first step would add up in another
-        # order from there on.
+        # DDP may lay buckets out anew after the first step, and then adds up in another
+        # order from there on. A resumed training would do so after another step.
         self.ddp = torch.nn.parallel.DistributedDataParallel(
             self.model, find_unused_parameters=True
         )

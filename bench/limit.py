@@ -15,7 +15,8 @@ from cases import Array, Case, Digest, Images
 from loaders import Setup
 from measuring import Cpu, CpuWindow
 
-_PATIENCE_S = 30.0  # with processes that begin
+# Seconds that processes may take to begin.
+_PATIENCE_S = 30.0
 
 
 class Limit:
@@ -35,7 +36,7 @@ class Limit:
         self._slots = [
             slots_of(slots, setup.batch_size, case.shape) for _ in range(setup.workers)
         ]
-        # A cache line each.
+        # Each process counts in a cache line of its own.
         self._counts: Array = np.frombuffer(mmap(-1, 64 * setup.workers), np.int64)[::8]
         context = multiprocessing.get_context("fork")
         self._processes = [

@@ -53,7 +53,7 @@ class Peer(ABC):
     """
 
     batches: Iterator[Any]
-    # What is imported of its package, and how to get that.
+    # The module that is imported of the loader's package, and how to get that.
     module = "numpy"
     remedy = "pip install mpiter"
 
@@ -62,7 +62,7 @@ class Peer(ABC):
 
     @classmethod
     def find(cls) -> None:
-        """An ImportError where its package isn't installed."""
+        """Raise an ImportError where its package isn't installed."""
         importlib.import_module(cls.module)
 
     @staticmethod
@@ -70,15 +70,15 @@ class Peer(ABC):
         _images, _labels = batch
 
     def readings(self) -> dict[str, Callable[[Digest, Any], None]]:
-        """The ways in which a batch can be read, each to the last byte."""
+        """Return the ways in which a batch can be read, each to the last byte."""
         return {"columns": lambda digest, batch: digest.add_columns(batch)}
 
     def stats(self) -> Any:
         return None
 
-    # - the in-process loop has nothing to stop.
+    # The in-process loop has nothing to stop, so this isn't abstract.
     def close(self) -> None:  # noqa: B027
-        """Stops the workers."""
+        """Stop the workers."""
 
 
 def _touch_samples(batch: Any) -> None:
@@ -274,7 +274,7 @@ class Grain(Peer):
         import grain
         from absl import flags
 
-        # Or it complains that they weren't.
+        # Otherwise the flags of absl complain that nobody has parsed them.
         flags.FLAGS.mark_as_parsed()
         source: Any = grain.MapDataset.source(dataset)
         if setup.shuffle:

@@ -24,7 +24,7 @@ from typing import Any
 
 from mpiter import machine
 
-# Between two looks at the memory, which take some milliseconds themselves.
+# Seconds between two looks at the memory, which take some milliseconds themselves.
 _LOOK_S = 0.002
 
 
@@ -38,7 +38,7 @@ class Cpu:
     parent_s: float
     workers_s: float
     changed: bool
-    # Bytes that the workers have written to pipes (and files)
+    # Bytes that the workers have written to pipes (and to files).
     piped: int = 0
 
     def ms(self, count: float) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class CpuWindow:
 def cpu_s(pid: int) -> float | None:
     """Processor seconds of all threads of a process; None when it is gone."""
     try:
-        # The clock that clock_getcpuclockid(3) names.
+        # This is the clock that clock_getcpuclockid(3) names.
         return time.clock_gettime((~pid << 3) | 2)
     except (OSError, AttributeError):
         return None

@@ -63,7 +63,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         {"serializer": RawArray},
     ),
 }
-# Passes over an array in our own memory, from the code; what the kernel copies is
+# Passes over an array in our own memory, as the code says; what the kernel copies is
 # measured.
 COPIES = {
     "slots": 1,  # into its row
@@ -81,7 +81,7 @@ COPIES = {
 # ahead.
 WARM = 12
 LEAST = 16
-# Batches that are fetched and dropped.
+# So many batches are fetched and dropped to time the fetching.
 FETCHED = 20
 # Tuples of arrays, which is what Chainer packs.
 CLAIMED = ("28x28", "3x64x64", "3x224x224")

@@ -17,7 +17,7 @@ from typing import Any
 
 from driver import Curves, Summary, Tables, number
 
-# Okabe and Ito's
+# The colours of Okabe and Ito, which the colour-blind can tell apart.
 COLOURS = (
     "#0072b2",
     "#d55e00",
@@ -28,7 +28,7 @@ COLOURS = (
     "#000000",
     "#999999",
 )
-# Inches: the height of a bar, the width of a plot.
+# The height of a bar and the width of a plot, in inches.
 BAR = 0.32
 WIDE = 8.5
 SETTINGS = {
@@ -215,7 +215,7 @@ def plots(
 
 
 def _figure(height: float) -> Any:
-    # Not pyplot: no display, no state.
+    # pyplot would look for a display, and keep every figure.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDE, height), layout="constrained")

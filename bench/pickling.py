@@ -101,8 +101,10 @@ class RawArray:
     It is copied on both sides.
     """
 
-    # At the most; of each: two on their way, and one that is being copied out.
-    WORKERS, BLOCKS = 16, 4
+    # There may be so many workers at most. Each has so many blocks: two on their way,
+    # and one that is being copied out.
+    WORKERS = 16
+    BLOCKS = 4
 
     def __init__(self, size: int = 1 << 32) -> None:
         self._arena = Arena(size)

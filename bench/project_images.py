@@ -25,7 +25,7 @@ except ImportError:
     cv2 = None
 
 Array = np.ndarray[Any, Any]
-# How many, and their height and width.
+# The number of files, and their height and width.
 FILES = 256
 SIZE = (192, 256)
 RESIZED = 256
@@ -96,7 +96,8 @@ class Augmented(Files):
         return self._augment(super().__getitem__(index))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_augment": None}  # each process makes its own
+        # Each process makes an augmentation of its own.
+        return self.__dict__ | {"_augment": None}
 
 
 def augmentation(cost: int) -> Callable[[Array], Array]:

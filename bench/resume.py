@@ -53,7 +53,7 @@ LOST = "lost"
 TWICE = "twice"
 FAULTS = "faults"
 BAD = "bad"
-# How this program is told to be one.
+# With this option the program is one of the ranks.
 RANK = "--rank"
 
 
@@ -333,7 +333,7 @@ def claims(summary: Summary) -> Iterator[Claim]:
     for case in SCENES:
         for row in (row for row in LOADERS if row.startswith("ours")):
             found = summary.get((case, row), {}).get(BAD)
-            # Of all rounds: once is too often.
+            # The worst of all rounds counts: once is too often.
             worst = max(found.values) if found else None
             yield at_most(case, f"{row}: lost, given twice, raised", worst, 0)
 

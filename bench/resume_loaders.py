@@ -57,7 +57,7 @@ class Loader:
     environment: ClassVar[str] = "torch"  # whose Python has what it needs…
     module: ClassVar[str]  # …which is this
     way: ClassVar[str]  # of resuming
-    # Scenes that it isn't put to, and why.
+    # Scenes that the loader isn't put to, and why.
     left_out: ClassVar[dict[str, str]] = {}
 
     def __init__(self, seat: Seat) -> None:

@@ -43,7 +43,7 @@ import mpiter
 
 PAUSE = "pause_s"
 WHOLE = "until_saved_s"
-# In units of 4 MB of weights, with two moments each.
+# Sizes of the model, in units of 4 MB of weights, with two moments each.
 SIZES = {"12 MB": 1, "96 MB": 8, "768 MB": 64, "2 GB": 170}
 CASES = {name: f"a model and its Adam, {name} in all" for name in SIZES}
 ROWS = {

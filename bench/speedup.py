@@ -60,7 +60,8 @@ ROWS = {SEQUENTIAL: "one process"} | {
     for name in (PARALLEL, OURS, IN_WORKERS)
     for count in WORKERS
 }
-# Speed-ups over one process by workers, on a Pentium with two cores; and by batch size.
+# The published speed-ups over one process, by workers, on a Pentium with two cores;
+# then those by batch size.
 PUBLISHED: dict[int, Mapping[int, float]] = {
     1: {1: 1.03, 2: 1.39, 4: 1.87, 6: 2.15, 8: 1.94},
     2: {1: 3.56, 2: 5.03, 4: 6.40, 6: 7.16, 8: 4.50},

@@ -32,7 +32,7 @@ from driver import (
 
 PAUSE_S = 2.0
 MOST_FIRST_S = 0.25
-# Whether there is a pause, whether torch has been imported.
+# Each case says whether there is a pause, and whether torch has been imported.
 FIRST = {
     "paused": (True, False),
     "paused_torch": (True, True),

@@ -71,7 +71,7 @@ class Row:
     peer: type[Peer] | type[Limit]
     options: dict[str, Any]
     says: str
-    # Enters no requirement: half the time.
+    # A variant enters no requirement, and gets half the time.
     variant: bool = False
     reads: tuple[Form, ...] = (Form.samples,)
 
@@ -162,12 +162,12 @@ FEW_ROWS = (
 )
 TORCHS_ALONE = ("ours_torch_alone", "torch_alone")
 HELD = tuple(name for name, case in CASES.items() if case.form is not Form.samples)
-# Which only loaders without workers read.
+# Only loaders without workers read these cases.
 ALONE_CASES = ("16x8", "128x8", "sleeping", *HELD)
-# Of a turn's seconds for these: 16x8 is loaded some thousand times.
+# The share of a turn's seconds that such cases get: 16x8 is loaded some thousand times.
 ALONE_SHARE = 0.25
 DEFAULT_CASES = tuple(case for case in CASES if case != "straggler_heavy")
-# Batches, besides the seconds.
+# Batches that are loaded at least, besides the seconds.
 WARM = 8
 FIGURES = {
     "batches_per_s": "batches/s",
@@ -190,9 +190,10 @@ MUST_BE_FASTER = {
     ("jpeg", "chainer"): 1.0,
     ("jpeg", "torch"): 1.0,
 }
-# CPU seconds per batch, both sides.
+# CPU seconds per batch, of both sides together.
 MUST_BE_CHEAPER = ("28x28", "3x64x64", "3x224x224")
-# What ours must reach of the loader that it replaces, both without workers.
+# What ours must reach, as a multiple of the loader that it replaces, both without
+# workers.
 MUST_ALONE = {
     ("ours_alone", "in_process"): {
         "16x8": 0.6,
@@ -307,7 +308,7 @@ def loaded(
 ) -> Timed:
     """Measure a loader; the time to the first batch counts from its construction."""
     dataset = case.dataset()
-    # Whose global generator orders the loop's and Chainer's samples, and ours.
+    # NumPy's global generator orders the samples of the loop, of Chainer's and of ours.
     np.random.seed(0)
     begin = time.perf_counter()
     peer = row.open(dataset, setup)

@@ -47,8 +47,8 @@ CASES = {
     for name, subject in SUBJECTS.items()
     for kind in BACKENDS
 }
-# Workers -> seconds, normalised, and megabytes: CIFAR-10, batches of 128, on a
-# Threadripper of 32 cores.
+# Published figures: workers -> seconds, normalised, and megabytes. They are of CIFAR-10
+# in batches of 128, on a Threadripper of 32 cores.
 PUBLISHED = {
     0: (14.25, 2757.84),
     14: (1.49, 2025.32),
@@ -84,8 +84,8 @@ def take(turn: Turn) -> Answer:
     _, seconds, cpu = flowing(transfer, turn.warmup_s, 0, timed=iterations)
     own, everyone = memory(transfer, max(4, iterations // 10))
     loading.close()
-    # Not while other threads allocate: before Python 3.12.9 and 3.13.2 they may crash
-    # then.
+    # tracemalloc stops while no other thread allocates: before Python 3.12.9 and 3.13.2
+    # the interpreter may crash otherwise.
     tracemalloc.stop()
     return {
         "seconds": seconds,
