@@ -499,15 +499,16 @@ def be_measured(take: Callable[[Turn], Answer]) -> NoReturn:
     except Absent as why:
         answer = {"absent": str(why)}
     except Exception as error:
-        is_absent = isinstance(error, ModuleNotFoundError) and not (
-            error.name or ""
-        ).startswith("mpiter")
         words = traceback.format_exc()[-LAST_WORDS:]
-        failed = {"error": f"{type(error).__name__}: {error}", "said": words}
-        answer = {"absent": f"not installed here ({error})"} if is_absent else failed
+        answer = {"error": f"{type(error).__name__}: {error}", "said": words}
+        # If a module of ours were missing, that would be a fault.
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(
+            "mpiter"
+        ):
+            answer = {"absent": f"not installed here ({error})"}
     with open(answers, "w") as out:
         out.write(json.dumps(answer | {"versions": versions()}, default=str) + "\n")
-    # How long workers take to end is not measured, and some never do.
+    # End at once: how long workers take to end isn't measured, and some never do.
     os._exit(0)
 
 

@@ -68,7 +68,9 @@ class Repeats:
     augments: bool = False
 
     def of(self, dataset: Any) -> Any:
-        return Bundles(dataset, self.factor) if self.augments else dataset
+        if self.augments:
+            return Bundles(dataset, self.factor)
+        return dataset
 
     def over(self, stream: Any) -> Echo[Any]:
         return Echo(stream, self.factor, shuffle_buffer=self.buffer)
@@ -293,7 +295,9 @@ def _trained(lesson: Lesson, echo: Repeats, seed: int) -> tuple[int, int, float]
 
 
 def take(turn: Turn) -> Answer:
-    return speed(turn) if turn.case in RATIOS else train(turn)
+    if turn.case in RATIOS:
+        return speed(turn)
+    return train(turn)
 
 
 def claims(summary: Summary) -> Iterator[Claim]:

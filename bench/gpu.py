@@ -64,6 +64,10 @@ class Images:
         return self._rows[index % ROWS_HELD], index
 
 
+def _nothing() -> None:
+    pass
+
+
 def take(turn: Turn) -> Answer:
     """Measure the turn in this process."""
     import torch
@@ -71,7 +75,9 @@ def take(turn: Turn) -> Answer:
     if not torch.cuda.is_available():
         raise Absent("a CUDA device")
     batches = iter(arriving(turn, loader_of(turn)))
-    step = step_on_device() if turn.case.endswith("a step") else lambda: None
+    step = _nothing
+    if turn.case.endswith("a step"):
+        step = step_on_device()
 
     def one_batch() -> None:
         images, _ = next(batches)
@@ -96,11 +102,9 @@ def loader_of(turn: Turn) -> Any:
 
     import mpiter.torch
 
-    loader: Any = (
-        mpiter.torch.DataLoader
-        if turn.row.startswith("ours")
-        else torch.utils.data.DataLoader
-    )
+    loader: Any = torch.utils.data.DataLoader
+    if turn.row.startswith("ours"):
+        loader = mpiter.torch.DataLoader
     pinned = turn.row != "ours"
     return loader(
         Images(SIZES[turn.case]),
@@ -112,16 +116,15 @@ def loader_of(turn: Turn) -> Any:
 
 
 def arriving(turn: Turn, loader: Any) -> Iterator[Any]:
-    """Batches on the device, normalised."""
+    """Return an iterator over batches on the device, normalised."""
     import mpiter.torch
 
     if turn.row == "ours":
-        return iter(
-            mpiter.torch.DevicePrefetcher(
-                loader, "cuda", normalize=([MEAN] * 3, [STD] * 3)
-            )
-        )
-    return ahead(loader) if turn.row.endswith("ahead") else map(moved, loader)
+        normalize = ([MEAN] * 3, [STD] * 3)
+        return iter(mpiter.torch.DevicePrefetcher(loader, "cuda", normalize=normalize))
+    if turn.row.endswith("ahead"):
+        return ahead(loader)
+    return map(moved, loader)
 
 
 def moved(batch: Any) -> Any:

@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,14 +141,14 @@ def ratios() -> Iterator[tuple[str, float | None]]:
     yield "flight", most / (one * (N_PREFETCH + 2 * WORKERS + 1))
 
 
-def in_turns(ours: Any, theirs: Any, turn_s: float) -> float:
-    """The ratio of their rates, in turns; the first turn warms up and doesn't count."""
+def in_turns(ours: Iterator[object], theirs: Iterator[object], turn_s: float) -> float:
+    """Return the ratio of their rates; the first turn warms up and doesn't count."""
     rates = [(rate(ours, turn_s), rate(theirs, turn_s)) for _ in range(1 + ROUNDS)][1:]
     mine, reference = map(statistics.median, zip(*rates, strict=True))
     return mine / reference
 
 
-def rate(stream: Any, turn_s: float) -> float:
+def rate(stream: Iterator[object], turn_s: float) -> float:
     count = 0
     began = time.perf_counter()
     while (seconds := time.perf_counter() - began) < turn_s:
@@ -209,14 +210,14 @@ class Floor:
         for end in self._ends * 2:
             self._ask(end)
 
-    def _work(self, end: Any) -> None:
+    def _work(self, end: Connection) -> None:
         dataset = self._case.dataset()
         while True:
             slot, first = end.recv()
             fill(dataset, first, *self._slots[slot])
             end.send(slot)
 
-    def _ask(self, end: Any) -> None:
+    def _ask(self, end: Connection) -> None:
         self._at += self._case.batch_size
         end.send((self._free.pop(), self._at))
 

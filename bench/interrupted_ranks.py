@@ -89,7 +89,7 @@ class Seat:
     _came: Counter[str] = field(default_factory=Counter)
     _heard: list[int] = field(default_factory=list)
 
-    def tell(self, kind: str, **facts: Any) -> None:
+    def tell(self, kind: str, **facts: object) -> None:
         """Write down what has happened, for those who count."""
         line = json.dumps({"run": self.run, "rank": self.rank, "kind": kind, **facts})
         descriptor = os.open(
@@ -117,7 +117,8 @@ class Seat:
             or "struck" in self._came
         ):
             return
-        if self.rank != (0 if place == SAVING else strike.rank):
+        striker = 0 if place == SAVING else strike.rank
+        if self.rank != striker:
             return
         self._came[place] += 1
         if self._came[place] > strike.at:
@@ -138,7 +139,9 @@ class Seat:
             for rank in sorted(range(self.size), key=lambda rank: rank == self.rank):
                 os.kill(self._pid_of(rank), signal.SIGKILL)
         else:
-            number = signal.SIGTERM if strike.signal == TERM_ONE else signal.SIGKILL
+            number = signal.SIGKILL
+            if strike.signal == TERM_ONE:
+                number = signal.SIGTERM
             is_hit = strike.rank == self.rank
             os.kill(self._pid_of(strike.rank), number)
         if not is_hit:
@@ -212,17 +215,14 @@ def launched(train: Callable[[Seat], None], seats: list[Seat], limit_s: float) -
     if hung:
         os.waitpid(launcher, 0)
     told = folder / f"ended-{run}"
-    found = (
-        json.loads(told.read_text())
-        if told.exists()
-        else {"codes": [None] * len(seats), "forced": False}
-    )
-    return Ended(
-        found["codes"],
-        found["forced"],
-        hung,
-        words.read_text()[-_LAST_WORDS:] if words.exists() else "",
-    )
+    # A launcher that was killed hasn't told how its ranks ended.
+    found = {"codes": [None] * len(seats), "forced": False}
+    if told.exists():
+        found = json.loads(told.read_text())
+    said = ""
+    if words.exists():
+        said = words.read_text()[-_LAST_WORDS:]
+    return Ended(found["codes"], found["forced"], hung, said)
 
 
 def _ends(pid: int, limit_s: float) -> bool:

@@ -83,14 +83,14 @@ def new_model() -> torch.nn.Module:
     )
 
 
-def loss_of(model: Any, vectors: Vector) -> torch.Tensor:
-    """The loss of a step, among noise of all global generators."""
+def loss_of(model: torch.nn.Module, vectors: Vector) -> torch.Tensor:
+    """Return the loss of a step, among noise of all global generators."""
     noise = random.random() + float(np.random.random())
     errors = model(vectors + 0.1 * noise) - vectors.sum(1, keepdim=True)
     return errors.square().mean()  # type: ignore[no-any-return]
 
 
-def digest(*things: Any) -> str:
+def digest(*things: object) -> str:
     """Return what differs if a bit does."""
     found = hashlib.blake2b(digest_size=8)
     _feed(found, things)
@@ -484,10 +484,9 @@ def by_accelerate(seat: Seat) -> None:
             if epoch:
                 at_border(seat, epoch - 1, side=1)
             loader.set_epoch(epoch)
-            begun = epoch == first_epoch and skipped
-            batches = (
-                accelerator.skip_first_batches(loader, skipped) if begun else loader
-            )
+            batches = loader
+            if epoch == first_epoch and skipped:
+                batches = accelerator.skip_first_batches(loader, skipped)
             for vectors, indices in batches:
                 seat.at(STEP, epoch)
                 optimizer.zero_grad()

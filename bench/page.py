@@ -13,9 +13,13 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from driver import Curves, Summary, Tables, number
+from driver import Curves, Spread, Summary, Tables, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # The colours of Okabe and Ito, which the colour-blind can tell apart.
 COLOURS = (
@@ -63,18 +67,15 @@ def page(
     short: Tables,
     pictures: Sequence[str],
 ) -> str:
-    """The whole page."""
+    """Return the whole page."""
+    hints = []
+    if not pictures:
+        remedy = "pip install 'mpiter[bench]' brings matplotlib"
+        hints.append(f"<p class=faint>No plots: {remedy}.</p>")
     body = [
         f"<h1>{escape(title)}</h1>",
         *(f"<figure>{picture}</figure>" for picture in pictures),
-        *(
-            []
-            if pictures
-            else [
-                "<p class=faint>No plots: pip install 'mpiter[bench]' brings "
-                "matplotlib.</p>"
-            ]
-        ),
+        *hints,
         *(part for name, lines in short for part in _table(name, lines, "short")),
         *_says(result),
         *_remarks(result),
@@ -214,7 +215,7 @@ def plots(
         return [_svg(figure) for figure in drawn if figure is not None]
 
 
-def _figure(height: float) -> Any:
+def _figure(height: float) -> Figure:
     # pyplot would look for a display, and keep every figure.
     from matplotlib.figure import Figure
 
@@ -223,7 +224,7 @@ def _figure(height: float) -> Any:
     return figure
 
 
-def _svg(figure: Any) -> str:
+def _svg(figure: Figure) -> str:
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
@@ -232,7 +233,7 @@ def _svg(figure: Any) -> str:
 
 def _bars(
     summary: Summary, stacked: Mapping[str, str], unit: str, cases: Mapping[str, str]
-) -> Any:
+) -> Figure | None:
     """Draw the cases one below the other, each with a scale of its own.
 
     They differ by orders of magnitude.
@@ -261,8 +262,8 @@ def _bars(
 
 
 def _bars_of(
-    axis: Any,
-    found: Sequence[Mapping[str, Any]],
+    axis: Axes,
+    found: Sequence[Mapping[str, Spread]],
     rows: Sequence[str],
     stacked: Mapping[str, str],
 ) -> None:
@@ -300,18 +301,16 @@ def _bars_of(
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _curves(curves: Curves) -> Any:
+def _curves(curves: Curves) -> Figure:
     figure = _figure(4.2)
     axis = figure.subplots()
     for colour, (name, points) in zip(COLOURS * 3, curves.lines.items(), strict=False):
         if not points:
             continue
         xs, ys = zip(*(point[:2] for point in points), strict=True)
-        style = (
-            {"ls": "--", "marker": "o", "mfc": "none"}
-            if name in curves.dashed
-            else {"ls": "-", "marker": "o"}
-        )
+        style = {"ls": "-", "marker": "o"}
+        if name in curves.dashed:
+            style = {"ls": "--", "marker": "o", "mfc": "none"}
         axis.plot(xs, ys, color=colour, label=name, ms=4, **style)
         if all(len(point) == 4 for point in points):
             axis.fill_between(

@@ -121,7 +121,9 @@ class RawArray:
         share = self._share // self.BLOCKS
         self._next = (self._next + 1) % self.BLOCKS
         self._at = worker * self._share + self._next * share
-        most = len(samples) * measured(samples[0]) if samples else 0
+        most = 0
+        if samples:
+            most = len(samples) * measured(samples[0])
         self._end = self._at + min(most, share)
         return [swap(sample, self._pack) for sample in samples]
 

@@ -164,7 +164,9 @@ def sat(turn: Turn, sitting: Sitting, number: int, folder: Path) -> list[str]:
             out = process.communicate()[0] or b'{"raised": "hung"}'
         # A rank that met its end was killed there, as it should be.
         has_met = (folder / f"met-{number}-{rank}").exists()
-        answer = json.loads(out.splitlines()[-1]) if out.strip() else {}
+        answer = {}
+        if out.strip():
+            answer = json.loads(out.splitlines()[-1])
         if "raised" in answer:
             found.append(answer["raised"])
         elif process.returncode and not has_met:
@@ -334,7 +336,9 @@ def claims(summary: Summary) -> Iterator[Claim]:
         for row in (row for row in LOADERS if row.startswith("ours")):
             found = summary.get((case, row), {}).get(BAD)
             # The worst of all rounds counts: once is too often.
-            worst = max(found.values) if found else None
+            worst = None
+            if found:
+                worst = max(found.values)
             yield at_most(case, f"{row}: lost, given twice, raised", worst, 0)
 
 
