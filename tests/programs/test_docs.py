@@ -273,7 +273,8 @@ def test_every_extra_that_is_named_is_there() -> None:
 def test_what_the_tests_install_is_bounded_above(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the file puts a folder there
+    # The file puts a folder on sys.path, which is undone with this.
+    monkeypatch.setattr(sys, "path", [*sys.path])
     runner = runpy.run_path(str(ROOT / "tests" / "__main__.py"))
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = settings["project"]["optional-dependencies"]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # it starts pytest twice
+# The test starts pytest twice.
+pytestmark = pytest.mark.slow
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SUITE = """

@@ -23,7 +23,8 @@ LAUNCH = [
     "--num_processes=2",
     "--main_process_port=0",
 ]
-STEPS = 26  # 13 in each of two epochs
+# 13 steps in each of two epochs.
+STEPS = 26
 
 
 class Points(torch.utils.data.Dataset):

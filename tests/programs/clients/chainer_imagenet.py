@@ -109,4 +109,5 @@ def main(out, resume=None, **options):
 if __name__ == "__main__":
     make_files()
     wanted = main("first", n_processes=2)
-    assert main("again", resume="first/at-6", n_processes=1) == wanted  # 4 in an epoch
+    # An epoch has 4 steps, so the snapshot is from the second one.
+    assert main("again", resume="first/at-6", n_processes=1) == wanted

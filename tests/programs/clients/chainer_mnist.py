@@ -81,4 +81,5 @@ if __name__ == "__main__":
     assert main(ours, "ours") == main(iterators.SerialIterator, "theirs")
     # Our own order goes on in later epochs too.
     wanted = main(with_a_seed, "seeded")
-    assert main(with_a_seed, "again", resume="seeded/at-22") == wanted  # 15 in an epoch
+    # An epoch has 15 steps, so the snapshot is from the second one.
+    assert main(with_a_seed, "again", resume="seeded/at-22") == wanted

@@ -70,5 +70,6 @@ def same(one, other):
 if __name__ == "__main__":
     wanted, loss = trained(n_processes=0)
     assert loss < 0.1
-    assert same(trained(n_processes=2, save_at=17)[0], wanted)  # 13 in an epoch
+    # An epoch has 13 steps, so it is saved in the second one.
+    assert same(trained(n_processes=2, save_at=17)[0], wanted)
     assert same(trained(n_processes=1, resume=True)[0], wanted)

@@ -13,7 +13,8 @@ from torch.utils.data import DistributedSampler
 
 from mpiter.torch import DataLoader
 
-LENGTH = 48  # 6 in each of two epochs
+# 6 steps in each of two epochs.
+LENGTH = 48
 BATCH = 4
 STEPS = 12
 

@@ -10,7 +10,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from mpiter.torch import DataLoader
 
 TheirLoader = torch.utils.data.DataLoader
-LENGTH = 48  # 12 in each of two epochs
+# 12 steps in each of two epochs.
+LENGTH = 48
 BATCH = 4
 STEPS = 24
 

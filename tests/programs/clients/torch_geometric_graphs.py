@@ -96,5 +96,6 @@ def ours():
 
 if __name__ == "__main__":
     seen, weights = trained(theirs)
-    assert trained(ours, save_at=11) == (seen, weights)  # 8 in an epoch
+    # An epoch has 8 steps, so it is saved in the second one.
+    assert trained(ours, save_at=11) == (seen, weights)
     assert trained(ours, resume=True) == (seen[11:], weights)
