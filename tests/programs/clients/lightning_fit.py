@@ -72,7 +72,7 @@ class Line(lightning.LightningModule):
 def trained(loader_class, dataset, folder=None, resume=None, num_workers=2):
     """Return (indices seen, weights) of two epochs.
 
-    A checkpoint is written after each step if there is a folder for them.
+    A checkpoint is written every 17 steps if there is a folder for them.
     """
     lightning.seed_everything(3, verbose=False)
     shuffle = not isinstance(dataset, torch.utils.data.IterableDataset)
