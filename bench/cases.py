@@ -354,7 +354,7 @@ class Digest:
 
 
 def expected_digest(case: Case, seed: int = 0, in_order: bool = True) -> str:
-    """The digest of the in-process loop over the checked samples."""
+    """Return the digest of the in-process loop over the checked samples."""
     dataset = case.dataset(case.checked_length, seed)
     digest = Digest()
     if case.form is Form.columns:

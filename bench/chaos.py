@@ -93,7 +93,7 @@ class Run:
 
     @property
     def samples(self) -> Counter[tuple[int, int]]:
-        """How often each sample came in each epoch."""
+        """Return how often each sample came in each epoch."""
         return Counter(
             (place // LENGTH, label) for place, label in enumerate(self.labels)
         )
@@ -142,10 +142,11 @@ class Differences:
     @classmethod
     def between(cls, quiet: Run, other: Run) -> Differences:
         came = other.samples
-        different = sum(
-            a != b for a, b in zip(quiet.checksums, other.checksums, strict=True)
-        )
-        return cls((quiet.samples - came).total(), came.total() - len(came), different)
+        lost = (quiet.samples - came).total()
+        repeated = came.total() - len(came)
+        pairs = zip(quiet.checksums, other.checksums, strict=True)
+        different = sum(one != another for one, another in pairs)
+        return cls(lost, repeated, different)
 
     def __bool__(self) -> bool:
         return self != Differences()

@@ -54,7 +54,7 @@ class Outcome:
 
 
 def window(workers: int) -> int:
-    """Batches that may be on their way."""
+    """Return the number of batches that may be on their way."""
     return 2 + max(64, 3 * workers)
 
 
@@ -89,7 +89,7 @@ def simulate(
 
 
 def _pieces(load: Load, batch: int, crowd: float) -> list[float]:
-    """Seconds of each piece of a batch, where so many workers share the processors."""
+    """Return the seconds of each piece of a batch, with so many workers."""
     count = len(load.samples)
     first = batch * load.batch_size
     pieces = []

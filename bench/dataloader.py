@@ -63,7 +63,7 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def take(turn: Turn) -> dict[str, Any]:
-    """Measures in this process, the whole dataset first.
+    """Measure in this process, the whole dataset first.
 
     A loader that ran before would have left a fork server.
     """
@@ -83,7 +83,10 @@ def take(turn: Turn) -> dict[str, Any]:
 
 
 def epoch(turn: Turn, rows: Any) -> tuple[float, int]:
-    """Seconds to the first batch, and bytes in all processes after the last."""
+    """Return the seconds to the first batch, and the bytes after the last.
+
+    The bytes are those in all processes.
+    """
     import torch.utils.data
 
     import mpiter.torch

@@ -256,7 +256,7 @@ class Spread:
 
     @property
     def point(self) -> tuple[float, float, float]:
-        """The median, the least and the most, for a plot."""
+        """Return the median, the least and the most, for a plot."""
         return self.median, min(self.values), max(self.values)
 
 
@@ -327,7 +327,7 @@ def told(found: Spread | None) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits; whole numbers as they are.
+    """Return three significant digits; whole numbers as they are.
 
     >>> [number(figure) for figure in (0.0123, 1.234, -12.34, 1234.5, 128.0, 0)]
     ['0.0123', '1.23', '-12.3', '1,234', '128', '0']

@@ -325,7 +325,10 @@ def claims(summary: Summary) -> Iterator[Claim]:
 
 
 def curves(summary: Summary) -> Iterator[Curves]:
-    """Steps a second by factor, times those without, beside what arithmetic says."""
+    """Return the steps a second by factor, beside what arithmetic says.
+
+    They are multiples of those without echoing.
+    """
     factors = ("2", "3", "4")
     lines: dict[str, list[tuple[float, ...]]] = {}
     for case in RATIOS:

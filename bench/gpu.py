@@ -133,7 +133,7 @@ def moved(batch: Any) -> Any:
 
 
 def ahead(loader: Any) -> Iterator[Any]:
-    """The prefetcher of many a training program."""
+    """Copy a batch ahead, as the prefetchers of many training programs do."""
     import torch
 
     side = torch.cuda.Stream()

@@ -143,9 +143,12 @@ def ratios() -> Iterator[tuple[str, float | None]]:
 
 def in_turns(ours: Iterator[object], theirs: Iterator[object], turn_s: float) -> float:
     """Return the ratio of their rates; the first turn warms up and doesn't count."""
-    rates = [(rate(ours, turn_s), rate(theirs, turn_s)) for _ in range(1 + ROUNDS)][1:]
-    mine, reference = map(statistics.median, zip(*rates, strict=True))
-    return mine / reference
+    mine = []
+    reference = []
+    for _ in range(1 + ROUNDS):
+        mine.append(rate(ours, turn_s))
+        reference.append(rate(theirs, turn_s))
+    return statistics.median(mine[1:]) / statistics.median(reference[1:])
 
 
 def rate(stream: Iterator[object], turn_s: float) -> float:
@@ -288,7 +291,7 @@ def scripted(text: str, *arguments: str) -> float:
 
 
 def waits_after_kills(case: Case) -> Iterator[float]:
-    """The longest wait for one of the 200 batches after each kill."""
+    """Yield the longest wait for one of the 200 batches after each kill."""
     with mpiter.batches(
         case.dataset(), case.batch_size, n_processes=WORKERS, epochs=None, seed=0
     ) as stream:

@@ -177,7 +177,7 @@ class Noted:
 
 
 def lanes(consumer: list[Span], folder: Path) -> list[Any]:
-    """The last few steps, in seconds from their beginning."""
+    """Return the last few steps, in seconds from their beginning."""
     shown = consumer[-2 * SHOWN :]
     left = shown[0][0]
     right = shown[-1][1]

@@ -159,7 +159,7 @@ def wrong(case: Case, files: int, pictures: Any, labels: Any) -> Iterator[str]:
 
 
 def busy(turn: Turn, case: Case, paths: list[str]) -> Answer:
-    """Processes that decode and crop for themselves; nothing is handed over."""
+    """Measure processes that decode and crop for themselves, and hand nothing over."""
     processes = 1 if turn.row == ONE else turn.workers
     # Each process counts in a cache line of its own.
     counts: Any = np.frombuffer(mmap(-1, 64 * processes), np.int64)[::8]

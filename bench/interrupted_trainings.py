@@ -235,7 +235,7 @@ class Ours:
                 self.seat.tell("step", step=c.finished + 1)
 
     def _struck(self, epoch: int) -> Iterator[Any]:
-        """The loader's batches; this doesn't read ahead."""
+        """Yield the loader's batches without reading ahead."""
         batches = iter(self.loader)
         while True:
             self.seat.at(BETWEEN, epoch)

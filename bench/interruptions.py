@@ -360,14 +360,12 @@ def _judge_end(
     last = len(found.chain.sizes) - 1
     ends = _of(told, last, "end")
     found.ends = {end["rank"]: end for end in ends}
-    found.note(
-        "raised", len(ends) < found.chain.sizes[-1] and not found.problems["raised"]
-    )
+    is_short = len(ends) < found.chain.sizes[-1]
+    found.note("raised", is_short and not found.problems["raised"])
     if not ends:
         return
-    found.note(
-        "unequal_ends", len({(end["step"], end["same"]) for end in ends}) > 1, str(ends)
-    )
+    different = {(end["step"], end["same"]) for end in ends}
+    found.note("unequal_ends", len(different) > 1, str(ends))
     for epoch in range(EPOCHS):
         learnt = Counter(ends[0]["learnt"].get(str(epoch), []))
         found.note(
@@ -594,11 +592,13 @@ def claims(ours: dict[str, Any], torchs: dict[str, Any]) -> Iterator[Claim]:
 
 def table(rows: dict[str, dict[str, Any]]) -> list[list[str]]:
     lines = [["", *rows]]
-    lines.append(
-        ["interruptions", *(str(row["interruptions"]) for row in rows.values())]
-    )
-    lines.append(["trainings", *(str(row["trainings"]) for row in rows.values())])
-    lines.append(["of them sound", *(str(row["sound"]) for row in rows.values())])
+    heads = {
+        "interruptions": "interruptions",
+        "trainings": "trainings",
+        "sound": "of them sound",
+    }
+    for name, says in heads.items():
+        lines.append([says, *(str(row[name]) for row in rows.values())])
     for name, says in _PROBLEMS.items():
         lines.append([says, *(str(row["problems"][name]) for row in rows.values())])
     for signal in SIGNALS:
@@ -658,12 +658,10 @@ def chains_asked(
         draw.shuffle(found)
         return found[: asked.trainings]
     same = chains_of(row, [(2,) * 5, (3,) * 5], asked.rounds, draw)
-    between = chains_of(
-        row, [(3, 2, 3, 2, 3), (2, 3, 2, 3, 2)], max(1, asked.rounds // 2), draw
-    )
-    beyond = chains_of(
-        row, [(1, 2, 1, 2, 1), (4, 3, 4, 3, 4)], max(1, asked.rounds // 4), draw
-    )
+    patterns = [(3, 2, 3, 2, 3), (2, 3, 2, 3, 2)]
+    between = chains_of(row, patterns, max(1, asked.rounds // 2), draw)
+    patterns = [(1, 2, 1, 2, 1), (4, 3, 4, 3, 4)]
+    beyond = chains_of(row, patterns, max(1, asked.rounds // 4), draw)
     found = [*with_options(same), *with_options(between), *with_options(beyond)]
     draw.shuffle(found)
     return found[: asked.trainings]

@@ -15,7 +15,7 @@ from cases import Array, Case, Digest, Images
 from loaders import Setup
 from measuring import Cpu, CpuWindow
 
-# Seconds that processes may take to begin.
+# Processes may take so many seconds to begin.
 _PATIENCE_S = 30.0
 
 

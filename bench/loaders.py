@@ -36,7 +36,7 @@ class Setup:
 
     @property
     def as_chainer_says_it(self) -> dict[str, Any]:
-        """The arguments of Chainer's iterator, and ours."""
+        """Return the arguments of Chainer's iterator, and of ours."""
         return {
             "batch_size": self.batch_size,
             "repeat": self.repeat,

@@ -87,7 +87,7 @@ class CpuWindow:
 
 
 def cpu_s(pid: int) -> float | None:
-    """Processor seconds of all threads of a process; None when it is gone."""
+    """Return a process's seconds of processor, in all threads; None when it is gone."""
     try:
         # This is the clock that clock_getcpuclockid(3) names.
         return time.clock_gettime((~pid << 3) | 2)

@@ -210,7 +210,7 @@ def claims(summary: Summary) -> Iterator[Claim]:
 
 
 def in_short(summary: Summary) -> InShort:
-    """Batches a second, ours beside what everybody's multiprocessing does."""
+    """Compare batches a second with what everybody's multiprocessing does."""
     lines = list[Compared]()
     for case in dict.fromkeys(case for case, _ in summary):
         rates = {

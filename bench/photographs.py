@@ -48,7 +48,7 @@ def files_of(folder: Path, size: Size, count: int) -> list[str]:
 
 
 def write_files(folder: Path, size: Size, count: int, seed: int = 0) -> list[str]:
-    """Their paths; those that are there are left as they are."""
+    """Write files and return their paths; those that are there are left."""
     paths = files_of(folder, size, count)
     for number, path in enumerate(map(Path, paths)):
         if not path.exists():

@@ -73,7 +73,7 @@ class Packed:
 
 
 def swap(sample: Any, how: Any) -> Any:
-    """The sample, with `how` applied to what stands on its first level."""
+    """Return the sample, with `how` applied to what stands on its first level."""
     if type(sample) in (tuple, list):
         return type(sample)(map(how, sample))
     if type(sample) is dict:
@@ -151,7 +151,7 @@ class RawArray:
 
 
 def _attached(arena: Arena, share: int) -> RawArray:
-    """The same in a worker."""
+    """Make the same serializer in a worker."""
     one = RawArray.__new__(RawArray)
     one._arena = arena
     one._share = share

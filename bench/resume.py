@@ -99,7 +99,7 @@ SCENES: dict[str, tuple[str, tuple[Sitting, ...]]] = {
 
 
 def take(turn: Turn) -> Answer:
-    """Plays the scene: sitting by sitting, each rank in a process of its own."""
+    """Play the scene, sitting by sitting, each rank in a process of its own."""
     kind = LOADERS[turn.row]
     if why := kind.left_out.get(turn.case):
         raise Absent(why)
@@ -126,14 +126,15 @@ def played(turn: Turn, folder: Path) -> tuple[list[str], bool]:
         raised = sat(turn, sitting, number, folder)
         faults += raised
         if raised and sitting.strike:
-            todo.append(Sitting())  # from the last state
+            # Another sitting goes on from the last state.
+            todo.append(Sitting())
         elif raised:
             return faults, False
     return faults, True
 
 
 def sat(turn: Turn, sitting: Sitting, number: int, folder: Path) -> list[str]:
-    """All ranks at once; what went wrong, each once."""
+    """Run all ranks at once; return what went wrong, each once."""
     about = asdict(sitting) | {
         "row": turn.row,
         "number": number,

@@ -44,7 +44,8 @@ class Samples:
         time.sleep(SAMPLE_S)
         return int(index)
 
-    def __repr__(self) -> str:  # grain compares it
+    # grain compares the text that it has kept in a state with this.
+    def __repr__(self) -> str:
         return f"Samples({self.length})"
 
 
@@ -54,9 +55,11 @@ class Loader:
     A state is asked for between two batches, and loaded before the first.
     """
 
-    environment: ClassVar[str] = "torch"  # whose Python has what it needs…
-    module: ClassVar[str]  # …which is this
-    way: ClassVar[str]  # of resuming
+    # The environment whose Python has the module that the loader needs.
+    environment: ClassVar[str] = "torch"
+    module: ClassVar[str]
+    # The way of resuming, in words.
+    way: ClassVar[str]
     # Scenes that the loader isn't put to, and why.
     left_out: ClassVar[dict[str, str]] = {}
 
@@ -73,7 +76,7 @@ class Loader:
         raise NotImplementedError
 
     def workers(self) -> list[int]:
-        """Processes that fetch."""
+        """Return the processes that fetch."""
         return [
             process.pid for process in multiprocessing.active_children() if process.pid
         ]

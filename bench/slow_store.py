@@ -79,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving() -> Iterator[int]:
-    """The port of a store, in a process of its own, for as long."""
+    """Run a store in a process of its own, and give its port."""
     with subprocess.Popen(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as server:
@@ -106,7 +106,8 @@ class Remote:
         return self._samples
 
     def source(self, index: int) -> str:
-        return f"http://slow.store/{index}.bin"  # whatever port it has today
+        # The name is the same whatever port the store has today.
+        return f"http://slow.store/{index}.bin"
 
     def fetch(self, index: int) -> bytes:
         if self._mine is None or self._mine[0] != os.getpid():
@@ -118,7 +119,7 @@ class Remote:
         return bytes(mine.connection.getresponse().read())
 
     def close(self) -> None:
-        """This thread's connection."""
+        """Return this thread's connection."""
         if self._mine is not None and hasattr(self._mine[1], "connection"):
             self._mine[1].connection.close()
 

@@ -44,7 +44,8 @@ MEMORY = "memory"
 FIRST = "first_per_s"
 WARM = "warm_per_s"
 OFF = "hits_off"
-TAIL = 16  # bytes that stand behind a copy
+# Bytes that stand behind a copy.
+TAIL = 16
 BATCH_SIZE = 16
 SHARES = {"quarter": 0.25, "half": 0.5, "three quarters": 0.75}
 ALL = "all"

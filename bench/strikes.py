@@ -122,7 +122,7 @@ class Strikes:
         return [pid for pid in pids if pid in self._at_work - self._struck]
 
     def _newcomers(self, strike: Strike, iterator: Any) -> list[int]:
-        """The new worker, just started."""
+        """Return the new worker that has just started."""
         end = time.perf_counter() + _SOON_S
         while time.perf_counter() < end:
             if found := [

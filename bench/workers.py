@@ -39,7 +39,7 @@ import mpiter
 from mpiter import machine
 
 MOST = max(4, machine.cores())
-ALPHA = 0.5  # seconds
+ALPHA = 0.5  # s
 BATCH_SIZES = {"cifar": 128, "store": 32}
 BACKENDS = {"processes": "process", "threads": "thread"}
 CASES = {

@@ -81,7 +81,7 @@ class Net(chainer.Chain):
             self.out = links.Linear(HIDDEN, len(NAMES))
 
     def forward(self, x: Any) -> Any:
-        """The scores of a batch."""
+        """Return the scores of a batch."""
         return self.out(functions.relu(self.hidden(x)))
 
 
@@ -115,7 +115,7 @@ class Demo:
     has_failed: bool = False
 
     def shapes(self) -> Shapes:
-        """The pictures to learn from."""
+        """Return the pictures to learn from."""
         return Shapes(self.folder, range(HELD_OUT, PICTURES))
 
 
