@@ -184,8 +184,8 @@ class Pictures:
 class Learner(Protocol):
     """Takes batches, and says what it makes of others."""
 
-    def learn(self, pictures: Any, labels: Any) -> None: ...
-    def scores(self, pictures: Any) -> Any: ...
+    def learn(self, pictures: np.ndarray, labels: np.ndarray) -> None: ...
+    def scores(self, pictures: np.ndarray) -> np.ndarray: ...
 
 
 class Network:
@@ -199,7 +199,7 @@ class Network:
             rng.standard_normal((hidden, CLASSES)).astype(np.float32) / hidden**0.5
         )
 
-    def learn(self, pictures: Any, labels: Any) -> None:
+    def learn(self, pictures: np.ndarray, labels: np.ndarray) -> None:
         inside = np.maximum(pictures @ self.one, 0)
         scores = inside @ self.two
         wrong = np.exp(scores - scores.max(1, keepdims=True))
@@ -210,7 +210,7 @@ class Network:
         self.two -= self.rate * (inside.T @ wrong)
         self.one -= self.rate * (pictures.T @ back)
 
-    def scores(self, pictures: Any) -> Any:
+    def scores(self, pictures: np.ndarray) -> np.ndarray:
         return np.maximum(pictures @ self.one, 0) @ self.two
 
 
@@ -226,11 +226,11 @@ class Means:
             np.full(CLASSES, 1e-9),
         )
 
-    def learn(self, pictures: Any, labels: Any) -> None:
+    def learn(self, pictures: np.ndarray, labels: np.ndarray) -> None:
         np.add.at(self.sums, labels, pictures)
         np.add.at(self.counts, labels, 1)
 
-    def scores(self, pictures: Any) -> Any:
+    def scores(self, pictures: np.ndarray) -> np.ndarray:
         means = self.sums / self.counts[:, None]
         return pictures @ means.T - (means**2).sum(1) / 2
 

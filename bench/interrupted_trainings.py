@@ -344,14 +344,14 @@ def by_lightning(seat: Seat) -> None:
                 seat.at(LAST, self.current_epoch)
             return loss_of(self.model, vectors)
 
-        def optimizer_step(self, *arguments: Any, **options: Any) -> None:
+        def optimizer_step(self, *arguments: object, **options: Any) -> None:
             super().optimizer_step(*arguments, **options)
             self.learnt.setdefault(str(self.current_epoch), []).extend(
                 of_all_ranks(self.indices)
             )
             seat.tell("step", step=self.global_step)
 
-        def on_train_batch_end(self, *arguments: Any) -> None:
+        def on_train_batch_end(self, *arguments: object) -> None:
             seat.at(BETWEEN, self.current_epoch)
 
         def validation_step(self, batch: Any, number: int) -> None:

@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 TO_ALL = "SIGKILL to all"
 TWICE = "SIGKILL twice"
@@ -45,6 +45,15 @@ class Strike:
     recovered_s: float | None = None
     # That the consumer had for one batch until then.
     longest_wait_s: float = 0.0
+
+
+class Struck(Protocol):
+    """An iterator whose workers are struck."""
+
+    @property
+    def worker_pids(self) -> Sequence[int]: ...
+    def stats(self) -> Any: ...
+    def __next__(self) -> Any: ...
 
 
 class Strikes:
@@ -83,7 +92,7 @@ class Strikes:
     def are_over(self) -> bool:
         return not self._due
 
-    def among(self, iterator: Any, batches: int) -> Iterator[Any]:
+    def among(self, iterator: Struck, batches: int) -> Iterator[Any]:
         """Yield so many batches, and strike in between when a strike is due."""
         for number in range(batches):
             self._left = batches - number
@@ -94,7 +103,7 @@ class Strikes:
             self._note(set(batch.columns[-1].tolist()), asked, iterator)
             yield batch
 
-    def _strike_if_due(self, number: int, iterator: Any) -> None:
+    def _strike_if_due(self, number: int, iterator: Struck) -> None:
         if self._open and self._open[-1].kind == TWICE:
             newcomers = self._newcomers(self._open[-1], iterator)
             self._strike(STARTING, iterator.worker_pids, newcomers, iterator)
@@ -121,7 +130,7 @@ class Strikes:
             return []
         return [pid for pid in pids if pid in self._at_work - self._struck]
 
-    def _newcomers(self, strike: Strike, iterator: Any) -> list[int]:
+    def _newcomers(self, strike: Strike, iterator: Struck) -> list[int]:
         """Return the new worker that has just started."""
         end = time.perf_counter() + _SOON_S
         while time.perf_counter() < end:
@@ -133,7 +142,11 @@ class Strikes:
         return []
 
     def _strike(
-        self, kind: str, there: Collection[int], victims: Collection[int], iterator: Any
+        self,
+        kind: str,
+        there: Collection[int],
+        victims: Collection[int],
+        iterator: Struck,
     ) -> None:
         safe = self._left - iterator.stats().in_flight_batches
         strike = Strike(kind, frozenset(there), frozenset(victims), safe)
@@ -144,7 +157,7 @@ class Strikes:
             self._open.append(strike)
             self.done.append(strike)
 
-    def _note(self, fetchers: set[int], asked: float, iterator: Any) -> None:
+    def _note(self, fetchers: set[int], asked: float, iterator: Struck) -> None:
         """Note that a batch has been handed out."""
         now = time.perf_counter()
         self._at_work |= fetchers
@@ -158,7 +171,7 @@ class Strikes:
             self._open.remove(strike)
             self._replacements |= fetchers - strike.there
 
-    def _is_over(self, strike: Strike, fetchers: set[int], iterator: Any) -> bool:
+    def _is_over(self, strike: Strike, fetchers: set[int], iterator: Struck) -> bool:
         """Tell whether the victims are gone and a new worker has fetched.
 
         A stopped one is gone once it is missed.
