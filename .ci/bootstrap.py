@@ -1,5 +1,4 @@
-"""The way from a fresh clone to a running command, with nothing but Python's standard
-library.
+"""Lead from a fresh clone to a running command, with the standard library alone.
 
 What: makes virtual environments inside the clone, installs the package into them, and
 runs commands there. Where: in the Python that the user typed, also in one too old for
@@ -22,11 +21,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
-# Its pip installs into the other environments too: pip in each would take ten seconds
-# each.
+# The pip of this environment installs into the others too: to install pip in each would
+# take ten seconds each time.
 WITH_PIP = ".venv"
 TORCH = "torch==2.13.0"
-# Its sdist imports pkg_resources, which newer ones have not.
+# Chainer's sdist imports pkg_resources, which newer versions of setuptools lack.
 CHAINERS_BUILD = ("setuptools<81",)
 # A socket's path holds 107 characters, 104 on some systems; Ray adds 70 to its folder.
 LONGEST_SCRATCH = 33
@@ -43,8 +42,9 @@ class Trouble(Exception):
 
 
 class Environment(NamedTuple):
-    """A virtual environment of the clone: its folder, its interpreter, and what is
-    installed in it.
+    """A virtual environment of the clone.
+
+    It has a folder, an interpreter, and what is installed in it.
     """
 
     folder: str
@@ -56,46 +56,40 @@ class Environment(NamedTuple):
     build: tuple = ()
 
     def executable(self) -> Path:
-        """The interpreter inside."""
-        return (
-            ROOT
-            / self.folder
-            / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-        )
+        """Return the interpreter inside."""
+        inside = "Scripts/python.exe" if os.name == "nt" else "bin/python"
+        return ROOT / self.folder / inside
 
     def stamp(self) -> Path:
-        """The file that remembers what these extras were installed from."""
-        return (
-            ROOT
-            / self.folder
-            / "installed-{}".format(self.extras.replace(",", "-") or "core")
-        )
+        """Return the file that remembers what these extras were installed from."""
+        extras = self.extras.replace(",", "-") or "core"
+        return ROOT / self.folder / f"installed-{extras}"
 
     def fingerprint(self) -> str:
-        """Changes when the installation has to be done again."""
+        """Return what changes when the installation has to be done again."""
         made_from = repr((str(ROOT), self.extras, self.wanted)).encode()
-        return hashlib.sha256(
-            made_from + (ROOT / "pyproject.toml").read_bytes()
-        ).hexdigest()
+        made_from += (ROOT / "pyproject.toml").read_bytes()
+        return hashlib.sha256(made_from).hexdigest()
 
 
 def start(main, folder: str) -> None:
-    """Runs `main` and ends the process with its exit code; trouble becomes one line,
-    never a traceback.
+    """Run `main` and end the process with its exit code.
+
+    Trouble becomes one line, never a traceback.
     """
     try:
         require_python(folder)
         require_venv()
         sys.exit(main(sys.argv[1:]))
     except Trouble as trouble:
-        # To stderr, with exit code 1.
+        # With a text, `sys.exit` writes it to stderr and ends with exit code 1.
         sys.exit(f"mpiter: {trouble}")
     except KeyboardInterrupt:
         sys.exit(130)
 
 
 def require_python(folder: str) -> None:
-    """Stops on a Python too old, naming one that would do if this machine has it."""
+    """Stop on a Python too old, naming one that would do if this machine has it."""
     if sys.version_info >= OLDEST:
         return
     newer = newer_python()
@@ -109,8 +103,9 @@ def require_python(folder: str) -> None:
 
 
 def require_venv() -> None:
-    """Stops where Python came without `venv` or `ensurepip`, as some distributions
-    split them off.
+    """Stop where Python came without `venv` or `ensurepip`.
+
+    Some distributions keep them in packages of their own.
     """
     try:
         import ensurepip  # noqa: F401
@@ -124,7 +119,7 @@ def require_venv() -> None:
 
 
 def newer_python():
-    """The command of a Python that is new enough, the newest known first, or None."""
+    """Return the command of the newest Python that is new enough, or None."""
     for minor in (13, 12, 11):
         found = find_python(f"3.{minor}")
         if found:
@@ -134,13 +129,12 @@ def newer_python():
 
 
 def find_python(version: str):
-    """The path of a working interpreter of this version ("3.12") with venv, on PATH or
-    among pyenv's; or None.
+    """Return the path of a working interpreter of this version ("3.12"), or None.
+
+    It has venv, and is on PATH or among pyenv's.
     """
-    candidates = ["python" + version]
-    candidates += sorted(
-        map(str, pyenv_versions().glob(f"{version}.*/bin/python")), reverse=True
-    )
+    of_pyenv = map(str, pyenv_versions().glob(f"{version}.*/bin/python"))
+    candidates = ["python" + version, *sorted(of_pyenv, reverse=True)]
     for candidate in candidates:
         answer = probe(candidate)
         if answer and answer[0] == version:
@@ -149,8 +143,9 @@ def find_python(version: str):
 
 
 def probe(command):
-    """(version, path) of an interpreter that can make environments, or None: a name on
-    PATH may be an empty shim.
+    """Return (version, path) of an interpreter that can make environments, or None.
+
+    A name on PATH may be an empty shim.
     """
     question = (
         "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2]); "
@@ -165,29 +160,26 @@ def probe(command):
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return (
-        tuple(answer.stdout.decode().splitlines()) if answer.returncode == 0 else None
-    )
+    if answer.returncode != 0:
+        return None
+    return tuple(answer.stdout.decode().splitlines())
 
 
 def pyenv_versions() -> Path:
-    """Where pyenv keeps its interpreters; a folder that need not exist."""
+    """Return the folder where pyenv keeps its interpreters; it may not exist."""
     pyenv = shutil.which("pyenv")
     if not pyenv:
         return ROOT / "no-pyenv"
-    root = (
-        subprocess.run(
-            [pyenv, "root"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        .stdout.decode()
-        .strip()
+    answer = subprocess.run(
+        [pyenv, "root"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
+    root = answer.stdout.decode().strip()
     return Path(root or str(ROOT / "no-pyenv")) / "versions"
 
 
 @contextlib.contextmanager
 def step(text: str):
-    """Says what is being done, and when it is done how long it took."""
+    """Say what is being done, and when it is done how long it took."""
     print(text, end=" ... ", flush=True)
     began = time.monotonic()
     try:
@@ -199,9 +191,7 @@ def step(text: str):
 
 
 def prepare(environment: Environment) -> Path:
-    """Makes and fills the environment unless it stands already; gives its
-    interpreter.
-    """
+    """Make and fill the environment unless it stands; return its interpreter."""
     stand(environment)
     if not installed(environment):
         install(environment)
@@ -209,19 +199,15 @@ def prepare(environment: Environment) -> Path:
 
 
 def stand(environment: Environment) -> None:
-    """Makes the environment, empty, unless it stands."""
+    """Make the environment, empty, unless it stands."""
     if not usable(environment):
         make(environment)
 
 
 def usable(environment: Environment) -> bool:
-    """Whether the environment runs, has pip if it should, and is of the interpreter
-    asked for.
-    """
-    question = "import sys{}; print(sys.version)".format(
-        ", pip" if environment.folder == WITH_PIP else ""
-    )
-    wanted = sys.version if environment.python == sys.executable else None
+    """Tell whether the environment runs on this interpreter, with pip if wanted."""
+    modules = "sys, pip" if environment.folder == WITH_PIP else "sys"
+    question = f"import {modules}; print(sys.version)"
     try:
         answer = subprocess.run(
             [str(environment.executable()), "-c", question],
@@ -230,14 +216,18 @@ def usable(environment: Environment) -> bool:
         )
     except OSError:
         return False
-    return answer.returncode == 0 and (
-        wanted is None or answer.stdout.decode().startswith(wanted)
-    )
+    if answer.returncode != 0:
+        return False
+    if environment.python != sys.executable:
+        # The version of another Python isn't known here.
+        return True
+    return answer.stdout.decode().startswith(sys.version)
 
 
 def make(environment: Environment) -> None:
-    """Makes the environment, empty; one that no longer runs or is of another Python
-    gives way.
+    """Make the environment, empty.
+
+    One that no longer runs, or is of another Python, is replaced.
     """
     (ROOT / environment.folder).mkdir(exist_ok=True)
     command = [
@@ -251,12 +241,12 @@ def make(environment: Environment) -> None:
     with step(f"making {environment.folder}"):
         code, said = silently(command)
         if not code and environment.folder == WITH_PIP:
-            # The newest pip takes two thirds of the time; where there is no way to it,
-            # Python's own serves.
+            # To install the newest pip takes two thirds of the time of `ensurepip`.
+            # Where no package index can be reached, Python's own pip serves.
             python = str(environment.executable())
-            if silently(
-                [sys.executable, "-m", "pip", "--python", python, "install", "pip"]
-            )[0]:
+            newest = [sys.executable, "-m", "pip", "--python", python, "install", "pip"]
+            failed, _ = silently(newest)
+            if failed:
                 code, said = silently([python, "-m", "ensurepip"])
         if code:
             why = last_line(said)
@@ -267,7 +257,7 @@ def make(environment: Environment) -> None:
 
 
 def silently(command: list) -> tuple:
-    """Runs a command; its exit code, and what it said."""
+    """Run a command; return its exit code, and what it said."""
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=surroundings()
     )
@@ -275,16 +265,12 @@ def silently(command: list) -> tuple:
 
 
 def installed(environment: Environment) -> bool:
-    """Whether these extras, and perhaps more, were installed from what the clone says
-    today.
-    """
+    """Tell whether what is installed has these extras and is of today's clone."""
     wanted = set(filter(None, environment.extras.split(",")))
     for stamp in (ROOT / environment.folder).glob("installed-*"):
-        extras = (
-            ""
-            if stamp.name == "installed-core"
-            else stamp.name[len("installed-") :].replace("-", ",")
-        )
+        extras = stamp.name[len("installed-") :].replace("-", ",")
+        if extras == "core":
+            extras = ""
         same = environment._replace(extras=extras)
         if wanted <= set(extras.split(",")) and stamp.read_text() == same.fingerprint():
             return True
@@ -292,8 +278,9 @@ def installed(environment: Environment) -> bool:
 
 
 def install(environment: Environment) -> None:
-    """Installs the clone, editable, with its extras; pip's own words go to a log inside
-    the environment.
+    """Install the clone, editable, with its extras.
+
+    pip's own words go to a log inside the environment.
     """
     what = f".[{environment.extras}]" if environment.extras else "."
     command = [
@@ -301,16 +288,18 @@ def install(environment: Environment) -> None:
         "install",
         "--disable-pip-version-check",
         "--no-input",
+        # pip would compile all of a large package. Python compiles what is imported,
+        # which is little of it.
+        "--no-compile",
+        "--retries",
+        "2",
+        "-e",
+        what,
+        *environment.wanted,
     ]
-    # Python compiles what is imported, which of a large package is little.
-    command += ["--no-compile"]
-    command += ["--retries", "2", "-e", what, *environment.wanted]
     log = ROOT / environment.folder / "install.log"
-    with step(
-        "installing {} into {}".format(
-            " ".join([what, *environment.wanted]), environment.folder
-        )
-    ):
+    packages = " ".join([what, *environment.wanted])
+    with step(f"installing {packages} into {environment.folder}"):
         with log.open("wb") as output:
             variables = pip_surroundings(environment)
             code = subprocess.call(
@@ -326,13 +315,13 @@ def install(environment: Environment) -> None:
 
 
 def pip_of(environment: Environment) -> list:
-    """The command of the pip that installs into this environment."""
+    """Return the command of the pip that installs into this environment."""
     pip = Environment(WITH_PIP).executable()
     return [str(pip), "-m", "pip", "--python", str(environment.executable())]
 
 
 def why_not_installed(log: Path) -> str:
-    """What stopped pip, and the remedy, in one line."""
+    """Return what stopped pip, and the remedy, in one line."""
     text = log.read_text(errors="replace")
     if any(sign in text for sign in OFFLINE):
         return (
@@ -349,34 +338,37 @@ def why_not_installed(log: Path) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something, cut to a readable length."""
+    """Return the last line that says something, cut to a readable length."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:200] if lines else "no message"
 
 
 def pip_surroundings(environment: Environment) -> dict:
-    """The variables for pip, the build constraints under both names: pip reads one
-    before 25.3, the other since.
+    """Return the variables for pip.
+
+    The build constraints have two names: pip before 25.3 reads one, later ones the
+    other.
     """
     variables = surroundings()
     if environment.build:
         constraints = ROOT / environment.folder / "build-constraints.txt"
         constraints.write_text("\n".join(environment.build) + "\n")
-        # A URL: no spaces in it.
-        variables["PIP_CONSTRAINT"] = variables["PIP_BUILD_CONSTRAINT"] = (
-            constraints.as_uri()
-        )
+        # pip splits these variables at spaces, and a URL has none.
+        url = constraints.as_uri()
+        variables["PIP_CONSTRAINT"] = url
+        variables["PIP_BUILD_CONSTRAINT"] = url
     return variables
 
 
 def surroundings() -> dict:
-    """The variables for everything run here: caches, scratch files and notebook
-    settings stay inside the clone.
+    """Return the variables for everything that runs here.
+
+    Caches, scratch files and notebook settings stay inside the clone.
     """
     scratch = ROOT / ".tmp"
     scratch.mkdir(exist_ok=True)
     variables = dict(os.environ, PIP_CACHE_DIR=str(scratch / "pip"))
-    # A thousand Pythons start in a suite: what they import is kept.
+    # A thousand Pythons start in a suite, and each would compile what it imports.
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in (
         "IPYTHONDIR",
@@ -392,8 +384,9 @@ def surroundings() -> dict:
 
 
 def run(python: Path, *arguments: str, timeout=None) -> int:
-    """Runs the environment's Python in the root of the clone, on this terminal; gives
-    its exit code.
+    """Run the environment's Python in the root of the clone; return its exit code.
+
+    It runs on this terminal.
     """
     with subprocess.Popen(
         [str(python), *arguments], cwd=str(ROOT), env=surroundings()
@@ -401,7 +394,8 @@ def run(python: Path, *arguments: str, timeout=None) -> int:
         try:
             return process.wait(timeout)
         except KeyboardInterrupt:
-            # It was interrupted too, and has its own last words.
+            # The terminal has interrupted the process too: let it say its own last
+            # words before this one ends.
             process.wait()
             raise
         except subprocess.TimeoutExpired:

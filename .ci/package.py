@@ -1,7 +1,11 @@
-"""The package as users get it: built twice and compared, checked, and installed with
-nothing but what the core needs.
+"""Check the package as users get it, from the wheel and from the sdist.
 
-    python .ci/package.py [--at ADDRESS TAG] [FOLDER]      # leaves wheel and sdist in FOLDER, if one is named
+It is built twice and compared, checked, and installed with nothing but what the core
+needs.
+
+    python .ci/package.py [--at ADDRESS TAG] [FOLDER]
+
+If a FOLDER is named, wheel and sdist are left there.
 
 Runs in an environment with `build`, `twine` and what builds (the extra `package`).  The
 builds are of two copies of the commit, so that neither the time nor what lies about in
@@ -25,7 +29,8 @@ import sys
 import mpiter
 assert not {"torch", "jax", "ray", "PIL", "chainer"} & set(sys.modules)
 assert "site-packages" in mpiter.__file__, mpiter.__file__
-with mpiter.batches([(0.5, i) for i in range(10)], 4, n_processes=2, shuffle=False) as stream:
+samples = [(0.5, i) for i in range(10)]
+with mpiter.batches(samples, 4, n_processes=2, shuffle=False) as stream:
     assert [y.tolist() for _, y in stream] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 """
 
@@ -42,7 +47,7 @@ Issues = "{0}/issues"
 
 
 def run(*command, **options) -> str:
-    """Runs a command; what it prints is shown if it fails."""
+    """Run a command; what it prints is shown if it fails."""
     done = subprocess.run(
         list(map(str, command)),
         stdout=subprocess.PIPE,
@@ -56,8 +61,9 @@ def run(*command, **options) -> str:
 
 
 def published(readme: str, pyproject: str, address: str, tag: str) -> tuple:
-    """Both texts for a package index: links are absolute, the installation is by name,
-    and there are URLs.
+    """Return both texts for a package index.
+
+    Links are absolute, the installation is by name, and there are URLs.
     """
 
     def absolute(link: re.Match) -> str:
@@ -71,22 +77,16 @@ def published(readme: str, pyproject: str, address: str, tag: str) -> tuple:
 
 
 def build(where: Path, variables: dict, at: list) -> dict:
-    """Wheel and sdist of a copy of the commit, by name."""
+    """Build wheel and sdist of a copy of the commit; return them by name."""
     run("git", "clone", "--quiet", ROOT, where / "source")
     if at:
-        files = [where / "source" / name for name in ("README.md", "pyproject.toml")]
-        for file, text in zip(
-            files, published(*(file.read_text() for file in files), *at), strict=True
-        ):
-            file.write_text(text)
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--no-isolation",
-        "--outdir",
-        where / "dist",
-    ]
+        readme = where / "source" / "README.md"
+        pyproject = where / "source" / "pyproject.toml"
+        texts = published(readme.read_text(), pyproject.read_text(), *at)
+        readme.write_text(texts[0])
+        pyproject.write_text(texts[1])
+    command = [sys.executable, "-m", "build", "--no-isolation"]
+    command += ["--outdir", where / "dist"]
     run(*command, cwd=where / "source", env=variables)
     return {path.name: path.read_bytes() for path in sorted((where / "dist").iterdir())}
 
@@ -99,41 +99,23 @@ def main(arguments: list) -> int:
     epoch = run("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
     variables = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
     with tempfile.TemporaryDirectory() as scratch:
-        first, second, away = (
-            Path(scratch) / name for name in ("first", "second", "away")
-        )
+        first = Path(scratch, "first")
+        second = Path(scratch, "second")
+        away = Path(scratch, "away")
         built = build(first, variables, options.at)
-        differ = [
-            name
-            for name, data in build(second, variables, options.at).items()
-            if built.get(name) != data
-        ]
+        again = build(second, variables, options.at)
+        differ = [name for name, data in again.items() if built.get(name) != data]
         if differ or len(built) != 2:
             sys.exit(f"two builds of one commit differ: {differ or sorted(built)}")
         print(f"two builds are the same: {', '.join(built)}")
-        print(
-            run(
-                sys.executable,
-                "-m",
-                "twine",
-                "check",
-                "--strict",
-                *(first / "dist").iterdir(),
-            ).strip()
-        )
+        packages = list((first / "dist").iterdir())
+        checked = run(sys.executable, "-m", "twine", "check", "--strict", *packages)
+        print(checked.strip())
         run(sys.executable, "-m", "venv", "--without-pip", away)
-        python, (wheel,) = away / "bin" / "python", (first / "dist").glob("*.whl")
-        run(
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            python,
-            "install",
-            "--quiet",
-            "--no-compile",
-            wheel,
-        )
+        python = away / "bin" / "python"
+        (wheel,) = (first / "dist").glob("*.whl")
+        pip = (sys.executable, "-m", "pip", "--python", python)
+        run(*pip, "install", "--quiet", "--no-compile", wheel)
         run(python, "-c", USED, cwd=away)
         run(python, "-m", "mpiter", "doctor", cwd=away)
         print("the wheel works without any extra, and so does `mpiter doctor`")

@@ -1,12 +1,14 @@
-"""`python3 bench`: the experiments, from a fresh clone, in an environment of its own
-(`.venv`).
+"""`python3 bench` runs the experiments, from a fresh clone, in `.venv`.
 
-    python3 bench              what moving a sample costs: some three minutes, and a page to open in a browser
+    python3 bench              what moving a sample costs: some three minutes, and a
+                               page to open in a browser
     python3 bench guard        ten ratios against their bounds, in about a minute
-    python3 bench NAME         another experiment; `--help` after its name tells what it can be told
+    python3 bench NAME         another experiment; `--help` after its name lists its
+                               options
     python3 bench --list       their names
     python3 bench NAME --small a short round of it: it shows that it works
-    python3 bench NAME --judge says which of its requirements hold; the exit status is 1 if one fails
+    python3 bench NAME --judge says which of its requirements hold; the exit status is 1
+                               if one fails
     python3 bench NAME --out FILE.json
 
 Without `--out` a result, and its page, go to `build/bench/`, over those of the last
@@ -27,7 +29,7 @@ RESULTS = os.path.join("build", "bench")
 
 
 def main(arguments: list) -> int:
-    """Runs the experiment that is named, or the first one."""
+    """Run the experiment that is named, or the first one."""
     programs = found()
     if arguments[:1] == ["--list"]:
         width = max(map(len, programs))
@@ -44,23 +46,16 @@ def main(arguments: list) -> int:
         raise bootstrap.Trouble(
             f"there is no experiment {name!r}; python3 bench --list names them."
         )
-    if not any(
-        word.partition("=")[0] in ("--out", "--help", "-h") for word in arguments
-    ):
-        arguments = [
-            *arguments,
-            "--out",
-            os.path.join(RESULTS, name + ".json"),
-            "--force",
-        ]
+    options = {word.partition("=")[0] for word in arguments}
+    if options.isdisjoint(("--out", "--help", "-h")):
+        result = os.path.join(RESULTS, name + ".json")
+        arguments = [*arguments, "--out", result, "--force"]
     python = bootstrap.prepare(bootstrap.Environment(".venv", extras="bench,images"))
     return bootstrap.run(python, str(HERE / (name + ".py")), *arguments)
 
 
 def found() -> dict:
-    """The programs beside this file, with the first line of each, which says what it
-    is.
-    """
+    """Return the programs beside this file, with their docstrings' first lines."""
     programs = {}
     for path in sorted(HERE.glob("*.py")):
         text = path.read_text(encoding="utf-8")

@@ -1,8 +1,9 @@
-"""What it costs a step that all ranks of a training share one checkpoint: a message,
-looked at a step later.
+"""What does it cost a step that all ranks of a training share one checkpoint?
+
+Each step sends a message, and looks at the answer a step later.
 
     python bench/agreeing.py --python-torch PATH --out bench/results/agreeing.json
-    python bench/agreeing.py --small                        # one short round: a smoke test, never a conclusion
+    python bench/agreeing.py --small  # a smoke test, never a conclusion
 
 Two real ranks of torch (gloo) on this machine train a small model by
 DistributedDataParallel: with one `Checkpoint` for both, with one for each
@@ -82,7 +83,9 @@ def measured(turn: Turn, folder: Path, rank: int) -> float:
         step_ms = train(turn, loader)
     else:
         is_alone = turn.row == "alone"
-        path = folder / (f"run{rank}.npz" if is_alone else "run.npz")
+        # Ranks that save alone would write over each other in one file.
+        name = f"run{rank}.npz" if is_alone else "run.npz"
+        path = folder / name
         with mpiter.Checkpoint(path, loader, alone=is_alone) as c:
             step_ms = train(turn, c.steps(loader))
     torch.distributed.destroy_process_group()

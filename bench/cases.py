@@ -31,15 +31,16 @@ Array = np.ndarray[Any, Any]
 Sample = tuple[Any, Any]
 Columns = tuple[Array, Array]
 DISTINCT = 64
-# Long enough that no peer meets an epoch boundary (and its restart) inside the timed
+# It is so long that no peer meets an epoch boundary (and its restart) inside the timed
 # part.
 LENGTH = 1 << 20
 STRAGGLER_PERIOD = 1 << 16
 
 
 class Images:
-    """`dataset[i]` is `(images[i % 64], np.int64(i))`; the image is a view, so
-    fetching costs about a microsecond.
+    """`dataset[i]` is `(images[i % 64], np.int64(i))`.
+
+    The image is a view, so fetching costs about a microsecond.
     """
 
     def __init__(
@@ -58,8 +59,9 @@ class Images:
 
 
 class Stragglers(Images):
-    """The same images, each computed for a while; one in fifty, at a fixed
-    pseudo-random place, fifty times as long.
+    """The same images, each computed for a while.
+
+    One in fifty, at a fixed pseudo-random place, takes fifty times as long.
     """
 
     def __init__(
@@ -113,8 +115,9 @@ class Sleeping(Images):
 
 
 def work(cpu_s: float) -> None:
-    """Compute for so many CPU seconds of this thread: a preempted worker is not let
-    off, as it would be by a sleep.
+    """Compute for so many CPU seconds of this thread.
+
+    A preempted worker must do all its work, which a sleep wouldn't ask of it.
     """
     clock = time.thread_time
     end = clock() + cpu_s
@@ -170,8 +173,9 @@ class InOneCall:
 
 
 class Tokens:
-    """Tokens of a mapped file from an index on, and those one further on: what a
-    language model is trained with.
+    """Tokens of a mapped file from an index on, and those one further on.
+
+    That is what a language model is trained with.
 
     The file is temporary: it lies in no folder, and is gone with this process.
     """
@@ -203,11 +207,12 @@ class Tokens:
 class Form(enum.Enum):
     """What a loader must be able to read."""
 
-    # One by one, of arrays.
+    # Samples of arrays, fetched one by one.
     samples = enum.auto()
     # Samples of tensors, as torch's loader collates them.
     tensors = enum.auto()
-    columns = enum.auto()  # a tuple of arrays
+    # A tuple of arrays.
+    columns = enum.auto()
 
 
 LABELLED = "float32 and an int64 label"
@@ -222,23 +227,24 @@ class Case:
     name: str
     batch_size: int
     shape: tuple[int, ...]
-    # Of shape, length, seed.
+    # This makes the dataset from shape, length and seed.
     makes: Callable[[tuple[int, ...], int, int], Any] = Images
     form: Form = Form.samples
-    # What a sample consists of, after its shape.
+    # This says what a sample consists of, after its shape.
     says: str = LABELLED
     length: int = LENGTH
-    is_in_order: bool = False  # never shuffled
+    # Such a case is never shuffled.
+    is_in_order: bool = False
 
     @property
     def about(self) -> str:
-        return (
-            f"batches of {self.batch_size} x {'x'.join(map(str, self.shape))} "
-            f"{self.says}"
-        )
+        shape = "x".join(map(str, self.shape))
+        return f"batches of {self.batch_size} x {shape} {self.says}"
 
     def dataset(self, length: int | None = None, seed: int = 0) -> Any:
-        return self.makes(self.shape, self.length if length is None else length, seed)
+        if length is None:
+            length = self.length
+        return self.makes(self.shape, length, seed)
 
     @property
     def checked_length(self) -> int:
@@ -252,8 +258,8 @@ SAMPLES = (
     Case("28x28", 128, (28, 28)),
     Case("3x64x64", 128, (3, 64, 64)),
     Case("3x224x224", 64, (3, 224, 224)),
-    # 20 µs a sample, 1 ms the slow ones; a transport may still matter: the limit is 3
-    # to 5 times the peers here
+    # A sample takes 20 µs, a slow one 1 ms. How samples travel may still matter: the
+    # limit is 3 to 5 times the peers here.
     Case(
         "straggler",
         32,
@@ -262,8 +268,8 @@ SAMPLES = (
         says=STRAGGLES.format(20),
     ),
     Case("jpeg", 32, (224, 224, 3), Photographs, says=DECODED),
-    # 0.2 ms and 10 ms: the work itself leaves twice the peers at most; only on request
-    # (--cases)
+    # A sample takes 0.2 ms, a slow one 10 ms. The work itself leaves twice the peers at
+    # most, so this case runs only if `--cases` names it.
     Case(
         "straggler_heavy",
         8,
@@ -279,15 +285,13 @@ SAMPLES = (
         says=f"{LABELLED}; each is waited for, 1 ms",
     ),
 )
-# Tensors and columns of these sizes; in memory as a whole they have so many rows, 200
-# MB of them at most.
+# Tensors and columns come in these sizes. Those that lie in memory as a whole have so
+# many rows, 200 MB of them at most.
 ROWS_HELD = {"16x8": 1 << 18, "28x28": 1 << 16, "3x64x64": 1 << 12}
 
 
 def held(plain: Case, rows: int) -> Iterator[Case]:
-    """Yield the case ``plain`` in the other forms in which a program may hold its
-    data.
-    """
+    """Yield the case ``plain`` in the other forms in which a program may hold data."""
     size = plain.name
     tensors = replace(plain, form=Form.tensors)
     says = "float32 and an int, as tensors"
@@ -319,8 +323,9 @@ CASES["tokens"] = Case(
 
 
 class Digest:
-    """The digest of samples: dtype, shape and every byte of both parts, in the order
-    in which they were added.
+    """The digest of samples: dtype, shape and every byte of both parts, in order.
+
+    The order is that in which they were added.
     """
 
     def __init__(self) -> None:
@@ -340,15 +345,16 @@ class Digest:
         self.add(zip(*map(np.asarray, both), strict=True))
 
     def hex(self, in_order: bool = True) -> str:
-        """Return it in figures; that of a shuffled epoch, without the order, is the
-        same for each order.
+        """Return it in figures.
+
+        That of a shuffled epoch, without the order, is the same for each order.
         """
         samples = self._samples if in_order else sorted(self._samples)
         return hashlib.blake2b(b"".join(samples), digest_size=16).hexdigest()
 
 
 def expected_digest(case: Case, seed: int = 0, in_order: bool = True) -> str:
-    """The digest of the in-process loop over the checked samples."""
+    """Return the digest of the in-process loop over the checked samples."""
     dataset = case.dataset(case.checked_length, seed)
     digest = Digest()
     if case.form is Form.columns:

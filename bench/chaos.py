@@ -1,8 +1,9 @@
-"""Training through a hundred deaths: the same batches as in a quiet run, and what it
-costs.
+"""A training through a hundred deaths gets the batches of a quiet run.
+
+This counts what the deaths cost.
 
     python bench/chaos.py --out bench/results/chaos.json
-    python bench/chaos.py --small                           # a few kills: a smoke test, never a conclusion
+    python bench/chaos.py --small  # a smoke test, never a conclusion
 
 Runs of one stream with one seed, every other one quiet: one among kills at random
 moments of random kinds, one among such as end a single worker at once (strikes.py), for
@@ -46,18 +47,18 @@ import mpiter
 LENGTH = 5000
 SHAPE = (28, 28)
 BATCH = 32
-# After which a stopped worker is noticed.
+# After this time a stopped worker is noticed.
 SAMPLE_TIMEOUT_S = 0.5
-# Among single strikes: the median of the longest waits, and of the quiet rate.
+# These bounds hold among single strikes: the median of the longest waits, and the share
+# of the quiet rate.
 MOST_WAIT_S = 0.025
 LEAST_RATE = 0.5
-ENOUGH = 20  # strikes to conclude from
+# Fewer strikes allow no conclusion.
+ENOUGH = 20
 
 
 class Noisy:
-    """Images with noise that depends on their place in the order, labels, and the
-    process that fetched them.
-    """
+    """Images with noise that depends on their place, labels, and who fetched them."""
 
     def __init__(self) -> None:
         self.images = np.random.default_rng(0).random((LENGTH, *SHAPE), np.float32)
@@ -83,9 +84,7 @@ class Run:
     stats: Any = None
 
     def read(self, batch: Any) -> None:
-        """Record the checksum and the labels of a batch, without the processes that
-        fetched it.
-        """
+        """Record a batch's checksum and labels, without who fetched it."""
         images, labels, _ = batch.columns
         self.checksums.append(
             zlib.crc32(labels.tobytes(), zlib.crc32(images.tobytes()))
@@ -94,7 +93,7 @@ class Run:
 
     @property
     def samples(self) -> Counter[tuple[int, int]]:
-        """How often each sample came in each epoch."""
+        """Return how often each sample came in each epoch."""
         return Counter(
             (place // LENGTH, label) for place, label in enumerate(self.labels)
         )
@@ -131,8 +130,9 @@ def run(batches: int, strikes: Strikes | None = None, **options: Any) -> Run:
 
 @dataclass(frozen=True)
 class Differences:
-    """What another run lacks of the quiet one's, what it has more than once in an
-    epoch, and what isn't the same.
+    """What another run lacks of the quiet one's, repeats, or has differently.
+
+    A sample may come once in an epoch.
     """
 
     lost: int = 0
@@ -142,10 +142,11 @@ class Differences:
     @classmethod
     def between(cls, quiet: Run, other: Run) -> Differences:
         came = other.samples
-        different = sum(
-            a != b for a, b in zip(quiet.checksums, other.checksums, strict=True)
-        )
-        return cls((quiet.samples - came).total(), came.total() - len(came), different)
+        lost = (quiet.samples - came).total()
+        repeated = came.total() - len(came)
+        pairs = zip(quiet.checksums, other.checksums, strict=True)
+        different = sum(one != another for one, another in pairs)
+        return cls(lost, repeated, different)
 
     def __bool__(self) -> bool:
         return self != Differences()
@@ -154,7 +155,7 @@ class Differences:
 def figures(
     quiet: Run, chaos: Run, quiet_after: Run, strikes: Strikes
 ) -> dict[str, Any]:
-    """All that is told of a run and the two beside it."""
+    """Return all figures of a run and of the two quiet ones beside it."""
     by_kind = {
         kind: [strike for strike in strikes.done if strike.kind == kind]
         for kind in (*KINDS, STARTING)
@@ -192,9 +193,9 @@ def _summary(strikes: list[Strike]) -> dict[str, Any]:
 
 
 def _spread(seconds: list[float]) -> dict[str, float]:
-    return (
-        {"median": statistics.median(seconds), "worst": max(seconds)} if seconds else {}
-    )
+    if not seconds:
+        return {}
+    return {"median": statistics.median(seconds), "worst": max(seconds)}
 
 
 def verdicts(told: dict[str, Any]) -> list[Verdict]:
@@ -211,15 +212,15 @@ def verdicts(told: dict[str, Any]) -> list[Verdict]:
 
 
 def lines(told: dict[str, Any]) -> Iterator[str]:
-    """The figures for people."""
+    """Yield the figures for people."""
     yield (
         f"{told['batches']} batches, {told['epochs']:g} epochs, {told['kills']} kills, "
         f"{told['restarts']} restarts"
     )
+    checksums = "equal" if told["checksums_equal"] else "DIFFER"
     yield (
-        f"lost {told['lost']}, repeated {told['repeated']}, different batches "
-        f"{told['different_batches']}; checksums "
-        f"{'equal' if told['checksums_equal'] else 'DIFFER'}"
+        f"lost {told['lost']}, repeated {told['repeated']}, "
+        f"different batches {told['different_batches']}; checksums {checksums}"
     )
     quiet = told["quiet_batches_per_s"]
     chaos = told["chaos_batches_per_s"]
@@ -233,19 +234,19 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
         f"{'':24}{'':6}" + f"{'median':>15}{'worst':>9}" + f"{'median':>11}{'worst':>9}"
     )
     for kind, found in told["strikes"].items():
-        yield f"{kind:24}{found['kills']:6}{_cells(found['recovery_s'], 15)}{_cells(found['longest_wait_s'], 11)}"
+        recovery = _cells(found["recovery_s"], 15)
+        waits = _cells(found["longest_wait_s"], 11)
+        yield f"{kind:24}{found['kills']:6}{recovery}{waits}"
 
 
 def _cells(spread: dict[str, float], width: int) -> str:
-    return (
-        f"{spread['median']:{width}.3f}{spread['worst']:9.3f}"
-        if spread
-        else f"{'-':>{width}}{'-':>9}"
-    )
+    if not spread:
+        return f"{'-':>{width}}{'-':>9}"
+    return f"{spread['median']:{width}.3f}{spread['worst']:9.3f}"
 
 
 def about(asked: argparse.Namespace) -> dict[str, Any]:
-    """What the figures were measured with."""
+    """Return what the figures were measured with."""
     told = {
         name: value
         for name, value in vars(asked).items()
@@ -281,7 +282,8 @@ def main() -> int:
     asked = parse()
     began = time.time()
     load = os.getloadavg()
-    logging.getLogger("mpiter").setLevel(logging.ERROR)  # a warning for each death
+    # Each death would be a warning.
+    logging.getLogger("mpiter").setLevel(logging.ERROR)
     backend = mpiter.Process(asked.start_method)
     options = {
         "n_processes": asked.workers,

@@ -1,5 +1,6 @@
-"""The checkout that the experiments stand in: imported before mpiter, it is what
-they measure.
+"""Put the checkout that the experiments stand in at the front of sys.path.
+
+It is imported before mpiter, so that the experiments measure this checkout.
 """
 
 import sys

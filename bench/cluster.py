@@ -1,8 +1,11 @@
-"""What it costs to fetch beyond this process: each backend on one machine, by payload;
-tables and JSON.
+"""What does it cost to fetch beyond this process? Each backend, by payload.
 
-    python bench/cluster.py --out bench/results/cluster.json    # in an environment with ray[data], mpi4py, mpich
-    python bench/cluster.py --small                             # one short round: a smoke test, never a conclusion
+All run on one machine; prints tables and JSON.
+
+    python bench/cluster.py --out bench/results/cluster.json
+    python bench/cluster.py --small  # a smoke test, never a conclusion
+
+It needs an environment with ray[data], mpi4py and mpich.
 
 Fetching a sample costs a microsecond, so what is measured is the way of a batch: by
 shared slots, packed through pipes, through Ray's object store, by MPI; and Ray Data's
@@ -55,10 +58,10 @@ SHAPES = {
     "3x64x64": ((3, 64, 64), 128),
     "3x224x224": ((3, 224, 224), 32),
 }
-CASES = {
-    name: f"{batch} float32 of {name}: {batch * 4 * np.prod(shape) / 1e6:.1f} MB a batch"
-    for name, (shape, batch) in SHAPES.items()
-}
+CASES = {}
+for _name, (_shape, _batch) in SHAPES.items():
+    _mb = _batch * 4 * np.prod(_shape) / 1e6
+    CASES[_name] = f"{_batch} float32 of {_name}: {_mb:.1f} MB a batch"
 ROWS = {
     PROCESS: "worker processes, shared slots",
     PACKED: "worker processes, serializer='packed'",
@@ -75,7 +78,7 @@ _MEASURED = "--measured-by-mpi"
 
 
 def take(turn: Turn) -> Answer:
-    """Measures, in this process, or in one that MPI starts."""
+    """Measure in this process, or in one that MPI starts."""
     if turn.row == MPI:
         return by_mpi(turn)
     if turn.row == RAY_DATA:
@@ -158,7 +161,7 @@ def by_ray_data(turn: Turn) -> Answer:
             yield from data.iter_batches(batch_size=batch_size, prefetch_batches=2)
 
     try:
-        # Ray dies of an epoch that is still on its way when it ends.
+        # If an epoch is on its way when Ray is shut down, Ray aborts this process.
         with contextlib.closing(epochs()) as stream:
             return figures(lambda: next(stream), turn.warmup_s, turn.seconds, turn.case)
     finally:

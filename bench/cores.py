@@ -1,5 +1,4 @@
-"""A machine of many cores that doesn't exist: what a load would take there, with a
-number of workers.
+"""A machine of many cores that doesn't exist, and what a load would take there.
 
 One pass over the batches, in the order in which they are planned: each is cut in
 pieces, and each piece goes to the worker that is free first.  Workers that are more
@@ -14,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Of fetching: what a worker is given at a time.
+# Samples that a worker is given at a time.
 _PIECE_S = 8e-3
 
 
 class Service(NamedTuple):
-    """The seconds that something takes of a processor, and of waiting for a disk, a
-    network or a GPU.
+    """The seconds that something takes of a processor, and those that it waits.
+
+    It waits for a disk, a network or a GPU.
     """
 
     cpu_s: float
@@ -29,16 +29,17 @@ class Service(NamedTuple):
 
 @dataclass(frozen=True)
 class Load:
-    """The work of a training; samples and steps begin again from the first when they
-    run out.
+    """The work of a training.
+
+    Samples and steps begin again from the first when they run out.
     """
 
     samples: Sequence[Service]
     steps: Sequence[Service] = (Service(0.0),)
     batch_size: int = 32
-    # That a worker spends on each piece, beside its samples.
+    # Seconds that a worker spends on each piece, beside its samples.
     task_s: float = 0.0
-    # That the consumer spends on each batch, beside its step.
+    # Seconds that the consumer spends on each batch, beside its step.
     batch_s: float = 0.0
     room_bytes: int = 1 << 20
     worker_bytes: int = 0
@@ -53,7 +54,7 @@ class Outcome:
 
 
 def window(workers: int) -> int:
-    """Batches that may be on their way."""
+    """Return the number of batches that may be on their way."""
     return 2 + max(64, 3 * workers)
 
 
@@ -88,9 +89,7 @@ def simulate(
 
 
 def _pieces(load: Load, batch: int, crowd: float) -> list[float]:
-    """Seconds of each piece of a batch, where processors are shared by so many
-    workers each.
-    """
+    """Return the seconds of each piece of a batch, with so many workers."""
     count = len(load.samples)
     first = batch * load.batch_size
     pieces = []

@@ -1,8 +1,9 @@
-"""What a large dataset costs under torch's `DataLoader` and ours: memory and first
-batch; prints verdicts and JSON.
+"""What does a large dataset cost under torch's `DataLoader` and under ours?
+
+Compares memory and first batch; prints verdicts and JSON.
 
     python bench/dataloader.py --out bench/results/dataloader_memory.json
-    python bench/dataloader.py --small                # one short round: a smoke test, never a conclusion
+    python bench/dataloader.py --small  # a smoke test, never a conclusion
 
 Needs torch; how fast both are is in `transport.py`. What a dataset costs is the memory
 of all processes after an epoch, less that of the same epoch over a few rows of it. The
@@ -37,7 +38,7 @@ from measuring import tree_memory
 from payloads import Rows
 
 FILE = ROOT / ".demo" / "dataloader" / "big.f32"
-# Float32: a gigabyte, in samples of 250 kB.
+# A gigabyte of float32, in samples of 250 kB.
 SHAPE = (4000, 62_500)
 FEW_ROWS = 16
 BATCH_SIZE = 16
@@ -62,8 +63,9 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def take(turn: Turn) -> dict[str, Any]:
-    """Measures, in this process; the whole dataset first: a loader that ran before
-    would have left a fork server.
+    """Measure in this process, the whole dataset first.
+
+    A loader that ran before would have left a fork server.
     """
     if turn.case == MAPPED:
         rows: Any = np.memmap(FILE, np.float32, "r", shape=SHAPE)
@@ -81,14 +83,17 @@ def take(turn: Turn) -> dict[str, Any]:
 
 
 def epoch(turn: Turn, rows: Any) -> tuple[float, int]:
-    """Seconds to the first batch, and bytes in all processes after the last."""
+    """Return the seconds to the first batch, and the bytes after the last.
+
+    The bytes are those in all processes.
+    """
     import torch.utils.data
 
     import mpiter.torch
 
-    kind: Any = (
-        torch.utils.data.DataLoader if turn.row == "torch" else mpiter.torch.DataLoader
-    )
+    kind: Any = mpiter.torch.DataLoader
+    if turn.row == "torch":
+        kind = torch.utils.data.DataLoader
     context = "fork" if turn.case == "1 GB fork" else "forkserver"
     options = {
         "num_workers": 8,

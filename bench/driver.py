@@ -1,5 +1,6 @@
-"""The driver of all experiments: turns in processes of their own, interleaved rounds,
-medians, one form of result.
+"""The driver of all experiments: it measures turns in processes of their own.
+
+Rounds are interleaved, medians are compared, and all results have one form.
 
 An `Experiment` says what is measured.  Each *turn* measures one row (a loader) on one
 case (a load) once, in a fresh process; a *round* is one turn of every row, and each
@@ -34,7 +35,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from checkout import ROOT  # before mpiter
+# This comes before mpiter, so that it is found in this checkout.
+from checkout import ROOT
 
 import mpiter
 from mpiter import machine
@@ -45,27 +47,33 @@ ENVIRONMENTS = {
     "torch": "the Python that has torch, and what is compared with it",
 }
 PACKAGES = (
-    *(
-        "numpy",
-        "msgpack",
-        "cloudpickle",
-        "chainer",
-        "torch",
-        "jax",
-        "grain",
-        "spdl",
-        "spdl_core",
-    ),
-    *("Pillow", "simplejpeg", "albumentations"),
-    *("ray", "pyarrow", "mpi4py", "mpich", "torchdata", "datasets"),
+    "numpy",
+    "msgpack",
+    "cloudpickle",
+    "chainer",
+    "torch",
+    "jax",
+    "grain",
+    "spdl",
+    "spdl_core",
+    "Pillow",
+    "simplejpeg",
+    "albumentations",
+    "ray",
+    "pyarrow",
+    "mpi4py",
+    "mpich",
+    "torchdata",
+    "datasets",
 )
-# Interquartile range against the median.
+# A figure whose interquartile range is a larger share of its median than this is noisy.
 NOISY = 0.15
-MIN_ROUNDS = 3  # for a conclusion
+# Fewer rounds allow no conclusion.
+MIN_ROUNDS = 3
 SMALL = {"rounds": 1, "seconds": 0.3, "warmup": 0.1}
 # Characters of what a failed turn said.
 LAST_WORDS = 2000
-# Between two lines that say how far it has come.
+# Seconds between two lines that say how far the run has come.
 SAYS_S = 10.0
 NOTHING = "\u2013"
 
@@ -75,8 +83,9 @@ NOTHING = "\u2013"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One row on one case, measured once; of the timed part so many seconds, after
-    so many that don't count.
+    """One row on one case, measured once.
+
+    The timed part takes so many seconds, after so many that don't count.
     """
 
     row: str
@@ -98,9 +107,7 @@ class Absent(Exception):
 
 @dataclass(frozen=True)
 class Curves:
-    """A plot: lines by name, each a list of x, y and the quartiles of y, where there
-    are any.
-    """
+    """A plot: lines by name, each a list of x, y and the quartiles of y, if any."""
 
     title: str
     x: str
@@ -112,9 +119,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Compared:
-    """A line for those who read nothing else: what was measured, of ours and of
-    theirs.
-    """
+    """A line for those who read nothing else: what was measured of ours and theirs."""
 
     what: str
     ours: Spread | None
@@ -129,8 +134,9 @@ class Compared:
 
 @dataclass(frozen=True)
 class InShort:
-    """The figures at the end: a heading that says which way is better, and what
-    theirs is.
+    """The figures at the end, under a heading.
+
+    The heading says which way is better, and what theirs is.
     """
 
     heading: str
@@ -148,31 +154,32 @@ class Experiment:
 
     script: str
     doc: str | None
-    cases: Mapping[str, str]  # what each of them is
+    # What each case and each row is.
+    cases: Mapping[str, str]
     rows: Mapping[str, str]
-    # How a column with it is headed; those headed "" are kept and not shown.
+    # The heads of the figures' columns; figures headed "" are kept and not shown.
     figures: Mapping[str, str]
-    # Measures, in the turn's process.
+    # This measures, in the turn's process.
     take: Callable[[Turn], Answer]
-    # Of a case, if not all of them.
+    # The rows of a case, if it hasn't all of them.
     rows_of: Callable[[str], Iterable[str]] | None = None
     claims: Callable[[Summary], Iterable[Claim]] = lambda summary: ()
-    # What comes of it, in sentences.
+    # What the figures come to, in sentences.
     says: Callable[[Summary], Iterable[str]] = lambda summary: ()
     curves: Callable[[Summary], Iterable[Curves]] = lambda summary: ()
     # Figures that lie one upon the other in the page's bars; else the first figure.
     bars: Sequence[str] = ()
-    # Of the bars, if it isn't how the first figure is headed.
+    # The unit of the bars, if it isn't how the first figure is headed.
     unit: str = ""
     in_short: Callable[[Summary], InShort] | None = None
     # The row that the others' first figures are multiples of.
     against: str = ""
-    # Of a row on a case, if not all are ours.
+    # The environment of a row on a case, if not all run in ours.
     environment: Callable[[str, str], str] | None = None
-    # Options beyond the common ones, which turns are told.
+    # Options beyond the common ones, which are passed on to turns.
     asked: Sequence[str] = ()
     prepare: Callable[[argparse.Namespace], None] = lambda options: None
-    # All of them, if none are named.
+    # The cases that run if none are named; without any, all run.
     default_cases: Sequence[str] = ()
     # What `--small` sets beside SMALL.
     small: Mapping[str, Any] = field(default_factory=dict)
@@ -184,21 +191,21 @@ class Experiment:
     def turns(self, options: argparse.Namespace) -> Iterator[Turn]:
         """Yield the turns of one round."""
         told = {name: getattr(options, name) for name in self.asked}
+        workers = options.workers
         for case in options.cases:
-            for row in self.rows_of(case) if self.rows_of else self.rows:
+            rows: Iterable[str] = self.rows
+            if self.rows_of:
+                rows = self.rows_of(case)
+            for row in rows:
                 if row in options.rows:
                     yield Turn(
-                        row,
-                        case,
-                        options.workers,
-                        options.seconds,
-                        options.warmup,
-                        told,
+                        row, case, workers, options.seconds, options.warmup, told
                     )
 
     def table(self, case: str, summary: Summary) -> tuple[str, list[list[str]]]:
-        """Return the title and the table of a case, headings first; the first figure
-        has spread and ratio too.
+        """Return the title and the table of a case, headings first.
+
+        The first figure has spread and ratio too.
         """
         found = {row: summary[case, row] for row in self.rows if (case, row) in summary}
         first, *others = [
@@ -207,36 +214,22 @@ class Experiment:
             if head and any(name in f for f in found.values())
         ]
         base = found.get(self.against, {}).get(first)
-        ratio = [f"/ {self.against}"] if self.against else []
-        lines = [
-            [
-                "",
-                self.figures[first],
-                "IQR",
-                *ratio,
-                *(self.figures[name] for name in others),
-            ]
-        ]
+        heads = ["", self.figures[first], "IQR"]
+        if self.against:
+            heads.append(f"/ {self.against}")
+        lines = [heads + [self.figures[name] for name in others]]
         for row, figures in found.items():
             main = figures.get(first)
-            share = (
-                f"{main.median / base.median:.2f}"
-                if main and base and base.median
-                else NOTHING
-            )
-            spread_of = (
-                f"{main.relative:.0%}" if main and len(main.values) > 1 else NOTHING
-            )
-            compared = [share] if ratio else []
-            lines.append(
-                [
-                    row,
-                    told(main),
-                    spread_of,
-                    *compared,
-                    *(told(figures.get(name)) for name in others),
-                ]
-            )
+            spread_of = NOTHING
+            if main and len(main.values) > 1:
+                spread_of = f"{main.relative:.0%}"
+            cells = [row, told(main), spread_of]
+            if self.against:
+                share = NOTHING
+                if main and base and base.median:
+                    share = f"{main.median / base.median:.2f}"
+                cells.append(share)
+            lines.append(cells + [told(figures.get(name)) for name in others])
         return f"{case}: {self.cases[case]}", lines
 
 
@@ -253,13 +246,9 @@ class Spread:
 
     @property
     def relative(self) -> float:
-        return (
-            self.iqr / abs(self.median)
-            if self.median
-            else math.inf
-            if self.iqr
-            else 0.0
-        )
+        if self.median:
+            return self.iqr / abs(self.median)
+        return math.inf if self.iqr else 0.0
 
     @property
     def is_noisy(self) -> bool:
@@ -267,7 +256,7 @@ class Spread:
 
     @property
     def point(self) -> tuple[float, float, float]:
-        """The median, the least and the most, for a plot."""
+        """Return the median, the least and the most, for a plot."""
         return self.median, min(self.values), max(self.values)
 
 
@@ -281,8 +270,9 @@ _OF_THE_RANGE = {1: 0.0, 2: 1.20, 3: 0.80, 4: 0.66}
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Few values have no quartiles worth the name: their interquartile range is
-    estimated from the whole range.
+    """Return the interquartile range; of few values, estimated from the whole range.
+
+    Few values have no quartiles worth the name.
     """
     if len(values) in _OF_THE_RANGE:
         iqr = _OF_THE_RANGE[len(values)] * (max(values) - min(values))
@@ -312,38 +302,40 @@ def summarized(
 
 def median(summary: Summary, case: str, row: str, figure: str) -> float | None:
     found = summary.get((case, row), {}).get(figure)
-    return None if found is None else found.median
+    if found is None:
+        return None
+    return found.median
 
 
 def ratio(
     summary: Summary, case: str, row: str, other: str, figure: str
 ) -> float | None:
-    """Return one row's median as a multiple of another's; None where a row is
-    missing.
-    """
+    """Return one row's median as a multiple of another's; None where one is missing."""
     ours = median(summary, case, row, figure)
     theirs = median(summary, case, other, figure)
-    return ours / theirs if ours is not None and theirs else None
+    if ours is None or not theirs:
+        return None
+    return ours / theirs
 
 
 def told(found: Spread | None) -> str:
     """Return a figure in three digits, with `~` where its rounds disagree."""
-    return (
-        NOTHING
-        if found is None
-        else f"{'~' if found.is_noisy else ''}{number(found.median)}"
-    )
+    if found is None:
+        return NOTHING
+    mark = "~" if found.is_noisy else ""
+    return mark + number(found.median)
 
 
 def number(value: float) -> str:
-    """Three significant digits; whole numbers as they are.
+    """Return three significant digits; whole numbers as they are.
 
     >>> [number(figure) for figure in (0.0123, 1.234, -12.34, 1234.5, 128.0, 0)]
     ['0.0123', '1.23', '-12.3', '1,234', '128', '0']
     """
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+    magnitude = math.floor(math.log10(abs(value)))
+    return f"{value:.{max(0, 2 - magnitude)}f}"
 
 
 # -- claims ----------------------------------------------------------------------------
@@ -351,8 +343,10 @@ def number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed of one case, the figure found (None: a row is missing),
-    whether it holds, and whether it must.
+    """A claim's finding on one case.
+
+    It has the figure found (None where a row is missing), whether it holds, and whether
+    it must.
     """
 
     case: str
@@ -364,8 +358,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim, and what the run says: PASS, FAIL, `not reached` of an aim, not
-    measured, or not a conclusion.
+    """One claim, and what the run says of it.
+
+    That is PASS, FAIL, `not reached` of an aim, not measured, or not a conclusion.
     """
 
     claim: str
@@ -378,14 +373,12 @@ class Verdict:
         return self.must and self.says == "FAIL"
 
     def line(self) -> str:
-        found = (
-            ""
-            if self.found is None
-            else f"{self.found:.{2 if self.found >= 0.1 else 4}f}"
-        )
-        return (
-            f"{'must' if self.must else 'aim':6}{self.claim:64}{found:>10}  {self.says}"
-        )
+        found = ""
+        if self.found is not None:
+            digits = 2 if self.found >= 0.1 else 4
+            found = f"{self.found:.{digits}f}"
+        needs = "must" if self.must else "aim"
+        return f"{needs:6}{self.claim:64}{found:>10}  {self.says}"
 
 
 def at_least(
@@ -396,13 +389,9 @@ def at_least(
     of: str = "",
     must: bool = True,
 ) -> Claim:
-    return Claim(
-        case,
-        f"{case}: {what} >= {bound:g}{of}",
-        found,
-        found is not None and found >= bound,
-        must,
-    )
+    text = f"{case}: {what} >= {bound:g}{of}"
+    holds = found is not None and found >= bound
+    return Claim(case, text, found, holds, must)
 
 
 def at_most(
@@ -413,18 +402,15 @@ def at_most(
     of: str = "",
     must: bool = True,
 ) -> Claim:
-    return Claim(
-        case,
-        f"{case}: {what} <= {bound:g}{of}",
-        found,
-        found is not None and found <= bound,
-        must,
-    )
+    text = f"{case}: {what} <= {bound:g}{of}"
+    holds = found is not None and found <= bound
+    return Claim(case, text, found, holds, must)
 
 
 def judge(claim: Claim, rounds: int, enough: int = MIN_ROUNDS) -> Verdict:
-    """Return the verdict; too few rounds, or a row that is missing, allow no
-    conclusion.
+    """Return the verdict.
+
+    Too few rounds, or a row that is missing, allow no conclusion.
     """
     if claim.found is None:
         says = "not measured"
@@ -448,8 +434,8 @@ def ask(turn: Turn, timeout_s: float, command: Sequence[str]) -> Answer:
     """
     search = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(search)}
-    # Files, not pipes: these would stay open for as long as a worker that was left
-    # behind.
+    # These are files and not pipes: a pipe would stay open for as long as a worker that
+    # was left behind, and reading it to its end would wait for that worker.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as complaints:
         with subprocess.Popen(
             command,
@@ -465,7 +451,8 @@ def ask(turn: Turn, timeout_s: float, command: Sequence[str]) -> Answer:
             except subprocess.TimeoutExpired:
                 return {"error": f"gave no answer within {timeout_s:g} s"}
             finally:
-                # All of its workers are gone, as they should be.
+                # There is no such group where all of the turn's workers are gone, as
+                # they should be.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         try:
@@ -494,8 +481,9 @@ def _text(file: IO[bytes]) -> str:
 
 
 def be_measured(take: Callable[[Turn], Answer]) -> NoReturn:
-    """Read the turn, measure, answer with a line of JSON and end at once; runs in the
-    turn's process.
+    """Read the turn, measure, answer with a line of JSON and end at once.
+
+    This runs in the turn's process.
 
     Whatever datasets, libraries and workers print goes beside the answer, and if the
     driver ends the whole group does.
@@ -511,15 +499,16 @@ def be_measured(take: Callable[[Turn], Answer]) -> NoReturn:
     except Absent as why:
         answer = {"absent": str(why)}
     except Exception as error:
-        is_absent = isinstance(error, ModuleNotFoundError) and not (
-            error.name or ""
-        ).startswith("mpiter")
         words = traceback.format_exc()[-LAST_WORDS:]
-        failed = {"error": f"{type(error).__name__}: {error}", "said": words}
-        answer = {"absent": f"not installed here ({error})"} if is_absent else failed
+        answer = {"error": f"{type(error).__name__}: {error}", "said": words}
+        # If a module of ours were missing, that would be a fault.
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(
+            "mpiter"
+        ):
+            answer = {"absent": f"not installed here ({error})"}
     with open(answers, "w") as out:
         out.write(json.dumps(answer | {"versions": versions()}, default=str) + "\n")
-    # How long workers take to end is not measured, and some never do.
+    # End at once: how long workers take to end isn't measured, and some never do.
     os._exit(0)
 
 
@@ -532,23 +521,24 @@ def _end_with_the_driver(lifeline: int) -> None:
 
 
 def interleaved(turns: Sequence[Turn], rounds: int) -> Iterator[Turn]:
-    """Yield the turns of each round; the rows of a case stand together, and each
-    round begins with another row.
+    """Yield the turns of each round.
+
+    The rows of a case stand together, and each round begins with another row.
     """
     for round_ in range(rounds):
         for case in dict.fromkeys(turn.case for turn in turns):
             rows = [turn for turn in turns if turn.case == case]
             shift = round_ % len(rows)
-            yield from (
-                replace(turn, round=round_) for turn in rows[shift:] + rows[:shift]
-            )
+            for turn in rows[shift:] + rows[:shift]:
+                yield replace(turn, round=round_)
 
 
 def measured(
     experiment: Experiment, options: argparse.Namespace
 ) -> tuple[list[dict[str, Any]], bool]:
-    """The answers of all turns, and whether it was interrupted; what is absent from
-    a case is asked for once.
+    """Return the answers of all turns, and whether the run was interrupted.
+
+    A row that is absent from a case is asked for once.
     """
     turns = list(experiment.turns(options))
     answers: list[dict[str, Any]] = []
@@ -569,9 +559,8 @@ def measured(
                 "workers": turn.workers,
                 **turn.options,
             }
-            answers.append(
-                asked | {"warmup_s": turn.warmup_s, "seconds": turn.seconds} | answer
-            )
+            times = {"warmup_s": turn.warmup_s, "seconds": turn.seconds}
+            answers.append(asked | times | answer)
             if "absent" in answer:
                 absent.add((turn.row, turn.case))
     except KeyboardInterrupt:
@@ -582,11 +571,9 @@ def measured(
 def _command(
     experiment: Experiment, options: argparse.Namespace, turn: Turn
 ) -> list[str]:
-    needs = (
-        experiment.environment(turn.row, turn.case)
-        if experiment.environment
-        else "ours"
-    )
+    needs = "ours"
+    if experiment.environment:
+        needs = experiment.environment(turn.row, turn.case)
     ours = getattr(options, "python_ours", None) or sys.executable
     python = getattr(options, f"python_{needs}", None) or ours
     return [python, "-W", "ignore", experiment.script, "--turn"]
@@ -600,8 +587,9 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def conduct(experiment: Experiment, parser: argparse.ArgumentParser) -> int:
-    """Measure, report, keep; the exit status is 1 if a turn goes wrong, 130 after
-    Ctrl-C.
+    """Measure, report and keep the result; return the exit status.
+
+    It is 1 if a turn goes wrong, 130 after Ctrl-C.
 
     Requirements are a maintainer's: with ``--judge`` they are reported too, and one
     that fails is an exit status of 1.
@@ -620,10 +608,9 @@ def conduct(experiment: Experiment, parser: argparse.ArgumentParser) -> int:
         for claim in experiment.claims(summary)
         if claim.case in options.cases
     ]
-    problems = [
-        *_problems(answers),
-        *(["it was interrupted"] if is_interrupted else []),
-    ]
+    problems = list(_problems(answers))
+    if is_interrupted:
+        problems.append("it was interrupted")
     settings = {
         name: getattr(options, name)
         for name in ("rounds", "seconds", "warmup", "workers", *experiment.asked)
@@ -652,22 +639,16 @@ def conduct(experiment: Experiment, parser: argparse.ArgumentParser) -> int:
         for case in options.cases
         if any(key[0] == case for key in summary)
     ]
-    short = (
-        [experiment.in_short(summary).table()]
-        if experiment.in_short and summary
-        else []
-    )
+    short = []
+    if experiment.in_short and summary:
+        short.append(experiment.in_short(summary).table())
     reported = judged if options.judge else []
-    print(
-        "\n".join(
-            report(result, tables, reported, short, is_kept=options.out is not None)
-        )
-    )
+    is_kept = options.out is not None
+    print("\n".join(report(result, tables, reported, short, is_kept)))
     keep_result(options.out, result)
     if options.out:
-        _keep_page(
-            experiment, options.out.with_suffix(".html"), result, summary, tables, short
-        )
+        file = options.out.with_suffix(".html")
+        _keep_page(experiment, file, result, summary, tables, short)
     if is_interrupted:
         return 130
     return int(bool(problems) or any(verdict.failed for verdict in reported))
@@ -697,10 +678,10 @@ def _keep_page(
 def _problems(answers: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the problems of all turns."""
     for one in answers:
-        for problem in [
-            *([one["error"]] if "error" in one else []),
-            *one.get("problems", ()),
-        ]:
+        problems = list(one.get("problems", ()))
+        if "error" in one:
+            problems.insert(0, one["error"])
+        for problem in problems:
             yield f"{one['row']} on {one['case']}: {problem}"
 
 
@@ -712,12 +693,13 @@ def _warnings(answers: Sequence[Mapping[str, Any]], summary: Summary) -> Iterato
                 f"{row} on {case}: the IQR of {name} is {found.relative:.0%} of the "
                 "median; the machine was not quiet"
             )
-    for case, row in dict.fromkeys(
+    changed = [
         (one["case"], one["row"]) for one in answers if one.get("workers_changed")
-    ):
+    ]
+    for case, row in dict.fromkeys(changed):
         yield (
-            f"{row} on {case}: processes came or went in the timed part; CPU is a "
-            "lower bound"
+            f"{row} on {case}: processes came or went in the timed part; "
+            "CPU is a lower bound"
         )
 
 
@@ -728,14 +710,16 @@ def report(
     short: Tables = (),
     is_kept: bool = False,
 ) -> Iterator[str]:
-    """Yield the lines that are printed; warnings that are kept in a file are
-    counted.
+    """Yield the lines that are printed.
+
+    Warnings that are kept in a file are only counted.
     """
     settings = result["settings"]
     yield (
         f"{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s a "
         "turn, each in a process of its own, after a warm-up of "
-        f"{settings['warmup']:g} s; medians (~: the rounds disagree)"
+        f"{settings['warmup']:g} s; "
+        "medians (~: the rounds disagree)"
     )
     for title, lines in tables:
         yield f"\n{title}"
@@ -761,8 +745,9 @@ def report(
 
 
 def drawn(lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines as aligned columns; the first names the row, the others are
-    aligned right.
+    """Yield the lines as aligned columns.
+
+    The first column names the row, the others are aligned right.
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for name, *cells in lines:
@@ -799,19 +784,20 @@ def heading(
 
 
 def _told_path(word: str) -> str:
-    """Return a path below the root as it is there, else only the file's name:
-    results name no folders of a machine.
+    """Return a path below the root as it is there, else only the file's name.
+
+    Results name no folders of a machine.
     """
     path = Path(word)
     if not path.is_absolute():
         return word
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+    if path.is_relative_to(ROOT):
+        return str(path.relative_to(ROOT))
+    return path.name
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of mpiter, and of the packages compared with it
-    that are installed.
-    """
+    """Return the versions of Python, of mpiter, and of the installed peers."""
     found = {"python": platform.python_version(), "mpiter": mpiter.__version__}
     for package in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -827,8 +813,9 @@ def _cpu_model() -> str:
 
 
 def commit(root: Path) -> dict[str, Any]:
-    """The commit measured, and whether the working tree differs from it (results
-    under bench/results aside).
+    """Return the commit measured, and whether the working tree differs from it.
+
+    Results under bench/results don't count as a difference.
     """
     changes = _git(root, "status", "--porcelain", "--", ".", ":!bench/results")
     return {
@@ -842,9 +829,12 @@ def _git(root: Path, *arguments: str) -> str | None:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True
         )
-    except OSError:  # no git here
+    except OSError:
+        # There is no git here.
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    if done.returncode != 0:
+        return None
+    return done.stdout.strip()
 
 
 def keep_result(file: Path | None, result: Mapping[str, Any]) -> None:
@@ -914,11 +904,14 @@ def command_line(
         action="store_true",
         help="say which requirements hold, and exit with 1 if one fails",
     )
-    # Measure what is told on standard input.
+    # With this option a process measures the turn that it reads from standard input.
     add("--turn", action="store_true", help=argparse.SUPPRESS)
-    for environment, says in ENVIRONMENTS.items() if experiment.environment else ():
-        name = "--python" if environment == "ours" else f"--python-{environment}"
-        add(name, dest=f"python_{environment}", metavar="PATH", help=says)
+    if experiment.environment:
+        for environment, says in ENVIRONMENTS.items():
+            name = f"--python-{environment}"
+            if environment == "ours":
+                name = "--python"
+            add(name, dest=f"python_{environment}", metavar="PATH", help=says)
     add_common(made)
     return made
 

@@ -1,8 +1,9 @@
-"""Data echoing: steps a second against the factor, and the fresh samples that a
-training needs; verdicts and JSON.
+"""What does data echoing gain in steps a second, and cost in fresh samples?
+
+Measures both against the factor; prints verdicts and JSON.
 
     python bench/echo.py --out bench/results/echo.json
-    python bench/echo.py --small                       # one short round: a smoke test, never a conclusion
+    python bench/echo.py --small  # a smoke test, never a conclusion
 
 Speed: samples that wait, steps that wait; fetching a batch takes 1, 2 or 4 times as
 long as a step.  Echoing can make it faster by the factor or by that ratio, whichever is
@@ -52,7 +53,7 @@ NO_FEWER = 0.9
 BATCH_SIZE = 16
 STEP_S = 20e-3
 BUFFER = 64
-# Batches, until repeats come as often as they will.
+# After so many batches repeats come as often as they ever will.
 WARM = 24
 RATIOS = {"ratio 1": 1.0, "ratio 2": 2.0, "ratio 4": 4.0}
 
@@ -63,10 +64,13 @@ class Repeats:
 
     factor: int = 1
     buffer: int = 2048
-    augments: bool = False  # each use anew
+    # Each use of a sample is augmented anew.
+    augments: bool = False
 
     def of(self, dataset: Any) -> Any:
-        return Bundles(dataset, self.factor) if self.augments else dataset
+        if self.augments:
+            return Bundles(dataset, self.factor)
+        return dataset
 
     def over(self, stream: Any) -> Echo[Any]:
         return Echo(stream, self.factor, shuffle_buffer=self.buffer)
@@ -145,8 +149,9 @@ TRAINED = {
 
 
 class Pictures:
-    """A pattern for each class, with noise of its own in each picture; augmented by
-    another place and more noise.
+    """A pattern for each class, with noise of its own in each picture.
+
+    Augmenting moves it to another place and adds more noise.
     """
 
     def __init__(self, seed: int, length: int = 1 << 16) -> None:
@@ -179,8 +184,8 @@ class Pictures:
 class Learner(Protocol):
     """Takes batches, and says what it makes of others."""
 
-    def learn(self, pictures: Any, labels: Any) -> None: ...
-    def scores(self, pictures: Any) -> Any: ...
+    def learn(self, pictures: np.ndarray, labels: np.ndarray) -> None: ...
+    def scores(self, pictures: np.ndarray) -> np.ndarray: ...
 
 
 class Network:
@@ -194,7 +199,7 @@ class Network:
             rng.standard_normal((hidden, CLASSES)).astype(np.float32) / hidden**0.5
         )
 
-    def learn(self, pictures: Any, labels: Any) -> None:
+    def learn(self, pictures: np.ndarray, labels: np.ndarray) -> None:
         inside = np.maximum(pictures @ self.one, 0)
         scores = inside @ self.two
         wrong = np.exp(scores - scores.max(1, keepdims=True))
@@ -205,13 +210,14 @@ class Network:
         self.two -= self.rate * (inside.T @ wrong)
         self.one -= self.rate * (pictures.T @ back)
 
-    def scores(self, pictures: Any) -> Any:
+    def scores(self, pictures: np.ndarray) -> np.ndarray:
         return np.maximum(pictures @ self.one, 0) @ self.two
 
 
 class Means:
-    """The mean picture of each class: all that a picture has to say is said the
-    first time.
+    """Learns the mean picture of each class.
+
+    All that a picture can tell this learner, it tells the first time.
     """
 
     def __init__(self, seed: int) -> None:
@@ -220,11 +226,11 @@ class Means:
             np.full(CLASSES, 1e-9),
         )
 
-    def learn(self, pictures: Any, labels: Any) -> None:
+    def learn(self, pictures: np.ndarray, labels: np.ndarray) -> None:
         np.add.at(self.sums, labels, pictures)
         np.add.at(self.counts, labels, 1)
 
-    def scores(self, pictures: Any) -> Any:
+    def scores(self, pictures: np.ndarray) -> np.ndarray:
         means = self.sums / self.counts[:, None]
         return pictures @ means.T - (means**2).sum(1) / 2
 
@@ -235,7 +241,8 @@ class Lesson:
 
     learner: type[Network] | type[Means]
     target: float
-    look: int  # every so many steps
+    # The accuracy is looked at every so many steps.
+    look: int
     echoes: Mapping[str, Repeats]
 
 
@@ -256,14 +263,14 @@ def train(turn: Turn) -> Answer:
     fresh, steps, accuracy = (
         statistics.median(values) for values in zip(*found, strict=True)
     )
-    problems = (
-        [] if accuracy >= lesson.target else [f"no more than {accuracy:.2f} are right"]
-    )
+    problems = []
+    if accuracy < lesson.target:
+        problems.append(f"no more than {accuracy:.2f} are right")
     return {"fresh": fresh, "steps": steps, "accuracy": accuracy, "problems": problems}
 
 
 def _trained(lesson: Lesson, echo: Repeats, seed: int) -> tuple[int, int, float]:
-    """Fresh samples and steps until it is good enough, and how good."""
+    """Return fresh samples and steps until it is good enough, and how good it is."""
     learner: Learner = lesson.learner(seed)
     dataset = echo.of(Pictures(seed))
     others, theirs = next(
@@ -288,7 +295,9 @@ def _trained(lesson: Lesson, echo: Repeats, seed: int) -> tuple[int, int, float]
 
 
 def take(turn: Turn) -> Answer:
-    return speed(turn) if turn.case in RATIOS else train(turn)
+    if turn.case in RATIOS:
+        return speed(turn)
+    return train(turn)
 
 
 def claims(summary: Summary) -> Iterator[Claim]:
@@ -316,7 +325,10 @@ def claims(summary: Summary) -> Iterator[Claim]:
 
 
 def curves(summary: Summary) -> Iterator[Curves]:
-    """Steps a second by factor, times those without, beside what arithmetic says."""
+    """Return the steps a second by factor, beside what arithmetic says.
+
+    They are multiples of those without echoing.
+    """
     factors = ("2", "3", "4")
     lines: dict[str, list[tuple[float, ...]]] = {}
     for case in RATIOS:

@@ -1,5 +1,6 @@
-"""To the GPU: `DevicePrefetcher` against torch's pinned loader, alone and beside a
-training step.
+"""To the GPU: `DevicePrefetcher` against torch's pinned loader.
+
+Both are measured alone and beside a training step.
 
     python bench/gpu.py --workers 8 --out bench/results/gpu.json
 
@@ -35,13 +36,17 @@ ROWS_HELD = 1024
 MEAN = 127.5
 STD = 64.0
 SIZES = {"3x64x64": 64, "3x224x224": 224, "3x224x224, a step": 224}
-# Products of a step, and their size: some 10 ms of an H200.
+# A step has so many products of matrices of this size: some 10 ms of an H200.
 STEPS = 6
 WIDTH = 8192
 ROWS = {
     "torch": "DataLoader(pin_memory=True), copied when it is asked for",
-    "torch, ahead": "DataLoader(pin_memory=True), copied a batch ahead on a stream of its own",
-    "ours, pinned": "mpiter.torch.DataLoader(pin_memory=True), copied when it is asked for",
+    "torch, ahead": (
+        "DataLoader(pin_memory=True), copied a batch ahead on a stream of its own"
+    ),
+    "ours, pinned": (
+        "mpiter.torch.DataLoader(pin_memory=True), copied when it is asked for"
+    ),
     "ours": "DevicePrefetcher(mpiter.torch.DataLoader(…))",
 }
 
@@ -59,6 +64,10 @@ class Images:
         return self._rows[index % ROWS_HELD], index
 
 
+def _nothing() -> None:
+    pass
+
+
 def take(turn: Turn) -> Answer:
     """Measure the turn in this process."""
     import torch
@@ -66,7 +75,9 @@ def take(turn: Turn) -> Answer:
     if not torch.cuda.is_available():
         raise Absent("a CUDA device")
     batches = iter(arriving(turn, loader_of(turn)))
-    step = step_on_device() if turn.case.endswith("a step") else lambda: None
+    step = _nothing
+    if turn.case.endswith("a step"):
+        step = step_on_device()
 
     def one_batch() -> None:
         images, _ = next(batches)
@@ -91,11 +102,9 @@ def loader_of(turn: Turn) -> Any:
 
     import mpiter.torch
 
-    loader: Any = (
-        mpiter.torch.DataLoader
-        if turn.row.startswith("ours")
-        else torch.utils.data.DataLoader
-    )
+    loader: Any = torch.utils.data.DataLoader
+    if turn.row.startswith("ours"):
+        loader = mpiter.torch.DataLoader
     pinned = turn.row != "ours"
     return loader(
         Images(SIZES[turn.case]),
@@ -107,16 +116,15 @@ def loader_of(turn: Turn) -> Any:
 
 
 def arriving(turn: Turn, loader: Any) -> Iterator[Any]:
-    """Batches on the device, normalised."""
+    """Return an iterator over batches on the device, normalised."""
     import mpiter.torch
 
     if turn.row == "ours":
-        return iter(
-            mpiter.torch.DevicePrefetcher(
-                loader, "cuda", normalize=([MEAN] * 3, [STD] * 3)
-            )
-        )
-    return ahead(loader) if turn.row.endswith("ahead") else map(moved, loader)
+        normalize = ([MEAN] * 3, [STD] * 3)
+        return iter(mpiter.torch.DevicePrefetcher(loader, "cuda", normalize=normalize))
+    if turn.row.endswith("ahead"):
+        return ahead(loader)
+    return map(moved, loader)
 
 
 def moved(batch: Any) -> Any:
@@ -125,7 +133,7 @@ def moved(batch: Any) -> Any:
 
 
 def ahead(loader: Any) -> Iterator[Any]:
-    """The prefetcher of many a training program."""
+    """Copy a batch ahead, as the prefetchers of many training programs do."""
     import torch
 
     side = torch.cuda.Stream()

@@ -1,6 +1,8 @@
 """The guard for speed: ten ratios in about a minute, against the bounds kept here.
 
-    python3 bench guard                    # a table; exit code 1 where a ratio is worse than half of its bound
+    python3 bench guard
+
+It prints a table. The exit code is 1 where a ratio misses its bound by half.
 
 Each ratio divides what mpiter does by what a reference does on the same machine at the
 same time: both take turns, and the medians of the turns are compared.  Absolute times
@@ -25,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +46,7 @@ ROUNDS = 9
 TURN_S = 0.4
 STARTS = 3
 KILLS = 5
-# A turn of the smallest batches, which are thousands then.
+# A turn of the smallest batches takes so many seconds, which is thousands of them.
 SHORT_S = 0.1
 
 
@@ -55,12 +58,10 @@ class Bound(NamedTuple):
     is_most: bool = False
 
     def misses(self, ratio: float, times: float = 1.0) -> bool:
-        """Tell whether the ratio is worse than the bound by more than the factor
-        ``times``.
-        """
-        return (
-            ratio > self.value * times if self.is_most else ratio < self.value / times
-        )
+        """Tell whether the ratio misses the bound by more than the factor ``times``."""
+        if self.is_most:
+            return ratio > self.value * times
+        return ratio < self.value / times
 
 
 BOUNDS = {
@@ -140,14 +141,17 @@ def ratios() -> Iterator[tuple[str, float | None]]:
     yield "flight", most / (one * (N_PREFETCH + 2 * WORKERS + 1))
 
 
-def in_turns(ours: Any, theirs: Any, turn_s: float) -> float:
-    """The ratio of their rates, in turns; the first turn warms up and doesn't count."""
-    rates = [(rate(ours, turn_s), rate(theirs, turn_s)) for _ in range(1 + ROUNDS)][1:]
-    mine, reference = map(statistics.median, zip(*rates, strict=True))
-    return mine / reference
+def in_turns(ours: Iterator[object], theirs: Iterator[object], turn_s: float) -> float:
+    """Return the ratio of their rates; the first turn warms up and doesn't count."""
+    mine = []
+    reference = []
+    for _ in range(1 + ROUNDS):
+        mine.append(rate(ours, turn_s))
+        reference.append(rate(theirs, turn_s))
+    return statistics.median(mine[1:]) / statistics.median(reference[1:])
 
 
-def rate(stream: Any, turn_s: float) -> float:
+def rate(stream: Iterator[object], turn_s: float) -> float:
     count = 0
     began = time.perf_counter()
     while (seconds := time.perf_counter() - began) < turn_s:
@@ -209,14 +213,14 @@ class Floor:
         for end in self._ends * 2:
             self._ask(end)
 
-    def _work(self, end: Any) -> None:
+    def _work(self, end: Connection) -> None:
         dataset = self._case.dataset()
         while True:
             slot, first = end.recv()
             fill(dataset, first, *self._slots[slot])
             end.send(slot)
 
-    def _ask(self, end: Any) -> None:
+    def _ask(self, end: Connection) -> None:
         self._at += self._case.batch_size
         end.send((self._free.pop(), self._at))
 
@@ -266,8 +270,9 @@ if __name__ == "__main__":
 
 
 def scripted(text: str, *arguments: str) -> float:
-    """The seconds that a script prints, run in a process of its own, where nothing
-    is warm.
+    """Return the seconds that a script prints.
+
+    It runs in a process of its own, where nothing is warm.
     """
     path = Path(__file__).parent
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
@@ -286,7 +291,7 @@ def scripted(text: str, *arguments: str) -> float:
 
 
 def waits_after_kills(case: Case) -> Iterator[float]:
-    """The longest wait for one of the 200 batches after each kill."""
+    """Yield the longest wait for one of the 200 batches after each kill."""
     with mpiter.batches(
         case.dataset(), case.batch_size, n_processes=WORKERS, epochs=None, seed=0
     ) as stream:
@@ -299,7 +304,8 @@ def waits_after_kills(case: Case) -> Iterator[float]:
                 began = time.perf_counter()
                 next(stream)
                 longest = max(longest, time.perf_counter() - began)
-            time.sleep(0.3)  # until the replacement is there
+            # Wait until the replacement is there.
+            time.sleep(0.3)
             yield longest
 
 
@@ -319,7 +325,8 @@ def main() -> int:
         TURN_S = SHORT_S
         STARTS = 1
         KILLS = 1
-    logging.getLogger("mpiter").setLevel(logging.ERROR)  # the deaths are meant
+    # The deaths are meant, and each would be a warning.
+    logging.getLogger("mpiter").setLevel(logging.ERROR)
     began = time.time()
     load = os.getloadavg()
     found = dict[str, float]()
@@ -327,7 +334,8 @@ def main() -> int:
     print(f"{'ratio':>7} {'bound':>7}  ")
     for name, ratio in ratios():
         bound = BOUNDS[name]
-        limit = f"{'<' if bound.is_most else '>'}={bound.value:g}"
+        sign = "<" if bound.is_most else ">"
+        limit = f"{sign}={bound.value:g}"
         if ratio is None:
             print(
                 f"{'-':>7} {limit:>7}  {bound.says}: {name} isn't installed here",
@@ -335,14 +343,12 @@ def main() -> int:
             )
             continue
         found[name] = round(ratio, 3)
-        verdict = (
-            ""
-            if not bound.misses(ratio)
-            else "  MISSED"
-            if not bound.misses(ratio, 2)
-            else "  MISSED BY HALF"
-        )
-        failed += [name] * bound.misses(ratio, 2)
+        verdict = ""
+        if bound.misses(ratio, 2):
+            verdict = "  MISSED BY HALF"
+            failed.append(name)
+        elif bound.misses(ratio):
+            verdict = "  MISSED"
         print(f"{ratio:7.2f} {limit:>7}  {bound.says}{verdict}", flush=True)
     print(f"{time.time() - began:.0f} s")
     keep_result(

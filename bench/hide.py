@@ -1,5 +1,6 @@
-"""When does loading disappear behind the training step? The capacity model of the
-ImageNet article, and its test.
+"""When does loading disappear behind the training step?
+
+Tests the capacity model of the article on ImageNet.
 
     python bench/hide.py --out bench/results/hide.json
 
@@ -62,9 +63,10 @@ ROWS = {
     },
 }
 PUBLISHED_MS = {1: 1700.0, 3: 580.0, 4: 440.0}
-SHOWN = 8  # steps of a timeline
+# A timeline shows so many steps.
+SHOWN = 8
 ENTRY = struct.Struct("<qdd")
-# Begin, end, kind, label.
+# A span has begin, end, kind and label.
 Span = tuple[float, float, str, str]
 
 
@@ -74,7 +76,8 @@ def take(turn: Turn) -> Answer:
     dataset = SUBJECTS[turn.case]()
     if how == SPLIT:
         return split(turn, dataset)
-    return (loading if how == LOADING else training)(turn, dataset, int(count))
+    measure = loading if how == LOADING else training
+    return measure(turn, dataset, int(count))
 
 
 def split(turn: Turn, dataset: Any) -> Answer:
@@ -119,8 +122,9 @@ def loading(turn: Turn, dataset: Any, workers: int) -> Answer:
 
 
 def training(turn: Turn, dataset: Any, workers: int) -> Answer:
-    """Measure loading beside a step; `lanes` has what consumer and workers did in
-    the last few steps.
+    """Measure loading beside a step.
+
+    `lanes` has what consumer and workers did in the last few steps.
     """
     spans: list[Span] = []
     with tempfile.TemporaryDirectory(prefix="mpiter-bench-") as folder:
@@ -173,7 +177,7 @@ class Noted:
 
 
 def lanes(consumer: list[Span], folder: Path) -> list[Any]:
-    """The last few steps, in seconds from their beginning."""
+    """Return the last few steps, in seconds from their beginning."""
     shown = consumer[-2 * SHOWN :]
     left = shown[0][0]
     right = shown[-1][1]
@@ -197,8 +201,9 @@ def lanes(consumer: list[Span], folder: Path) -> list[Any]:
 
 
 def fetched(file: Path) -> list[Span]:
-    """Return the spans of fetched rows; those of one batch that followed one another
-    are joined.
+    """Return the spans of fetched rows.
+
+    Those of one batch that followed one another are joined.
     """
     data = file.read_bytes()
     spans = list[Span]()

@@ -1,5 +1,6 @@
-"""Decoders side by side: photographs decoded by each, cropped at random and batched,
-beside what the machine allows.
+"""Decoders side by side, beside what the machine allows.
+
+Photographs are decoded by each, cropped at random and batched.
 
     python bench/images.py --rows line pillow simplejpeg
 
@@ -46,10 +47,10 @@ from mpiter.errors import OptionError
 from mpiter.images import ImageList, RandomResizedCrop
 
 FILES = ROOT / ".demo" / "images"
-# A virtual one, so that no epoch ends in the timed part.
+# The length is a virtual one, so that no epoch ends in the timed part.
 LENGTH = 1 << 14
-# Batches, at least, before the clock starts: what was fetched while workers started is
-# used up.
+# So many batches, at least, come before the clock starts: what was fetched while
+# workers started is used up by then.
 WARM = 6
 ONE = "one process"
 LINE = "line"
@@ -64,7 +65,8 @@ class Case:
     says: str
     size: photographs.Size
     photographs: int
-    side: int  # of a crop
+    # Pixels a side of the crop.
+    side: int
     batch_size: int
 
 
@@ -157,9 +159,9 @@ def wrong(case: Case, files: int, pictures: Any, labels: Any) -> Iterator[str]:
 
 
 def busy(turn: Turn, case: Case, paths: list[str]) -> Answer:
-    """Processes that decode and crop for themselves; nothing is handed over."""
+    """Measure processes that decode and crop for themselves, and hand nothing over."""
     processes = 1 if turn.row == ONE else turn.workers
-    # A cache line each.
+    # Each process counts in a cache line of its own.
     counts: Any = np.frombuffer(mmap(-1, 64 * processes), np.int64)[::8]
     target: Callable[..., None] = decode_for_ever
     arguments = [(case, paths, counts, number) for number in range(processes)]
@@ -189,8 +191,9 @@ def busy(turn: Turn, case: Case, paths: list[str]) -> Answer:
 
 
 def decode_for_ever(case: Case, paths: list[str], counts: Any, number: int) -> None:
-    """Decode and crop pictures with Pillow, without end; RandomResizedCrop draws the
-    parts.
+    """Decode and crop pictures with Pillow, without end.
+
+    RandomResizedCrop draws the parts.
     """
     from PIL import Image
 

@@ -1,5 +1,6 @@
-"""Ranks of a training that are interrupted on purpose: a launcher that forks them, and
-the strikes that they carry out.
+"""Ranks of a training that are interrupted on purpose.
+
+A launcher forks them, and they carry out the strikes themselves.
 
 The launcher does as torch's does: it passes SIGTERM and Ctrl-C on to its ranks, and
 once one has ended with an error it ends the others, by SIGTERM and, after some seconds,
@@ -29,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Who is hit, and by what
+# These say who is hit, and by what.
 TERM_LAUNCHER = "SIGTERM to the launcher"
 TERM_ONE = "SIGTERM to one rank"
 KILL_ONE = "SIGKILL of one rank"
@@ -38,7 +39,7 @@ CTRL_C = "Ctrl-C"
 SIGNALS = (TERM_LAUNCHER, TERM_ONE, KILL_ONE, KILL_ALL, CTRL_C)
 KILLS = (KILL_ONE, KILL_ALL)
 
-# Where the rank is that carries the strike out
+# These say where the rank is that carries the strike out.
 STEP = "in a step"
 BETWEEN = "between two steps"
 NEXT = "in next()"
@@ -48,23 +49,27 @@ BORDER = "at an epoch's border"
 LAST = "in the last step"
 PLACES = (STEP, BETWEEN, NEXT, VALIDATION, SAVING, BORDER, LAST)
 
-_GRACE_S = 5.0  # between SIGTERM and SIGKILL
+# Seconds between SIGTERM and SIGKILL.
+_GRACE_S = 5.0
 _HEARD_S = 5.0
-_LATER_S = 0.05  # while another rank is hit
+# A rank that isn't hit itself waits so long while another one is.
+_LATER_S = 0.05
 _LAST_WORDS = 3000
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One interruption: in this epoch, the time ``at`` that the place comes, counted
-    from 0.
+    """One interruption: in this epoch, at the time ``at`` that the place comes.
+
+    Times are counted from 0.
     """
 
     signal: str
     place: str
     epoch: int
     at: int
-    # That is hit, where one is, and comes to the place; rank 0 writes files.
+    # This rank comes to the place, and is hit where a single one is. While saving, rank
+    # 0 comes there, since it writes the files.
     rank: int
 
 
@@ -72,18 +77,19 @@ class Strike:
 class Seat:
     """One rank's place in a run of a training."""
 
-    # Of the whole training, which has several runs.
+    # The folder of the whole training, which has several runs.
     folder: Path
     run: int
     rank: int
     size: int
     strike: Strike | None
     options: dict[str, Any]
-    launcher: int = 0  # its process
+    # The launcher's process.
+    launcher: int = 0
     _came: Counter[str] = field(default_factory=Counter)
     _heard: list[int] = field(default_factory=list)
 
-    def tell(self, kind: str, **facts: Any) -> None:
+    def tell(self, kind: str, **facts: object) -> None:
         """Write down what has happened, for those who count."""
         line = json.dumps({"run": self.run, "rank": self.rank, "kind": kind, **facts})
         descriptor = os.open(
@@ -93,8 +99,9 @@ class Seat:
         os.close(descriptor)
 
     def take(self) -> None:
-        """Be findable by the other ranks, and notice signals though their handlers
-        may wait.
+        """Let other ranks find this one, and notice signals at once.
+
+        Their handlers may wait for the end of a step.
         """
         pid_file(self.folder, self.run, self.rank).write_text(str(os.getpid()))
         ears, mouth = os.pipe2(os.O_NONBLOCK)
@@ -110,7 +117,8 @@ class Seat:
             or "struck" in self._came
         ):
             return
-        if self.rank != (0 if place == SAVING else strike.rank):
+        striker = 0 if place == SAVING else strike.rank
+        if self.rank != striker:
             return
         self._came[place] += 1
         if self._came[place] > strike.at:
@@ -120,7 +128,7 @@ class Seat:
 
     def _carry_out(self, strike: Strike) -> None:
         is_hit = True
-        # A rank whose launcher has ended has another parent.
+        # The launcher has ended, and its number may be another process's by now.
         if os.getppid() != self.launcher:
             return
         if strike.signal == TERM_LAUNCHER:
@@ -131,7 +139,9 @@ class Seat:
             for rank in sorted(range(self.size), key=lambda rank: rank == self.rank):
                 os.kill(self._pid_of(rank), signal.SIGKILL)
         else:
-            number = signal.SIGTERM if strike.signal == TERM_ONE else signal.SIGKILL
+            number = signal.SIGKILL
+            if strike.signal == TERM_ONE:
+                number = signal.SIGTERM
             is_hit = strike.rank == self.rank
             os.kill(self._pid_of(strike.rank), number)
         if not is_hit:
@@ -151,9 +161,7 @@ def pid_file(folder: Path, run: int, rank: int) -> Path:
 def striking_at_calls(
     module: Any, name: str, strike: Callable[[], None]
 ) -> Iterator[None]:
-    """Have a function of a module call ``strike`` after its work; not in a ``with``
-    block of tests: it stays so.
-    """
+    """Have a function of a module call ``strike`` after its work, in this block."""
     original = getattr(module, name)
 
     def struck(*arguments: Any, **options: Any) -> Any:
@@ -173,15 +181,16 @@ def striking_at_calls(
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: its ranks' exit codes, negative by a signal; and whether it
-    had to be ended by us.
+    """How a run ended: its ranks' exit codes, and whether we had to end it.
+
+    A code is negative where a signal ended the rank.
     """
 
     codes: list[int | None]
-    # Some rank didn't end within its grace.
+    # Some rank hadn't ended when its time to end was over.
     forced: bool
     hung: bool
-    # What was written to standard error.
+    # This is what was written to standard error.
     words: str
 
 
@@ -198,24 +207,22 @@ def launched(train: Callable[[Seat], None], seats: list[Seat], limit_s: float) -
     hung = not _ends(launcher, limit_s)
     if hung:
         with suppress(ProcessLookupError):
-            os.killpg(launcher, signal.SIGUSR1)  # stacks
+            # Have the ranks write their stacks.
+            os.killpg(launcher, signal.SIGUSR1)
             time.sleep(0.5)
     with suppress(ProcessLookupError):
         os.killpg(launcher, signal.SIGKILL)
     if hung:
         os.waitpid(launcher, 0)
     told = folder / f"ended-{run}"
-    found = (
-        json.loads(told.read_text())
-        if told.exists()
-        else {"codes": [None] * len(seats), "forced": False}
-    )
-    return Ended(
-        found["codes"],
-        found["forced"],
-        hung,
-        words.read_text()[-_LAST_WORDS:] if words.exists() else "",
-    )
+    # A launcher that was killed hasn't told how its ranks ended.
+    found = {"codes": [None] * len(seats), "forced": False}
+    if told.exists():
+        found = json.loads(told.read_text())
+    said = ""
+    if words.exists():
+        said = words.read_text()[-_LAST_WORDS:]
+    return Ended(found["codes"], found["forced"], hung, said)
 
 
 def _ends(pid: int, limit_s: float) -> bool:
@@ -266,18 +273,16 @@ class _Launcher:
 
     def conduct(self) -> dict[str, Any]:
         while self._ends:
-            patience = (
-                None
-                if self._kill_at is None
-                else max(0.0, self._kill_at - time.monotonic())
-            )
+            patience = None
+            if self._kill_at is not None:
+                patience = max(0.0, self._kill_at - time.monotonic())
             ready, _, _ = select.select([self._ears, *self._ends], [], [], patience)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._ears, 64)
             while self._heard:
                 number = self._heard.pop()
-                # One rank has heard the Ctrl-C too, and takes a second one to mean: at
-                # once.
+                # A training of one rank has heard the Ctrl-C too, and would take a
+                # second one as a wish to end at once.
                 if number != signal.SIGINT or len(self._pids) > 1:
                     self._pass_on(number)
             for end in self._ends.keys() & set(ready):
@@ -326,8 +331,9 @@ def _forked(train: Callable[[Seat], None], seat: Seat, port: int) -> int:
 
 
 def _be_rank(train: Callable[[Seat], None], seat: Seat, port: int) -> int:
-    """Train, and return what Python's exit code would be, after what Python does at
-    its end.
+    """Train, and return what Python's exit code would be.
+
+    Before that it does what Python does at its end.
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

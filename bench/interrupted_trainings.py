@@ -1,5 +1,6 @@
-"""The trainings that are interrupted, in each rank's process: ours, Lightning's and
-Accelerate's, as documented.
+"""The trainings that are interrupted, in each rank's process.
+
+There are ours, Lightning's and Accelerate's, each as its docs say.
 
 All train the same: a small model of torch with Dropout, by DistributedDataParallel,
 Adam, a schedule and a validation after each epoch.  Each rank draws from all three
@@ -22,10 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 
-# Which optimizers import at their first step: a second for each rank.
+# Optimizers import this at their first step, which would take each rank a second.
 import torch._dynamo
 import torch.distributed as dist
-from checkout import ROOT  # before mpiter
+
+# This comes before mpiter, so that it is found in this checkout.
+from checkout import ROOT
 from interrupted_ranks import (
     BETWEEN,
     BORDER,
@@ -80,13 +83,14 @@ def new_model() -> torch.nn.Module:
     )
 
 
-def loss_of(model: Any, vectors: Vector) -> torch.Tensor:
-    """The loss of a step, among noise of all global generators."""
+def loss_of(model: torch.nn.Module, vectors: Vector) -> torch.Tensor:
+    """Return the loss of a step, among noise of all global generators."""
     noise = random.random() + float(np.random.random())
-    return (model(vectors + 0.1 * noise) - vectors.sum(1, keepdim=True)).square().mean()  # type: ignore[no-any-return]
+    errors = model(vectors + 0.1 * noise) - vectors.sum(1, keepdim=True)
+    return errors.square().mean()  # type: ignore[no-any-return]
 
 
-def digest(*things: Any) -> str:
+def digest(*things: object) -> str:
     """Return what differs if a bit does."""
     found = hashlib.blake2b(digest_size=8)
     _feed(found, things)
@@ -136,11 +140,13 @@ def note_validation(best: dict[str, Any], loss: float, epoch: int) -> None:
 
 
 def at_border(seat: Seat, epoch: int, side: int) -> None:
-    """A border has two sides: the end of what follows an epoch's steps, and the
-    beginning of the next epoch.
+    """Call what strikes at a border between two epochs.
+
+    A border has two sides: the end of what follows an epoch's steps, and the beginning
+    of the next epoch.
     """
     if seat.strike is not None and seat.strike.at == side:
-        # It comes once.
+        # The rank must come to this place so often that its count reaches the strike's.
         for _ in range(side + 1):
             seat.at(BORDER, epoch)
 
@@ -165,8 +171,8 @@ class Ours:
             num_workers=workers,
         )
         self.model = new_model()
-        # Buckets that are laid out anew after the first step would add up in another
-        # order from there on.
+        # DDP may lay buckets out anew after the first step, and then adds up in another
+        # order from there on. A resumed training would do so after another step.
         self.ddp = torch.nn.parallel.DistributedDataParallel(
             self.model, find_unused_parameters=True
         )
@@ -229,7 +235,7 @@ class Ours:
                 self.seat.tell("step", step=c.finished + 1)
 
     def _struck(self, epoch: int) -> Iterator[Any]:
-        """The loader's batches; this doesn't read ahead."""
+        """Yield the loader's batches without reading ahead."""
         batches = iter(self.loader)
         while True:
             self.seat.at(BETWEEN, epoch)
@@ -284,8 +290,10 @@ def by_ours(seat: Seat) -> None:
 
 
 def by_lightning(seat: Seat) -> None:
-    """As its docs say: ModelCheckpoint within epochs and at exceptions,
-    ckpt_path="last", a loader with a state.
+    """Train with Lightning as its docs say.
+
+    ModelCheckpoint saves within epochs and at exceptions, ckpt_path="last" resumes, and
+    the loader has a state.
     """
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
@@ -336,14 +344,14 @@ def by_lightning(seat: Seat) -> None:
                 seat.at(LAST, self.current_epoch)
             return loss_of(self.model, vectors)
 
-        def optimizer_step(self, *arguments: Any, **options: Any) -> None:
+        def optimizer_step(self, *arguments: object, **options: Any) -> None:
             super().optimizer_step(*arguments, **options)
             self.learnt.setdefault(str(self.current_epoch), []).extend(
                 of_all_ranks(self.indices)
             )
             seat.tell("step", step=self.global_step)
 
-        def on_train_batch_end(self, *arguments: Any) -> None:
+        def on_train_batch_end(self, *arguments: object) -> None:
             seat.at(BETWEEN, self.current_epoch)
 
         def validation_step(self, batch: Any, number: int) -> None:
@@ -431,7 +439,9 @@ class _Kept:
 
 
 def by_accelerate(seat: Seat) -> None:
-    """As its docs and their example say: save_state() every few steps, load_state(),
+    """Train with Accelerate as its docs and their example say.
+
+    save_state() comes every few steps; resuming is load_state() and
     skip_first_batches().
     """
     from accelerate import Accelerator, DataLoaderConfiguration
@@ -474,10 +484,9 @@ def by_accelerate(seat: Seat) -> None:
             if epoch:
                 at_border(seat, epoch - 1, side=1)
             loader.set_epoch(epoch)
-            begun = epoch == first_epoch and skipped
-            batches = (
-                accelerator.skip_first_batches(loader, skipped) if begun else loader
-            )
+            batches = loader
+            if epoch == first_epoch and skipped:
+                batches = accelerator.skip_first_batches(loader, skipped)
             for vectors, indices in batches:
                 seat.at(STEP, epoch)
                 optimizer.zero_grad()

@@ -1,8 +1,11 @@
-"""Trainings of several ranks, interrupted again and again: what diverges, is lost,
-repeated or differs in a bit.
+"""Trainings of several ranks are interrupted again and again, and compared.
 
-    python bench/interruptions.py --out bench/results/interruptions.json     # needs torch; lightning, accelerate
-    python bench/interruptions.py --small                   # some interruptions: a smoke test, never a conclusion
+Shows what diverges, is lost, is repeated or differs in a bit.
+
+    python bench/interruptions.py --out bench/results/interruptions.json
+    python bench/interruptions.py --small  # a smoke test, never a conclusion
+
+It needs torch, and for the others' rows lightning and accelerate.
 
 Each training of four epochs is interrupted once in each, by a signal at a planned
 place, and resumed by as many ranks, fewer or more; then it is compared with one that
@@ -31,7 +34,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +69,18 @@ AS_MANY = "as many"
 FEWER = "fewer"
 MORE = "more"
 OURS = "mpiter"
-COUNTED = (2, 3)  # numbers of ranks
+# Interruptions are counted of trainings by so many ranks.
+COUNTED = (2, 3)
 COUNTED_OF_OTHERS = (1, 2)
-LIMIT_S = 120.0  # of a run
-# Trainings of which it is told what was wrong.
+# A run that takes longer hangs.
+LIMIT_S = 120.0
+# The result says of so many trainings what was wrong.
 MOST_WORDS = 20
-ENOUGH = 500  # interruptions to conclude from
-# A save may have been under way when the next one was due.
+# Fewer interruptions allow no conclusion.
+ENOUGH = 500
+# Two intervals, since a save may have been under way when the next one was due.
 MOST_REDONE = 2 * EVERY_STEPS
-# Exit codes of ranks that may have been out of the block when SIGTERM came.
+# Ranks may have been out of the block when SIGTERM came, and end with such codes.
 _KINDLY = (0, 1, 130, 143, -15)
 _PROBLEMS = {
     "unequal_starts": "ranks began with other weights, or after other steps",
@@ -96,8 +102,9 @@ _PROBLEMS = {
 
 @dataclass(frozen=True)
 class Chain:
-    """One training: the ranks of each of its runs, and the strikes that end all of
-    them but the last.
+    """One training: the ranks of each of its runs, and the strikes that end them.
+
+    The last run isn't struck.
     """
 
     row: str
@@ -109,19 +116,27 @@ class Chain:
     def is_of_as_many(self) -> bool:
         return len(set(self.sizes)) == 1
 
+    def strike_of(self, run: int) -> Strike | None:
+        if run < len(self.strikes):
+            return self.strikes[run]
+        return None
+
     def resumed_by(self, run: int) -> str:
         return resumed_by(self.sizes[run], self.sizes[run + 1])
 
 
 def resumed_by(before: int, after: int) -> str:
-    return AS_MANY if after == before else FEWER if after < before else MORE
+    if after == before:
+        return AS_MANY
+    return FEWER if after < before else MORE
 
 
 def chains_of(
     row: str, patterns: Iterable[tuple[int, ...]], rounds: int, draw: random.Random
 ) -> Iterator[Chain]:
-    """Deal all signals at all places out to the runs that these patterns of ranks have,
-    so many times.
+    """Deal all signals at all places out to the runs, so many times.
+
+    The runs are those that these patterns of ranks have.
 
     Only a training's last epoch has the last step, so that those strikes come last.
     """
@@ -129,12 +144,7 @@ def chains_of(
     for sizes in dict.fromkeys(patterns):
         for key in _keys(sizes):
             if not left[key]:
-                left[key] = [
-                    (signal, place)
-                    for _ in range(rounds)
-                    for signal in SIGNALS
-                    for place in PLACES
-                ]
+                left[key] = list(product(SIGNALS, PLACES)) * rounds
                 draw.shuffle(left[key])
     counted = COUNTED if row == OURS else COUNTED_OF_OTHERS
     for sizes in patterns:
@@ -166,9 +176,8 @@ def _dealt(
 ) -> tuple[str, str]:
     some = _fitting(left, epoch)
     if not some:
-        return draw.choice(SIGNALS), draw.choice(
-            [place for place in PLACES if place != LAST]
-        )
+        signal = draw.choice(SIGNALS)
+        return signal, draw.choice([place for place in PLACES if place != LAST])
     left.remove(some[0])
     return some[0]
 
@@ -177,15 +186,18 @@ def _strike(
     signal: str, place: str, epoch: int, size: int, draw: random.Random
 ) -> Strike:
     once = place in (SAVING, LAST)
-    # A validation has three batches, a border two sides, and an epoch of four ranks
-    # three steps.
-    at = 0 if once else draw.randrange(2 if place == BORDER else 3)
+    at = 0
+    if not once:
+        # A border has two sides. The other places come at least three times: a
+        # validation has three batches, and an epoch of four ranks three steps.
+        at = draw.randrange(2 if place == BORDER else 3)
     return Strike(signal, place, epoch, at, draw.randrange(size))
 
 
 def with_options(chains: Iterable[Chain]) -> Iterator[Chain]:
-    """Vary what must make no difference: who fetches, how steps are told, when and
-    how is saved.
+    """Vary what must make no difference.
+
+    That is who fetches, how steps are told, and when and how the training is saved.
     """
     for number, chain in enumerate(chains):
         options: dict[str, Any] = {
@@ -204,8 +216,9 @@ def with_options(chains: Iterable[Chain]) -> Iterator[Chain]:
 
 @dataclass
 class Interruption:
-    """One that was carried out, in the run of so many ranks; ``redone`` steps were
-    done again after it.
+    """A strike that was carried out, in a run of so many ranks.
+
+    ``redone`` steps were done again after it.
     """
 
     run: int
@@ -226,19 +239,22 @@ class Played:
 
     chain: Chain
     interruptions: list[Interruption] = field(default_factory=list)
-    missed: int = 0  # strikes whose place never came
-    # Runs of which a rank was killed, and others hadn't ended when their grace was
-    # over.
+    # Strikes whose place never came.
+    missed: int = 0
+    # Runs of which a rank was killed, and the others hadn't ended when their time to
+    # end was over.
     stuck: int = 0
     problems: Counter[str] = field(default_factory=Counter)
     words: list[str] = field(default_factory=list)
-    # What each rank told at the end.
+    # What each rank wrote at the end.
     ends: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def note(self, problem: str, count: int, words: str = "") -> None:
         if count:
             self.problems[problem] += count
-            self.words.append(f"{problem}: {words}" if words else problem)
+            if words:
+                problem = f"{problem}: {words}"
+            self.words.append(problem)
 
 
 def played(
@@ -246,14 +262,15 @@ def played(
     reference: dict[int, dict[str, Any]] | None = None,
     limit_s: float = LIMIT_S,
 ) -> Played:
-    """Train, with interruptions, to the end, and compare with an uninterrupted
-    training of as many ranks.
+    """Train to the end with interruptions, and compare with an undisturbed training.
+
+    That one has as many ranks.
     """
     found = Played(chain)
     with tempfile.TemporaryDirectory(prefix="mpiter-bench-") as name:
         folder = Path(name)
         for run, size in enumerate(chain.sizes):
-            strike = chain.strikes[run] if run < len(chain.strikes) else None
+            strike = chain.strike_of(run)
             seats = [
                 Seat(folder, run, rank, size, strike, chain.options)
                 for rank in range(size)
@@ -270,11 +287,9 @@ def played(
 
 def _told(folder: Path) -> list[dict[str, Any]]:
     file = folder / "told"
-    return (
-        [json.loads(line) for line in file.read_text().splitlines()]
-        if file.exists()
-        else []
-    )
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def _of(told: list[dict[str, Any]], run: int, kind: str) -> list[dict[str, Any]]:
@@ -286,7 +301,7 @@ def _judge_run(
 ) -> None:
     chain = found.chain
     size = chain.sizes[run]
-    strike = chain.strikes[run] if run < len(chain.strikes) else None
+    strike = chain.strike_of(run)
     about = (
         f"run {run}, {size} ranks, {strike}, exit codes {ended.codes}\n{ended.words}"
     )
@@ -303,8 +318,8 @@ def _judge_run(
             Interruption(run, size, strike.signal, strike.place, chain.resumed_by(run))
         )
         if strike.signal in KILLS:
-            # Others may wait for the killed one in the code of gloo, where nothing is
-            # saved any more.
+            # Others may wait for the killed rank in the code of gloo, where they can
+            # neither hear a signal nor save, until they are killed too.
             rightly.append(-9)
             found.stuck += ended.forced
         else:
@@ -345,14 +360,12 @@ def _judge_end(
     last = len(found.chain.sizes) - 1
     ends = _of(told, last, "end")
     found.ends = {end["rank"]: end for end in ends}
-    found.note(
-        "raised", len(ends) < found.chain.sizes[-1] and not found.problems["raised"]
-    )
+    is_short = len(ends) < found.chain.sizes[-1]
+    found.note("raised", is_short and not found.problems["raised"])
     if not ends:
         return
-    found.note(
-        "unequal_ends", len({(end["step"], end["same"]) for end in ends}) > 1, str(ends)
-    )
+    different = {(end["step"], end["same"]) for end in ends}
+    found.note("unequal_ends", len(different) > 1, str(ends))
     for epoch in range(EPOCHS):
         learnt = Counter(ends[0]["learnt"].get(str(epoch), []))
         found.note(
@@ -360,8 +373,11 @@ def _judge_end(
             LENGTH - len(learnt),
             f"of epoch {epoch}: {sorted(set(range(LENGTH)) - set(learnt))}",
         )
-        # The last step is filled up to as many samples in each rank.
-        fill_ups = 0 if found.chain.is_of_as_many else max(found.chain.sizes) - 1
+        # The last step is filled up to as many samples in each rank, so those come
+        # again rightly.
+        fill_ups = 0
+        if not found.chain.is_of_as_many:
+            fill_ups = max(found.chain.sizes) - 1
         again = learnt.total() - len(learnt)
         found.note(
             "twice",
@@ -401,29 +417,25 @@ def references(
 
 
 def play_all(chains: list[Chain], lanes: int, tells: bool = True) -> list[Played]:
-    """Play some at once; the order is that of their ends."""
+    """Play so many trainings at once; return them in the order of their ends."""
     quiet = references(
         sorted({(chain.row, chain.sizes[0]) for chain in chains if chain.is_of_as_many})
     )
     asked = [(chain, quiet.get((chain.row, chain.sizes[0]))) for chain in chains]
     found = []
-    # What they fork mustn't find threads half copied: the processes are there before
-    # any training.
+    # Ranks are forked, and a fork copies locks that other threads hold. So processes
+    # without other threads fork them, which are there before any training.
     with ProcessPoolExecutor(lanes, multiprocessing.get_context("fork")) as pool:
         for future in as_completed([pool.submit(played, *one) for one in asked]):
             one = future.result()
             found.append(one)
             if tells and one.problems:
-                print(
-                    f"{one.chain}\n" + "\n".join(one.words), file=sys.stderr, flush=True
-                )
+                words = "\n".join([str(one.chain), *one.words])
+                print(words, file=sys.stderr, flush=True)
             if tells and len(found) % 20 == 0:
                 count = sum(len(other.interruptions) for other in found)
-                print(
-                    f"{len(found)} of {len(chains)} trainings, {count} interruptions",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                place = f"{len(found)} of {len(chains)} trainings"
+                print(f"{place}, {count} interruptions", file=sys.stderr, flush=True)
     return found
 
 
@@ -482,11 +494,11 @@ def torchrun(folder: Path, run: int, size: int, strike: Strike | None) -> Ended:
             process.terminate()
             process.wait(LIMIT_S)
     text = words.read_text(errors="replace")
-    # The launcher tells its ranks' ends in words; its own code is 0 only if all of
+    # The launcher says in words how its ranks ended; its own code is 0 only if all of
     # theirs are.
-    codes: list[int | None] = (
-        [-6] if "SIGABRT" in text or "terminate called" in text else []
-    )
+    codes: list[int | None] = []
+    if "SIGABRT" in text or "terminate called" in text:
+        codes.append(-6)
     if strike is None:
         codes.append(process.returncode)
     return Ended(codes, False, hung, text[-3000:])
@@ -498,8 +510,9 @@ def torchrun(folder: Path, run: int, size: int, strike: Strike | None) -> Ended:
 def summary(
     all_played: list[Played], sizes: tuple[int, ...] = (1, 2, 3, 4)
 ) -> dict[str, Any]:
-    """All that is told of the trainings of one row; interruptions of so many ranks
-    are counted.
+    """Return all that the result says of the trainings of one row.
+
+    Interruptions of so many ranks are counted.
     """
     matrix: Counter[tuple[int, str, str, str]] = Counter()
     redone: dict[str, list[int]] = defaultdict(list)
@@ -536,8 +549,9 @@ def summary(
 
 
 def first_words(one: Played) -> dict[str, Any]:
-    """Return what was wrong with a training, without the tracebacks, which name this
-    machine's folders.
+    """Return what was wrong with a training, without the tracebacks.
+
+    They name this machine's folders.
     """
     return {
         "chain": asdict(one.chain),
@@ -546,8 +560,9 @@ def first_words(one: Played) -> dict[str, Any]:
 
 
 def empty_cells(found: dict[str, Any]) -> int:
-    """Return how many of the matrix's cells of two and three ranks have no
-    interruption.
+    """Return how many cells of the matrix have no interruption.
+
+    The cells are those of two and three ranks.
     """
     empty = 0
     for size in (2, 3):
@@ -577,11 +592,13 @@ def claims(ours: dict[str, Any], torchs: dict[str, Any]) -> Iterator[Claim]:
 
 def table(rows: dict[str, dict[str, Any]]) -> list[list[str]]:
     lines = [["", *rows]]
-    lines.append(
-        ["interruptions", *(str(row["interruptions"]) for row in rows.values())]
-    )
-    lines.append(["trainings", *(str(row["trainings"]) for row in rows.values())])
-    lines.append(["of them sound", *(str(row["sound"]) for row in rows.values())])
+    heads = {
+        "interruptions": "interruptions",
+        "trainings": "trainings",
+        "sound": "of them sound",
+    }
+    for name, says in heads.items():
+        lines.append([says, *(str(row[name]) for row in rows.values())])
     for name, says in _PROBLEMS.items():
         lines.append([says, *(str(row["problems"][name]) for row in rows.values())])
     for signal in SIGNALS:
@@ -641,12 +658,10 @@ def chains_asked(
         draw.shuffle(found)
         return found[: asked.trainings]
     same = chains_of(row, [(2,) * 5, (3,) * 5], asked.rounds, draw)
-    between = chains_of(
-        row, [(3, 2, 3, 2, 3), (2, 3, 2, 3, 2)], max(1, asked.rounds // 2), draw
-    )
-    beyond = chains_of(
-        row, [(1, 2, 1, 2, 1), (4, 3, 4, 3, 4)], max(1, asked.rounds // 4), draw
-    )
+    patterns = [(3, 2, 3, 2, 3), (2, 3, 2, 3, 2)]
+    between = chains_of(row, patterns, max(1, asked.rounds // 2), draw)
+    patterns = [(1, 2, 1, 2, 1), (4, 3, 4, 3, 4)]
+    beyond = chains_of(row, patterns, max(1, asked.rounds // 4), draw)
     found = [*with_options(same), *with_options(between), *with_options(beyond)]
     draw.shuffle(found)
     return found[: asked.trainings]

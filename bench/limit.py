@@ -15,12 +15,14 @@ from cases import Array, Case, Digest, Images
 from loaders import Setup
 from measuring import Cpu, CpuWindow
 
-_PATIENCE_S = 30.0  # with processes that begin
+# Processes may take so many seconds to begin.
+_PATIENCE_S = 30.0
 
 
 class Limit:
-    """What the machine allows: processes that fill preallocated shared slots, with no
-    coordination and no consumer.
+    """What the machine allows: processes that fill shared slots made before.
+
+    They have no coordination and no consumer.
 
     Each process owns its slots (as many in all as there are workers and prefetched
     batches), fetches the samples one by one through `dataset[i]` and assigns each to
@@ -34,7 +36,7 @@ class Limit:
         self._slots = [
             slots_of(slots, setup.batch_size, case.shape) for _ in range(setup.workers)
         ]
-        # A cache line each.
+        # Each process counts in a cache line of its own.
         self._counts: Array = np.frombuffer(mmap(-1, 64 * setup.workers), np.int64)[::8]
         context = multiprocessing.get_context("fork")
         self._processes = [
@@ -81,8 +83,9 @@ class Limit:
 def filling(
     case: Case, setup: Setup, warm: int, warmup_s: float, seconds: float
 ) -> tuple[int, float, Cpu]:
-    """Measure batches, seconds and processor time in full flow, after so many
-    batches and seconds.
+    """Measure batches, seconds and processor time in full flow.
+
+    That begins after so many batches and seconds.
     """
     limit = Limit(case, setup)
     try:

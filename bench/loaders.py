@@ -36,7 +36,7 @@ class Setup:
 
     @property
     def as_chainer_says_it(self) -> dict[str, Any]:
-        """The arguments of Chainer's iterator, and ours."""
+        """Return the arguments of Chainer's iterator, and of ours."""
         return {
             "batch_size": self.batch_size,
             "repeat": self.repeat,
@@ -47,12 +47,13 @@ class Setup:
 
 
 class Peer(ABC):
-    """A running loader: `batches` yields what it hands out; `touch` and `readings`
-    know whether those are lists.
+    """A running loader: `batches` yields what it hands out.
+
+    `touch` and `readings` know whether those are lists.
     """
 
     batches: Iterator[Any]
-    # What is imported of its package, and how to get that.
+    # The module that is imported of the loader's package, and how to get that.
     module = "numpy"
     remedy = "pip install mpiter"
 
@@ -61,7 +62,7 @@ class Peer(ABC):
 
     @classmethod
     def find(cls) -> None:
-        """An ImportError where its package isn't installed."""
+        """Raise an ImportError where its package isn't installed."""
         importlib.import_module(cls.module)
 
     @staticmethod
@@ -69,15 +70,15 @@ class Peer(ABC):
         _images, _labels = batch
 
     def readings(self) -> dict[str, Callable[[Digest, Any], None]]:
-        """The ways in which a batch can be read, each to the last byte."""
+        """Return the ways in which a batch can be read, each to the last byte."""
         return {"columns": lambda digest, batch: digest.add_columns(batch)}
 
     def stats(self) -> Any:
         return None
 
-    # - the in-process loop has nothing to stop.
+    # The in-process loop has nothing to stop, so this isn't abstract.
     def close(self) -> None:  # noqa: B027
-        """Stops the workers."""
+        """Stop the workers."""
 
 
 def _touch_samples(batch: Any) -> None:
@@ -94,11 +95,9 @@ class InProcess(Peer):
     @staticmethod
     def _loop(dataset: Images, setup: Setup) -> Iterator[tuple[Array, Array]]:
         while True:
-            order = (
-                np.random.permutation(len(dataset))
-                if setup.shuffle
-                else np.arange(len(dataset))
-            )
+            order = np.arange(len(dataset))
+            if setup.shuffle:
+                order = np.random.permutation(len(dataset))
             for start in range(0, len(dataset), setup.batch_size):
                 samples = [
                     dataset[index]
@@ -113,8 +112,9 @@ class InProcess(Peer):
 
 
 class Indexing(Peer):
-    """No loader: rows of the columns by a shuffled index, or in order by slices,
-    which are copied.
+    """No loader: rows of the columns by a shuffled index, or in order by slices.
+
+    The slices are copied.
     """
 
     def __init__(self, dataset: Columns, setup: Setup) -> None:
@@ -274,7 +274,7 @@ class Grain(Peer):
         import grain
         from absl import flags
 
-        # Or it complains that they weren't.
+        # Otherwise the flags of absl complain that nobody has parsed them.
         flags.FLAGS.mark_as_parsed()
         source: Any = grain.MapDataset.source(dataset)
         if setup.shuffle:
@@ -326,11 +326,9 @@ class Spdl(Peer):
     @staticmethod
     def _indices(length: int, setup: Setup) -> Iterator[list[int]]:
         for epoch in itertools.count():
-            order = (
-                np.random.default_rng((setup.seed, epoch)).permutation(length)
-                if setup.shuffle
-                else np.arange(length)
-            )
+            order = np.arange(length)
+            if setup.shuffle:
+                order = np.random.default_rng((setup.seed, epoch)).permutation(length)
             for start in range(0, length, setup.batch_size):
                 yield order[start : start + setup.batch_size].tolist()
             if not setup.repeat:
@@ -354,8 +352,9 @@ class _OfMpiter(Peer):
 
 
 class Ours(_OfMpiter):
-    """mpiter's MultiprocessIterator: lists of samples that are also columns; no
-    `start_method` is the default one.
+    """mpiter's MultiprocessIterator: lists of samples that are also columns.
+
+    Without `start_method` it is the default one.
     """
 
     touch = staticmethod(_touch_samples)

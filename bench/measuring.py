@@ -24,25 +24,28 @@ from typing import Any
 
 from mpiter import machine
 
-# Between two looks at the memory, which take some milliseconds themselves.
+# Seconds between two looks at the memory, which take some milliseconds themselves.
 _LOOK_S = 0.002
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """What was spent in a window; `changed` says that a worker came or went, so that
-    the figures are lower bounds.
+    """What was spent in a window.
+
+    `changed` says that a worker came or went, so that the figures are lower bounds.
     """
 
     parent_s: float
     workers_s: float
     changed: bool
-    # Bytes that the workers have written to pipes (and files)
+    # Bytes that the workers have written to pipes (and to files).
     piped: int = 0
 
     def ms(self, count: float) -> dict[str, Any]:
-        """Return the milliseconds for one of ``count``: of both sides, of each, and
-        whether workers changed.
+        """Return the milliseconds for one of ``count``.
+
+        They are of both sides together, then of each; the last value tells whether
+        workers changed.
         """
         parent = 1e3 * self.parent_s / count
         workers = 1e3 * self.workers_s / count
@@ -55,8 +58,9 @@ class Cpu:
 
 
 class CpuWindow:
-    """Finds the workers when made, reads their clocks at `start()` and `stop()`,
-    which also notices changed workers.
+    """Finds the workers when made, and reads their clocks.
+
+    It reads them at `start()` and at `stop()`, which also notices changed workers.
     """
 
     def __init__(self) -> None:
@@ -83,17 +87,18 @@ class CpuWindow:
 
 
 def cpu_s(pid: int) -> float | None:
-    """Processor seconds of all threads of a process; None when it is gone."""
+    """Return a process's seconds of processor, in all threads; None when it is gone."""
     try:
-        # The clock that clock_getcpuclockid(3) names.
+        # This is the clock that clock_getcpuclockid(3) names.
         return time.clock_gettime((~pid << 3) | 2)
     except (OSError, AttributeError):
         return None
 
 
 def descendants(root: int) -> set[int]:
-    """Return every live process below ``root``: workers may be children of a fork
-    server.
+    """Return every live process below ``root``.
+
+    Workers may be children of a fork server.
     """
     stats = {
         int(name): machine.stat_of(name)
@@ -109,8 +114,9 @@ def descendants(root: int) -> set[int]:
 
 
 def tree_memory() -> int | None:
-    """Bytes held by this process and all below it: private ones, files mapped,
-    shared memory; None: uncounted here.
+    """Return the bytes held by this process and all below it; None if uncounted here.
+
+    They are private ones, files mapped, and shared memory.
     """
     pids = {os.getpid(), *descendants(os.getpid())}
     sums = Counter[str]()
@@ -118,18 +124,18 @@ def tree_memory() -> int | None:
         text = machine.text_of(Path(f"/proc/{pid}/smaps_rollup"))
         for name, kilobytes in re.findall(r"^Pss_(\w+): +(\d+)", text, re.M):
             sums[name] += 1024 * int(kilobytes)
-    # An open page that isn't mapped is in no process's sum; one mapped without a
-    # descriptor is in no open file.
-    return (
-        sums["Anon"] + sums["File"] + max(sums["Shmem"], _open_shared_memory(pids))
-        if sums
-        else None
-    )
+    if not sums:
+        return None
+    # An open page that isn't mapped is in no process's sum, and one that is mapped
+    # without a descriptor is in no open file. So take the larger of both.
+    shared = max(sums["Shmem"], _open_shared_memory(pids))
+    return sums["Anon"] + sums["File"] + shared
 
 
 def _open_shared_memory(pids: Iterable[int]) -> int:
-    """Bytes of the memfds and the files in /dev/shm that these processes have open,
-    each once.
+    """Return the bytes of memfds and files in /dev/shm that these processes have open.
+
+    Each file counts once.
     """
     sizes = {}
     for pid in pids:
@@ -143,8 +149,9 @@ def _open_shared_memory(pids: Iterable[int]) -> int:
 
 
 def written_bytes(pid: int) -> int:
-    """Return the bytes that a process has passed to `write`; 0 where it is gone or
-    the kernel doesn't count.
+    """Return the bytes that a process has passed to `write`.
+
+    They are 0 where it is gone or the kernel doesn't count.
     """
     for line in machine.text_of(Path(f"/proc/{pid}/io")).splitlines():
         if line.startswith("wchar:"):
@@ -153,8 +160,9 @@ def written_bytes(pid: int) -> int:
 
 
 class MemoryWatch(threading.Thread):
-    """Looks at the memory again and again, and remembers the most; `with
-    MemoryWatch() as watch: …`, `watch.most`.
+    """Looks at the memory again and again, and remembers the most.
+
+    Use it as `with MemoryWatch() as watch: …`, then read `watch.most`.
     """
 
     def __init__(self) -> None:
@@ -178,8 +186,9 @@ class MemoryWatch(threading.Thread):
 def consume(
     take_one: Callable[[], Any], seconds: float, least: int = 1
 ) -> tuple[int, float]:
-    """Batches and seconds, from the arrival of one to that of another, for so long
-    and at least so many.
+    """Return batches and seconds, from the arrival of one to that of another.
+
+    It goes on for so long, and for at least so many.
     """
     clock = time.perf_counter
     begin = now = clock()
@@ -192,8 +201,9 @@ def consume(
 
 
 def warm_up(take_one: Callable[[], Any], seconds: float, least: int = 4) -> None:
-    """Use up the batches fetched while workers started, and touch memory; no figure
-    includes that.
+    """Use up the batches fetched while workers started, and touch memory.
+
+    No figure includes that.
 
     Start the clock right afterwards: in a pause the workers would get ahead.
     """
@@ -209,8 +219,9 @@ def flowing(
     warm: int = 4,
     timed: int = 1,
 ) -> tuple[int, float, Cpu]:
-    """Measure batches, seconds and processor time in full flow, after a warm-up;
-    each has at least so many batches.
+    """Measure batches, seconds and processor time in full flow, after a warm-up.
+
+    Each part has at least so many batches.
     """
     window = CpuWindow()
     warm_up(take_one, warmup_s, warm)

@@ -1,8 +1,9 @@
-"""What an order costs by the length of the dataset: planning, going on from a state,
-the state itself; tables and JSON.
+"""What does an order cost by the length of the dataset?
+
+Measures planning, going on from a state, and the state itself; prints tables and JSON.
 
     python bench/order.py --out bench/results/order.json
-    python bench/order.py --small                           # one short round: a smoke test, never a conclusion
+    python bench/order.py --small  # a smoke test, never a conclusion
 
 A rank of 4,096 plans batches of 128 of one shuffled epoch, without loading anything;
 then a new iterator goes on from a state in the middle, up to its first batch (of
@@ -64,7 +65,10 @@ MOST_MB = 16
 def take(turn: Turn) -> Answer:
     """Measure the turn in this process."""
     length = 10 ** int(turn.case.partition("^")[2])
-    ranks = 1 if turn.row == "alone" else 4096 if length > BATCH * 4096 else 4
+    ranks = 1
+    if turn.row != "alone":
+        # A step of 4,096 ranks must fit into the dataset.
+        ranks = 4096 if length > BATCH * 4096 else 4
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = {PLAN: planned_us(length, Share(ranks - 1, ranks), turn.seconds)}
     state, found[RESUME] = resumed(length, mpiter.Shard(ranks - 1, ranks))
@@ -89,9 +93,7 @@ def planned_us(length: int, share: Share, seconds: float) -> float:
 
 
 def resumed(length: int, shard: mpiter.Shard) -> tuple[str, float]:
-    """Return a state in the middle of an epoch, and how long it takes from there to
-    the next batch.
-    """
+    """Return a state in mid-epoch, and the seconds from it to the next batch."""
     with mpiter.batches(
         range(length), BATCH, n_processes=0, seed=0, shard=shard
     ) as stream:
@@ -109,11 +111,12 @@ def resumed(length: int, shard: mpiter.Shard) -> tuple[str, float]:
 def claims(summary: Summary) -> Iterator[Claim]:
     for row in ROWS:
         for figure, what in ((PLAN, "planning"), (RESUME, "going on")):
-            other, words = (
-                ((FEW, row), f" x that of {FEW}")
-                if row == "alone"
-                else ((MANY, "alone"), " x alone")
-            )
+            if row == "alone":
+                other = (FEW, row)
+                words = f" x that of {FEW}"
+            else:
+                other = (MANY, "alone")
+                words = " x alone"
             these = median(summary, MANY, row, figure)
             those = median(summary, *other, figure)
             yield at_most(

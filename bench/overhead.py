@@ -1,6 +1,6 @@
 """What it costs to move a sample from a worker: six ways, six kinds of samples.
 
-    python3 bench                                           # some three minutes, and a page
+    python3 bench  # some three minutes, and a page
     python bench/overhead.py --cases 3x224x224 --workers 4 --out overhead.json
 
 Workers fetch samples that cost little, so that what remains is the way from the worker
@@ -63,7 +63,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         {"serializer": RawArray},
     ),
 }
-# Passes over an array in our own memory, from the code; what the kernel copies is
+# Passes over an array in our own memory, as the code says; what the kernel copies is
 # measured.
 COPIES = {
     "slots": 1,  # into its row
@@ -81,7 +81,7 @@ COPIES = {
 # ahead.
 WARM = 12
 LEAST = 16
-# Batches that are fetched and dropped.
+# So many batches are fetched and dropped to time the fetching.
 FETCHED = 20
 # Tuples of arrays, which is what Chainer packs.
 CLAIMED = ("28x28", "3x64x64", "3x224x224")
@@ -105,9 +105,9 @@ def take(turn: Turn) -> Answer:
     dataset = payload.dataset(0)
     fetch_ms = fetching_ms(dataset, payload.batch_size)
     begin = time.perf_counter()
-    read: Any = (
-        mpiter.batches if turn.options["columns"] else mpiter.MultiprocessIterator
-    )
+    read: Any = mpiter.MultiprocessIterator
+    if turn.options["columns"]:
+        read = mpiter.batches
     options = {
         "n_processes": turn.workers,
         "n_prefetch": 2,
@@ -134,15 +134,16 @@ def take(turn: Turn) -> Answer:
         / DISTINCT
     )
     piped = cpu.piped / batches
+    copied_mb = None
+    if payload.is_arrays:
+        copied_mb = (copies(turn, dataset) * size + 2 * piped) / 1e6
     return {
         "batches_per_s": batches / seconds,
         "mb_per_s": size * batches / seconds / 1e6,
         **cpu.ms(batches),
         "fetch_ms": fetch_ms,
         "payload_mb": size / 1e6,
-        "copied_mb": (copies(turn, dataset) * size + 2 * piped) / 1e6
-        if payload.is_arrays
-        else None,
+        "copied_mb": copied_mb,
         "piped_mb": piped / 1e6,
         "peak_mb": memory.most / 1e6 or None,
         "first_batch_s": first_batch_s,
@@ -151,22 +152,22 @@ def take(turn: Turn) -> Answer:
 
 
 def copies(turn: Turn, dataset: Endless) -> int:
-    """Passes over the arrays; without workers samples are handed on, or placed in a
-    batch of ours.
+    """Return the number of passes over the arrays.
+
+    Without workers samples are handed on, or placed in a batch of ours.
     """
     if not turn.workers:
-        return (
-            COPIES[turn.row]
-            if turn.row.startswith("slots")
-            else int(turn.row == "packed")
-        )
+        if turn.row.startswith("slots"):
+            return COPIES[turn.row]
+        return int(turn.row == "packed")
     is_pickled = turn.row == "rawarray" and not measured(dataset[0])
     return COPIES["pickle" if is_pickled else turn.row]
 
 
 def fetching_ms(dataset: Endless, batch_size: int) -> float:
-    """Processor time of fetching a batch and doing nothing with it: part of every
-    row.
+    """Return the processor time of fetching a batch and doing nothing with it.
+
+    It is part of every row.
     """
     begin = time.process_time()
     for index in range(FETCHED * batch_size):
@@ -178,14 +179,12 @@ def differences(batch: Any, dataset: Endless, payload: Payload, it: Any) -> list
     """Return what in the first two batches differs from the dataset."""
     found = []
     for start in (0, payload.batch_size):
-        batch = next(it) if start else batch
+        if start:
+            batch = next(it)
         sent = [dataset[index] for index in range(start, start + payload.batch_size)]
         if not isinstance(batch, mpiter.Batch):
-            found += (
-                []
-                if same(collate(sent), batch)
-                else [f"the batch of samples {start}… arrived changed"]
-            )
+            if not same(collate(sent), batch):
+                found.append(f"the batch of samples {start}… arrived changed")
             continue
         pairs = enumerate(zip(sent, batch, strict=True), start)
         found += [
@@ -211,7 +210,7 @@ def claims(summary: Summary) -> Iterator[Claim]:
 
 
 def in_short(summary: Summary) -> InShort:
-    """Batches a second, ours beside what everybody's multiprocessing does."""
+    """Compare batches a second with what everybody's multiprocessing does."""
     lines = list[Compared]()
     for case in dict.fromkeys(case for case, _ in summary):
         rates = {

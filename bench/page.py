@@ -1,5 +1,6 @@
-"""One result as a page: plots, tables, where it was measured; warnings and what was
-claimed are folded at the end.
+"""One result as a page: plots, tables, and where it was measured.
+
+Warnings and what was claimed are folded at the end.
 
 Guarantees a file that holds all that it shows: plots are drawn by matplotlib and
 embedded as SVG, nothing is loaded from elsewhere, and every text of a result is
@@ -12,11 +13,15 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from driver import Curves, Summary, Tables, number
+from driver import Curves, Spread, Summary, Tables, number
 
-# Okabe and Ito's
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# The colours of Okabe and Ito, which the colour-blind can tell apart.
 COLOURS = (
     "#0072b2",
     "#d55e00",
@@ -27,7 +32,7 @@ COLOURS = (
     "#000000",
     "#999999",
 )
-# Inches: the height of a bar, the width of a plot.
+# The height of a bar and the width of a plot, in inches.
 BAR = 0.32
 WIDE = 8.5
 SETTINGS = {
@@ -37,16 +42,20 @@ SETTINGS = {
     "font.family": "sans-serif",
 }
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1c2127; background: #fff; max-width: 62rem; margin: 2rem auto;
-  padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1c2127; background: #fff;
+  max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
-table { border-collapse: collapse; font-size: 13px; } td, th { padding: .2rem .7rem; text-align: right; }
+table { border-collapse: collapse; font-size: 13px; }
+td, th { padding: .2rem .7rem; text-align: right; }
 td:first-child, th:first-child { text-align: left; white-space: nowrap; }
 .facts td { text-align: left; } tr { border-bottom: 1px solid #dde2e6; }
 .wide { overflow-x: auto; } svg { max-width: 100%; height: auto; }
-.FAIL, .warning { color: #a33b00; } .PASS { color: #00734f; } .faint { color: #59626d; font-size: 13px; }
-figure { margin: 1rem 0; } summary { cursor: pointer; margin-top: 1.2rem; } dl { font-size: 14px; }
-dt { font-weight: 600; float: left; clear: left; margin-right: .6rem; } dd { margin: 0 0 .2rem; }
+.FAIL, .warning { color: #a33b00; } .PASS { color: #00734f; }
+.faint { color: #59626d; font-size: 13px; }
+figure { margin: 1rem 0; } summary { cursor: pointer; margin-top: 1.2rem; }
+dl { font-size: 14px; }
+dt { font-weight: 600; float: left; clear: left; margin-right: .6rem; }
+dd { margin: 0 0 .2rem; }
 .short { font-size: 15px; } .short td:last-child { font-weight: 600; }
 """
 
@@ -58,18 +67,15 @@ def page(
     short: Tables,
     pictures: Sequence[str],
 ) -> str:
-    """The whole page."""
+    """Return the whole page."""
+    hints = []
+    if not pictures:
+        remedy = "pip install 'mpiter[bench]' brings matplotlib"
+        hints.append(f"<p class=faint>No plots: {remedy}.</p>")
     body = [
         f"<h1>{escape(title)}</h1>",
         *(f"<figure>{picture}</figure>" for picture in pictures),
-        *(
-            []
-            if pictures
-            else [
-                "<p class=faint>No plots: pip install 'mpiter[bench]' brings "
-                "matplotlib.</p>"
-            ]
-        ),
+        *hints,
         *(part for name, lines in short for part in _table(name, lines, "short")),
         *_says(result),
         *_remarks(result),
@@ -150,7 +156,8 @@ def _verdicts(result: Mapping[str, Any]) -> Iterator[str]:
     yield "<div class=wide><table><tr><th>claim<th>found<th>must it?<th>says</tr>"
     for one in result["verdicts"]:
         found = "" if one["found"] is None else number(one["found"])
-        cells = f"<td>{escape(one['claim'])}<td>{found}<td>{'must' if one['must'] else 'aim'}"
+        needs = "must" if one["must"] else "aim"
+        cells = f"<td>{escape(one['claim'])}<td>{found}<td>{needs}"
         yield f"<tr>{cells}<td class='{one['says']}'>{one['says']}</tr>"
     yield "</table></div></details>"
 
@@ -195,8 +202,9 @@ def plots(
     cases: Mapping[str, str],
     curves: Iterable[Curves],
 ) -> list[str]:
-    """SVG: bars of every case, in ``unit``, then the curves; none without
-    matplotlib.
+    """Return SVG: bars of every case, in ``unit``, then the curves.
+
+    There is none without matplotlib.
     """
     try:
         import matplotlib.figure
@@ -207,8 +215,8 @@ def plots(
         return [_svg(figure) for figure in drawn if figure is not None]
 
 
-def _figure(height: float) -> Any:
-    # Not pyplot: no display, no state.
+def _figure(height: float) -> Figure:
+    # pyplot would look for a display, and keep every figure.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDE, height), layout="constrained")
@@ -216,7 +224,7 @@ def _figure(height: float) -> Any:
     return figure
 
 
-def _svg(figure: Any) -> str:
+def _svg(figure: Figure) -> str:
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
@@ -225,9 +233,10 @@ def _svg(figure: Any) -> str:
 
 def _bars(
     summary: Summary, stacked: Mapping[str, str], unit: str, cases: Mapping[str, str]
-) -> Any:
-    """A case below the other, each with a scale of its own: they differ by orders of
-    magnitude.
+) -> Figure | None:
+    """Draw the cases one below the other, each with a scale of its own.
+
+    They differ by orders of magnitude.
     """
     found: dict[str, list[str]] = {}
     for (case, row), figures in summary.items():
@@ -253,13 +262,14 @@ def _bars(
 
 
 def _bars_of(
-    axis: Any,
-    found: Sequence[Mapping[str, Any]],
+    axis: Axes,
+    found: Sequence[Mapping[str, Spread]],
     rows: Sequence[str],
     stacked: Mapping[str, str],
 ) -> None:
-    """Parts lie one upon the other; a whole bar shows the least and the most of its
-    rounds.
+    """Draw bars whose parts lie one upon the other.
+
+    A whole bar shows the least and the most of its rounds.
     """
     left = [0.0] * len(rows)
     for colour, (name, head) in zip(COLOURS, stacked.items(), strict=False):
@@ -291,18 +301,16 @@ def _bars_of(
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _curves(curves: Curves) -> Any:
+def _curves(curves: Curves) -> Figure:
     figure = _figure(4.2)
     axis = figure.subplots()
     for colour, (name, points) in zip(COLOURS * 3, curves.lines.items(), strict=False):
         if not points:
             continue
         xs, ys = zip(*(point[:2] for point in points), strict=True)
-        style = (
-            {"ls": "--", "marker": "o", "mfc": "none"}
-            if name in curves.dashed
-            else {"ls": "-", "marker": "o"}
-        )
+        style = {"ls": "-", "marker": "o"}
+        if name in curves.dashed:
+            style = {"ls": "--", "marker": "o", "mfc": "none"}
         axis.plot(xs, ys, color=colour, label=name, ms=4, **style)
         if all(len(point) == 4 for point in points):
             axis.fill_between(

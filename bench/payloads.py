@@ -1,5 +1,6 @@
-"""What is moved in the overhead experiment: samples of six kinds, from memory, behind a
-long virtual length.
+"""What is moved in the overhead experiment: samples of six kinds, from memory.
+
+They lie behind a long virtual length.
 
 Runs in the process that is measured and in its workers.  Guarantees that `dataset[i]`
 costs little (it is measured beside) and depends on the seed and on `i` alone, so that
@@ -21,8 +22,9 @@ LENGTH = 1 << 20  # so long that its end is not met
 
 
 class Endless(ABC):
-    """`dataset[i]` is one of a few samples, made anew each time: pickle would notice
-    an object that comes twice.
+    """`dataset[i]` is one of a few samples, made anew each time.
+
+    pickle would notice an object that comes twice.
     """
 
     def __len__(self) -> int:
@@ -171,14 +173,16 @@ PAYLOADS = {
 
 
 def array_bytes(value: Any) -> int:
-    """Bytes of the arrays and NumPy numbers in a sample, and of its strings."""
+    """Return the bytes of a sample's arrays, NumPy numbers and strings."""
     if isinstance(value, np.ndarray | np.generic):
         return int(value.nbytes)
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, dict):
         return sum(map(array_bytes, value.values()))
-    return sum(map(array_bytes, value)) if isinstance(value, tuple | list) else 8
+    if isinstance(value, tuple | list):
+        return sum(map(array_bytes, value))
+    return 8
 
 
 def same(one: Any, other: Any) -> bool:

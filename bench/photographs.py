@@ -1,5 +1,6 @@
-"""Photographs, made up: JPEG files that cost what a photograph's do, to decode and to
-keep.
+"""Photographs, made up: JPEG files that cost what a photograph's do.
+
+They do so to decode and to keep.
 
 Guarantees that a file depends on size, seed and number alone, and is written whole or
 not at all. Assumes Pillow; without it what needs photographs is absent.
@@ -24,8 +25,9 @@ OCTAVES = 12
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a photograph, and the grain of its sensor, which makes a file as
-    large as a photograph's.
+    """The size of a photograph, and the grain of its sensor.
+
+    The grain makes a file as large as a photograph's.
     """
 
     width: int
@@ -46,7 +48,7 @@ def files_of(folder: Path, size: Size, count: int) -> list[str]:
 
 
 def write_files(folder: Path, size: Size, count: int, seed: int = 0) -> list[str]:
-    """Their paths; those that are there are left as they are."""
+    """Write files and return their paths; those that are there are left."""
     paths = files_of(folder, size, count)
     for number, path in enumerate(map(Path, paths)):
         if not path.exists():
@@ -58,8 +60,9 @@ def write_files(folder: Path, size: Size, count: int, seed: int = 0) -> list[str
 
 
 def photograph(rng: np.random.Generator, size: Size) -> bytes:
-    """Return a JPEG of noise of all sizes, as in nature, of things with edges, and
-    of grain.
+    """Return a JPEG of noise of all sizes, of things with edges, and of grain.
+
+    Nature has noise of all sizes too.
     """
     try:
         from PIL import Image, ImageDraw

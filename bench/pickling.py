@@ -1,5 +1,6 @@
-"""Three other ways for samples to travel, as serializers of one's own, to be measured
-with ours.
+"""Three other ways for samples to travel, to be measured with ours.
+
+They are serializers of one's own.
 
 `pickle`: the samples of a block, pickled.  `pickle5`: all samples of a block pickled at
 once by protocol 5, their arrays out of band, side by side in one string of bytes.
@@ -37,8 +38,9 @@ class Pickle:
 
 
 class Pickle5:
-    """Protocol 5, buffers out of band; arrays are views of what arrived, copied
-    once, for batches are the user's.
+    """Protocol 5 with buffers out of band.
+
+    Arrays are views of what arrived, copied once, since batches are the user's.
     """
 
     def pack(self, samples: list[Any]) -> tuple[bytes, list[int], bytes]:
@@ -71,7 +73,7 @@ class Packed:
 
 
 def swap(sample: Any, how: Any) -> Any:
-    """The sample, with `how` applied to what stands on its first level."""
+    """Return the sample, with `how` applied to what stands on its first level."""
     if type(sample) in (tuple, list):
         return type(sample)(map(how, sample))
     if type(sample) is dict:
@@ -80,8 +82,9 @@ def swap(sample: Any, how: Any) -> Any:
 
 
 def measured(sample: Any) -> int:
-    """Bytes of a sample's arrays in a block: as in Chainer, of what stands in a
-    tuple or a list and of nothing else.
+    """Return the bytes of a sample's arrays in a block.
+
+    As in Chainer, arrays count that stand in a tuple or a list, and no others.
     """
     if type(sample) not in (tuple, list):
         return 0
@@ -93,12 +96,15 @@ def measured(sample: Any) -> int:
 
 
 class RawArray:
-    """Chainer's packing: one block for what a worker has fetched, copied on both
-    sides.
+    """Chainer's packing: one block for what a worker has fetched.
+
+    It is copied on both sides.
     """
 
-    # At the most; of each: two on their way, and one that is being copied out.
-    WORKERS, BLOCKS = 16, 4
+    # There may be so many workers at most. Each has so many blocks: two on their way,
+    # and one that is being copied out.
+    WORKERS = 16
+    BLOCKS = 4
 
     def __init__(self, size: int = 1 << 32) -> None:
         self._arena = Arena(size)
@@ -115,7 +121,9 @@ class RawArray:
         share = self._share // self.BLOCKS
         self._next = (self._next + 1) % self.BLOCKS
         self._at = worker * self._share + self._next * share
-        most = len(samples) * measured(samples[0]) if samples else 0
+        most = 0
+        if samples:
+            most = len(samples) * measured(samples[0])
         self._end = self._at + min(most, share)
         return [swap(sample, self._pack) for sample in samples]
 
@@ -133,14 +141,17 @@ class RawArray:
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         memory = memoryview(self._arena.map)
-        return [
-            swap(sample, lambda v: v.copied_from(memory) if type(v) is Packed else v)
-            for sample in packed
-        ]
+
+        def unpacked(value: Any) -> Any:
+            if type(value) is Packed:
+                return value.copied_from(memory)
+            return value
+
+        return [swap(sample, unpacked) for sample in packed]
 
 
 def _attached(arena: Arena, share: int) -> RawArray:
-    """The same in a worker."""
+    """Make the same serializer in a worker."""
     one = RawArray.__new__(RawArray)
     one._arena = arena
     one._share = share

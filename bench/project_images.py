@@ -1,5 +1,6 @@
-"""The course project's dataset: image files, read by a fast decoder, and augmented at a
-cost that can be chosen.
+"""The course project's dataset of image files, and its augmentation.
+
+A fast decoder reads them, and what the augmentation costs can be chosen.
 
 Runs in the driver (making files), in the process that is measured and in its workers.
 Guarantees that the files are always the same ones and every loader reads them by the
@@ -24,7 +25,7 @@ except ImportError:
     cv2 = None
 
 Array = np.ndarray[Any, Any]
-# How many, and their height and width.
+# The number of files, and their height and width.
 FILES = 256
 SIZE = (192, 256)
 RESIZED = 256
@@ -54,8 +55,9 @@ def resize(image: Array) -> Array:
 
 
 def make_files(folder: Path, count: int = FILES) -> None:
-    """JPEG files of smooth shapes with a little noise, which compress like
-    photographs; those there are left.
+    """Write JPEG files of smooth shapes with a little noise.
+
+    They compress like photographs; those that are there already are left.
     """
     from PIL import Image
 
@@ -94,7 +96,8 @@ class Augmented(Files):
         return self._augment(super().__getitem__(index))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_augment": None}  # each process makes its own
+        # Each process makes an augmentation of its own.
+        return self.__dict__ | {"_augment": None}
 
 
 def augmentation(cost: int) -> Callable[[Array], Array]:

@@ -1,5 +1,6 @@
-"""The two loaders of the course project, written again as the small systems they were,
-to be compared with.
+"""The two loaders of the course project, written again to be compared with.
+
+They are the small systems that they were.
 
 `DataLoader` fetches a batch when it is asked for.  `DataLoaderPar` has worker processes
 with an index queue each and one output queue for all; the consumer keeps items that
@@ -18,12 +19,12 @@ from collections.abc import Iterator
 from queue import Empty
 from typing import Any
 
-# Questions in vain, between two looks at the workers.
+# After so many questions in vain it looks at the workers.
 _PATIENCE = 10_000
 
 
 class DataLoader:
-    """One after the other."""
+    """Loads one batch after the other."""
 
     def __init__(self, dataset: Any, batch_size: int) -> None:
         self._dataset = dataset
@@ -57,7 +58,8 @@ class DataLoaderPar:
             worker.start()
         self._turns = itertools.cycle(self._index_queues)
         self._asked = self._next = self._asked_in_vain = 0
-        self._cache: dict[int, Any] = {}  # what came before its turn
+        # Batches that came before their turn.
+        self._cache: dict[int, Any] = {}
 
     def __iter__(self) -> Iterator[list[Any]]:
         while self._next < self._length:
@@ -72,7 +74,7 @@ class DataLoaderPar:
             try:
                 index, item = self._output.get(timeout=0)
             except Empty:
-                # Ask again: this is how it waited.
+                # It asks again at once: this is how the original waited.
                 self._asked_in_vain += 1
                 if self._asked_in_vain % _PATIENCE == 0 and not all(
                     worker.is_alive() for worker in self._workers

@@ -1,5 +1,4 @@
-"""Resuming in the middle of an epoch: what is lost or given twice, by ours and by
-others.
+"""Resuming in mid-epoch: what do ours and other loaders lose or give twice?
 
     python bench/resume.py --python-torch PATH --out bench/results/resume.json
     python bench/resume.py --rows ours --cases trainer      # one of them
@@ -54,14 +53,15 @@ LOST = "lost"
 TWICE = "twice"
 FAULTS = "faults"
 BAD = "bad"
-# How this program is told to be one.
+# With this option the program is one of the ranks.
 RANK = "--rank"
 
 
 @dataclass(frozen=True)
 class Sitting:
-    """Ranks that start together, and after how many steps they are killed; 0: they
-    go to the epoch's end.
+    """Ranks that start together, and after how many steps they are killed.
+
+    With 0 they go to the epoch's end.
     """
 
     ranks: int = 1
@@ -99,7 +99,7 @@ SCENES: dict[str, tuple[str, tuple[Sitting, ...]]] = {
 
 
 def take(turn: Turn) -> Answer:
-    """Plays the scene: sitting by sitting, each rank in a process of its own."""
+    """Play the scene, sitting by sitting, each rank in a process of its own."""
     kind = LOADERS[turn.row]
     if why := kind.left_out.get(turn.case):
         raise Absent(why)
@@ -126,14 +126,15 @@ def played(turn: Turn, folder: Path) -> tuple[list[str], bool]:
         raised = sat(turn, sitting, number, folder)
         faults += raised
         if raised and sitting.strike:
-            todo.append(Sitting())  # from the last state
+            # Another sitting goes on from the last state.
+            todo.append(Sitting())
         elif raised:
             return faults, False
     return faults, True
 
 
 def sat(turn: Turn, sitting: Sitting, number: int, folder: Path) -> list[str]:
-    """All ranks at once; what went wrong, each once."""
+    """Run all ranks at once; return what went wrong, each once."""
     about = asdict(sitting) | {
         "row": turn.row,
         "number": number,
@@ -162,9 +163,11 @@ def sat(turn: Turn, sitting: Sitting, number: int, folder: Path) -> list[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             out = process.communicate()[0] or b'{"raised": "hung"}'
-        # And was killed there, as it should be.
+        # A rank that met its end was killed there, as it should be.
         has_met = (folder / f"met-{number}-{rank}").exists()
-        answer = json.loads(out.splitlines()[-1]) if out.strip() else {}
+        answer = {}
+        if out.strip():
+            answer = json.loads(out.splitlines()[-1])
         if "raised" in answer:
             found.append(answer["raised"])
         elif process.returncode and not has_met:
@@ -173,8 +176,9 @@ def sat(turn: Turn, sitting: Sitting, number: int, folder: Path) -> list[str]:
 
 
 def counted(folder: Path) -> tuple[int, int]:
-    """Samples that were never handed out, and those that came again, by what all ranks
-    noted.
+    """Return how many samples were never handed out, and how many came again.
+
+    It goes by what all ranks noted.
 
     What a rank was handed after the state that the next sitting began with is void: its
     place is beyond that state's.
@@ -200,13 +204,11 @@ def said(faults: list[str], is_refused: bool, lost: int, twice: int) -> str:
     """Return the result in words."""
     if is_refused:
         return "; ".join([*faults[:-1], f"does not resume: {faults[-1]}"])
-    counts = (
-        ", ".join(
-            f"{count} {what}" for count, what in ((lost, LOST), (twice, TWICE)) if count
-        )
-        or "exact"
-    )
-    return "; ".join([*faults, f"then {counts}" if faults else counts])
+    counted = ((lost, LOST), (twice, TWICE))
+    counts = ", ".join(f"{count} {what}" for count, what in counted if count) or "exact"
+    if faults:
+        counts = f"then {counts}"
+    return "; ".join([*faults, counts])
 
 
 def free_port() -> int:
@@ -233,9 +235,7 @@ def as_launched(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 def sit(told: dict[str, Any]) -> Answer:
-    """Train as programs do: from the newest state through the batches, saving a
-    state every few steps.
-    """
+    """Train as programs do: go on from the newest state, and save every few steps."""
     folder = Path(told["folder"])
     number = told["number"]
     kind = LOADERS[told["row"]]
@@ -279,22 +279,25 @@ def sit(told: dict[str, Any]) -> Answer:
 
 
 def words_of(error: Exception) -> str:
-    """Its type and what it says first, or last where it is a worker's; without what
-    differs from run to run.
+    """Return an error's type and what it says first, or last where a worker raised it.
+
+    What differs from run to run is left out.
     """
     lines = str(error).strip().splitlines() or [""]
     name = type(error).__name__
-    words = lines[-1 if lines[0].startswith("Caught ") else 0]
-    return re.sub(
-        r" \(pid\(s\) [\d, ]+\)",
-        "",
-        f"{name}: {words.removeprefix(f'{name}: ')}" if words else name,
-    )
+    words = lines[0]
+    if words.startswith("Caught "):
+        # torch quotes the worker's traceback, whose last line has the error.
+        words = lines[-1]
+    if words:
+        name = f"{name}: {words.removeprefix(f'{name}: ')}"
+    return re.sub(r" \(pid\(s\) [\d, ]+\)", "", name)
 
 
 def save(seat: Seat, number: int, what: dict[str, Any]) -> None:
-    """Write the state to a file by a rename, so that a kill leaves the old file or
-    the new one.
+    """Write the state to a file by a rename.
+
+    So a kill leaves the old file or the new one.
     """
     file = seat.folder / f"state-{number}-{seat.rank}"
     file.with_suffix(".new").write_bytes(pickle.dumps(what | {"size": seat.size}))
@@ -302,8 +305,9 @@ def save(seat: Seat, number: int, what: dict[str, Any]) -> None:
 
 
 def newest(seat: Seat, number: int) -> dict[str, Any] | None:
-    """Return the newest state: this rank's own, if there were as many ranks before,
-    or else rank 0's.
+    """Return the newest state.
+
+    It is this rank's own, if there were as many ranks before, or else rank 0's.
     """
     for before in reversed(range(number)):
         own, first = (seat.folder / f"state-{before}-{rank}" for rank in (seat.rank, 0))
@@ -316,8 +320,9 @@ def newest(seat: Seat, number: int) -> dict[str, Any] | None:
 
 
 def meet(seat: Seat, number: int) -> None:
-    """Wait for all ranks to be here, as in a training that averages gradients after
-    each step.
+    """Wait until all ranks are here.
+
+    A training that averages gradients after each step does so too.
     """
     (seat.folder / f"met-{number}-{seat.rank}").touch()
     while len(list(seat.folder.glob(f"met-{number}-*"))) < seat.size:
@@ -331,8 +336,10 @@ def claims(summary: Summary) -> Iterator[Claim]:
     for case in SCENES:
         for row in (row for row in LOADERS if row.startswith("ours")):
             found = summary.get((case, row), {}).get(BAD)
-            # Of all rounds: once is too often.
-            worst = max(found.values) if found else None
+            # The worst of all rounds counts: once is too often.
+            worst = None
+            if found:
+                worst = max(found.values)
             yield at_most(case, f"{row}: lost, given twice, raised", worst, 0)
 
 

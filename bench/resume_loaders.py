@@ -1,5 +1,6 @@
-"""The loaders of the resuming benchmark, ours and others, each loaded from, saved and
-resumed as it documents it.
+"""The loaders of the resuming benchmark, ours and others.
+
+Each is made, saved and resumed as its documentation says.
 
 Each runs in its rank's process. A sample is its own index, and takes 5 ms, so that
 workers have something in hand when one is killed.
@@ -43,19 +44,23 @@ class Samples:
         time.sleep(SAMPLE_S)
         return int(index)
 
-    def __repr__(self) -> str:  # grain compares it
+    # grain compares the text that it has kept in a state with this.
+    def __repr__(self) -> str:
         return f"Samples({self.length})"
 
 
 class Loader:
-    """An epoch's batches on one rank; a state is asked for between two of them, and
-    loaded before the first.
+    """An epoch's batches on one rank.
+
+    A state is asked for between two batches, and loaded before the first.
     """
 
-    environment: ClassVar[str] = "torch"  # whose Python has what it needs…
-    module: ClassVar[str]  # …which is this
-    way: ClassVar[str]  # of resuming
-    # Scenes that it isn't put to, and why.
+    # The environment whose Python has the module that the loader needs.
+    environment: ClassVar[str] = "torch"
+    module: ClassVar[str]
+    # The way of resuming, in words.
+    way: ClassVar[str]
+    # Scenes that the loader isn't put to, and why.
     left_out: ClassVar[dict[str, str]] = {}
 
     def __init__(self, seat: Seat) -> None:
@@ -71,7 +76,7 @@ class Loader:
         raise NotImplementedError
 
     def workers(self) -> list[int]:
-        """Processes that fetch."""
+        """Return the processes that fetch."""
         return [
             process.pid for process in multiprocessing.active_children() if process.pid
         ]
@@ -145,13 +150,18 @@ class OursOfTorch(OursEpochs):
 
 def keys_of(batch: Any) -> list[int]:
     """Return the keys of the samples in a batch of any loader."""
-    return [int(key) for key in (batch.tolist() if hasattr(batch, "tolist") else batch)]
+    if hasattr(batch, "tolist"):
+        batch = batch.tolist()
+    return [int(key) for key in batch]
 
 
 # -- torchdata, and what goes through its loader ---------------------------------------
 
 OTHER_RANKS = ("ranks", "batches")  # scenes
-ACROSS_RANKS = 'not documented: its README has state handled "across multiprocess workers (but not across ranks)"'
+ACROSS_RANKS = (
+    'not documented: its README has state handled "across multiprocess workers (but '
+    'not across ranks)"'
+)
 
 
 class Torchdata(Loader):

@@ -1,8 +1,10 @@
-"""What saving a training costs: the pause of the training, and the time until the file
-is there; tables and JSON.
+"""What does saving a training cost?
+
+Measures the pause of the training, and the time until the file is there; prints tables
+and JSON.
 
     python bench/saving.py --python-torch PATH --out bench/results/saving.json
-    python bench/saving.py --small                          # one short round: a smoke test, never a conclusion
+    python bench/saving.py --small  # a smoke test, never a conclusion
 
 A model of torch and its Adam are saved again and again, each time after one step: by
 `Checkpoint`, beside the training and in the foreground, by `torch.save` and by
@@ -41,7 +43,7 @@ import mpiter
 
 PAUSE = "pause_s"
 WHOLE = "until_saved_s"
-# In units of 4 MB of weights, with two moments each.
+# Sizes of the model, in units of 4 MB of weights, with two moments each.
 SIZES = {"12 MB": 1, "96 MB": 8, "768 MB": 64, "2 GB": 170}
 CASES = {name: f"a model and its Adam, {name} in all" for name in SIZES}
 ROWS = {
@@ -87,9 +89,7 @@ def take(turn: Turn) -> Answer:
 def by_checkpoint(
     path: Path, model: Any, optimizer: Any, background: bool
 ) -> tuple[list[float], list[float]]:
-    """Return how long each of several saves held the training up, and how long it
-    took until the file was new.
-    """
+    """Return the pause of each save, and the seconds until the file was new."""
     pauses = list[float]()
     wholes = list[float]()
     with mpiter.Checkpoint(

@@ -1,11 +1,13 @@
-"""A slow store: an HTTP server on the loopback that takes so long for each file, and
-has so much bandwidth for all.
+"""A slow store: an HTTP server on the loopback.
 
-    python bench/slow_store.py                 # prints its port; ends with its standard input
+It takes so long for each file, and has so much bandwidth for all.
 
-Runs in a process of its own.  Guarantees the latency for each request, the bandwidth
-for all connections together, and files of a fixed size whose bytes follow from their
-numbers.  `Remote` is a dataset of them, which keeps one connection for each thread.
+    python bench/slow_store.py
+
+The program prints its port, and ends with its standard input. It runs in a process of
+its own. Guarantees the latency for each request, the bandwidth for all connections
+together, and files of a fixed size whose bytes follow from their numbers. `Remote` is a
+dataset of them, which keeps one connection for each thread.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving() -> Iterator[int]:
-    """The port of a store, in a process of its own, for as long."""
+    """Run a store in a process of its own, and give its port."""
     with subprocess.Popen(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as server:
@@ -104,7 +106,8 @@ class Remote:
         return self._samples
 
     def source(self, index: int) -> str:
-        return f"http://slow.store/{index}.bin"  # whatever port it has today
+        # The name is the same whatever port the store has today.
+        return f"http://slow.store/{index}.bin"
 
     def fetch(self, index: int) -> bytes:
         if self._mine is None or self._mine[0] != os.getpid():
@@ -116,7 +119,7 @@ class Remote:
         return bytes(mine.connection.getresponse().read())
 
     def close(self) -> None:
-        """This thread's connection."""
+        """Return this thread's connection."""
         if self._mine is not None and hasattr(self._mine[1], "connection"):
             self._mine[1].connection.close()
 

@@ -1,5 +1,6 @@
-"""The course project's DataLoader and DataLoaderPar, and ours: times one process, by
-workers and augmentation.
+"""The course project's loaders and ours, as multiples of the sequential one.
+
+They are compared by workers and augmentation.
 
     python bench/speedup.py --cases "cost 1" "cost 4"
 
@@ -59,7 +60,8 @@ ROWS = {SEQUENTIAL: "one process"} | {
     for name in (PARALLEL, OURS, IN_WORKERS)
     for count in WORKERS
 }
-# Speed-ups over one process by workers, on a Pentium with two cores; and by batch size.
+# The published speed-ups over one process, by workers, on a Pentium with two cores;
+# then those by batch size.
 PUBLISHED: dict[int, Mapping[int, float]] = {
     1: {1: 1.03, 2: 1.39, 4: 1.87, 6: 2.15, 8: 1.94},
     2: {1: 3.56, 2: 5.03, 4: 6.40, 6: 7.16, 8: 4.50},
@@ -94,6 +96,10 @@ def prepare(options: argparse.Namespace) -> None:
     make_files(FOLDER, options.files)
 
 
+def _unchanged(image: Any) -> Any:
+    return image
+
+
 def take(turn: Turn) -> Answer:
     """Measure the turn in this process."""
     name = turn.row
@@ -102,16 +108,20 @@ def take(turn: Turn) -> Answer:
         name, _, last = turn.row.rpartition(", ")
         count = int(last)
     kind, _, value = turn.case.rpartition(" ")
-    cost, size = (
-        (int(value), turn.options["batch"])
-        if kind == "cost"
-        else (COST_OF_SIZES, int(value))
-    )
+    cost = COST_OF_SIZES
+    size = int(value)
+    if kind == "cost":
+        cost = size
+        size = turn.options["batch"]
     paths = [str(path) for path in sorted(FOLDER.glob("*.jpg"))]
-    augment: Callable[[Any], Any] = (
-        (lambda image: image) if name == IN_WORKERS else augmentation(cost)
-    )
-    dataset = Augmented(paths, cost) if name == IN_WORKERS else Files(paths)
+    augment: Callable[[Any], Any]
+    dataset: Any
+    if name == IN_WORKERS:
+        augment = _unchanged
+        dataset = Augmented(paths, cost)
+    else:
+        augment = augmentation(cost)
+        dataset = Files(paths)
     batches = iter(loader_of(name, dataset, size, count))
 
     def step() -> None:
@@ -135,10 +145,11 @@ def loader_of(name: str, dataset: Files, size: int, workers: int) -> Any:
 
 
 def times(summary: Summary, case: str, name: str, workers: int) -> float | None:
-    found, alone = (
-        median(summary, case, row, FIGURE) for row in (f"{name}, {workers}", SEQUENTIAL)
-    )
-    return found / alone if found and alone else None
+    found = median(summary, case, f"{name}, {workers}", FIGURE)
+    alone = median(summary, case, SEQUENTIAL, FIGURE)
+    if not found or not alone:
+        return None
+    return found / alone
 
 
 def curves(summary: Summary) -> Iterator[Curves]:

@@ -1,5 +1,6 @@
-"""Staging from a slow store: the first epoch, later ones, and tiers that have room for
-a part.
+"""Staging from a slow store: the first epoch, later ones, and small tiers.
+
+The small tiers have room for a part.
 
     python bench/staging.py --out bench/results/staging.json
     python bench/staging.py --cases half --rows folder
@@ -43,7 +44,8 @@ MEMORY = "memory"
 FIRST = "first_per_s"
 WARM = "warm_per_s"
 OFF = "hits_off"
-TAIL = 16  # bytes that stand behind a copy
+# Bytes that stand behind a copy.
+TAIL = 16
 BATCH_SIZE = 16
 SHARES = {"quarter": 0.25, "half": 0.5, "three quarters": 0.75}
 ALL = "all"
@@ -60,15 +62,15 @@ def take(turn: Turn) -> Answer:
         tempfile.TemporaryDirectory(prefix="mpiter-bench-", dir=place) as folder,
     ):
         room = SHARES.get(turn.case, 1.0) * samples * (SIZE + TAIL)
-        staging = None if turn.row == NONE else Staging(folder, room)
         remote = Remote(port, samples)
-        return gone_through(
-            turn, remote if staging is None else staging.of(remote), staging
-        )
+        if turn.row == NONE:
+            return gone_through(turn, remote, None)
+        staging = Staging(folder, room)
+        return gone_through(turn, staging.of(remote), staging)
 
 
 def gone_through(turn: Turn, dataset: Any, staging: Staging | None) -> Answer:
-    """Epoch after epoch."""
+    """Go through epoch after epoch."""
     with mpiter.batches(
         dataset, BATCH_SIZE, n_processes=turn.workers, seed=0
     ) as stream:

@@ -1,8 +1,9 @@
-"""How a program's loading begins: until the first batch; prints tables, verdicts and
-JSON.
+"""How long does a program's loading take until its first batch?
+
+Prints tables, verdicts and JSON.
 
     python bench/start.py --python-torch PATH --out bench/results/start.json
-    python bench/start.py --small                           # one short round: a smoke test, never a conclusion
+    python bench/start.py --small  # a smoke test, never a conclusion
 
 First batch: the loader is made, the program does something else for two seconds (or
 nothing), then the first `next()` is timed, `iter()` included; with torch imported by
@@ -31,7 +32,7 @@ from driver import (
 
 PAUSE_S = 2.0
 MOST_FIRST_S = 0.25
-# Whether there is a pause, whether torch has been imported.
+# Each case says whether there is a pause, and whether torch has been imported.
 FIRST = {
     "paused": (True, False),
     "paused_torch": (True, True),
@@ -56,11 +57,10 @@ FIGURES = {
 
 
 def rows_of(case: str) -> list[str]:
-    return (
-        ["iterator", "loader", "torch_loader"]
-        if FIRST[case][1]
-        else ["iterator", "loader"]
-    )
+    _, has_torch = FIRST[case]
+    if has_torch:
+        return ["iterator", "loader", "torch_loader"]
+    return ["iterator", "loader"]
 
 
 # -- the first batch -------------------------------------------------------------------
@@ -108,7 +108,9 @@ def maker(row: str) -> Callable[[Any, int, int], Any]:
 
 def claims(summary: Summary) -> Iterable[Claim]:
     for case, (pauses, _) in FIRST.items():
-        for row in rows_of(case) if pauses else []:
+        if not pauses:
+            continue
+        for row in rows_of(case):
             found = median(summary, case, row, "first_batch_s")
             yield at_most(
                 case, f"{row}: seconds to the first batch", found, MOST_FIRST_S

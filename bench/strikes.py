@@ -1,5 +1,6 @@
-"""Strikes against the workers of an iterator, for chaos.py: victims, moments, signals,
-and the recovery from each.
+"""Strikes against the workers of an iterator, for chaos.py.
+
+They have victims, moments and signals, and the recovery from each is measured.
 
 Runs in the consumer process, between its batches. Assumes that the last column of each
 batch says which process fetched the sample. Guarantees that workers are only struck
@@ -16,7 +17,7 @@ import signal
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 TO_ALL = "SIGKILL to all"
 TWICE = "SIGKILL twice"
@@ -29,8 +30,9 @@ _SOON_S = 0.1
 
 @dataclass
 class Strike:
-    """A kill, and how long it took to get over it: until a batch with a sample of a
-    new worker was handed out.
+    """A kill, and how long it took to get over it.
+
+    It is over when a batch with a sample of a new worker is handed out.
     """
 
     kind: str
@@ -45,9 +47,19 @@ class Strike:
     longest_wait_s: float = 0.0
 
 
+class Struck(Protocol):
+    """An iterator whose workers are struck."""
+
+    @property
+    def worker_pids(self) -> Sequence[int]: ...
+    def stats(self) -> Any: ...
+    def __next__(self) -> Any: ...
+
+
 class Strikes:
-    """Kills workers when certain batches are due, or as soon after as all earlier
-    strikes are got over.
+    """Kills workers when certain batches are due.
+
+    A strike waits until all earlier ones are got over.
 
     Two don't wait: the second half of TWICE, which meets the new worker while it is
     starting, and whatever follows on a SIGSTOP, which is noticed late. And where
@@ -60,16 +72,18 @@ class Strikes:
     ) -> None:
         self._dice = random.Random(seed)
         self._kinds = kinds
-        # Each has a kill somewhere, the last has time to get over it.
+        # Each of these stretches has a kill somewhere. One more follows without a kill,
+        # in which the last one can be got over.
         self._stretch = batches / (kills + 1)
         self._due = [
             self._stretch * (number + self._dice.random()) for number in range(kills)
         ]
         self._left = batches
-        self._open: list[Strike] = []  # not got over
-        # Processes that have fetched something.
+        # Strikes that aren't got over yet.
+        self._open: list[Strike] = []
+        # Processes that have fetched something, and those that must go.
         self._at_work: set[int] = set()
-        self._struck: set[int] = set()  # processes that must go
+        self._struck: set[int] = set()
         # Processes by whose work a strike was got over.
         self._replacements: set[int] = set()
         self.done: list[Strike] = []
@@ -78,7 +92,7 @@ class Strikes:
     def are_over(self) -> bool:
         return not self._due
 
-    def among(self, iterator: Any, batches: int) -> Iterator[Any]:
+    def among(self, iterator: Struck, batches: int) -> Iterator[Any]:
         """Yield so many batches, and strike in between when a strike is due."""
         for number in range(batches):
             self._left = batches - number
@@ -89,22 +103,20 @@ class Strikes:
             self._note(set(batch.columns[-1].tolist()), asked, iterator)
             yield batch
 
-    def _strike_if_due(self, number: int, iterator: Any) -> None:
+    def _strike_if_due(self, number: int, iterator: Struck) -> None:
         if self._open and self._open[-1].kind == TWICE:
             newcomers = self._newcomers(self._open[-1], iterator)
             self._strike(STARTING, iterator.worker_pids, newcomers, iterator)
         elif number >= self._due[0]:
             pids = iterator.worker_pids
             if able := self._able(pids):
-                # Whatever the workers are doing by then.
+                # Workers go on meanwhile: the strike comes at any moment of theirs.
                 time.sleep(self._dice.uniform(0, 0.005))
                 kind = self._dice.choice(self._kinds)
-                self._strike(
-                    kind,
-                    pids,
-                    able if kind == TO_ALL else [self._dice.choice(able)],
-                    iterator,
-                )
+                victims = able
+                if kind != TO_ALL:
+                    victims = [self._dice.choice(able)]
+                self._strike(kind, pids, victims, iterator)
 
     def _able(self, pids: Sequence[int]) -> list[int]:
         """Return the workers that can be struck: those that have fetched something."""
@@ -118,8 +130,8 @@ class Strikes:
             return []
         return [pid for pid in pids if pid in self._at_work - self._struck]
 
-    def _newcomers(self, strike: Strike, iterator: Any) -> list[int]:
-        """The new worker, just started."""
+    def _newcomers(self, strike: Strike, iterator: Struck) -> list[int]:
+        """Return the new worker that has just started."""
         end = time.perf_counter() + _SOON_S
         while time.perf_counter() < end:
             if found := [
@@ -130,7 +142,11 @@ class Strikes:
         return []
 
     def _strike(
-        self, kind: str, there: Collection[int], victims: Collection[int], iterator: Any
+        self,
+        kind: str,
+        there: Collection[int],
+        victims: Collection[int],
+        iterator: Struck,
     ) -> None:
         safe = self._left - iterator.stats().in_flight_batches
         strike = Strike(kind, frozenset(there), frozenset(victims), safe)
@@ -141,7 +157,7 @@ class Strikes:
             self._open.append(strike)
             self.done.append(strike)
 
-    def _note(self, fetchers: set[int], asked: float, iterator: Any) -> None:
+    def _note(self, fetchers: set[int], asked: float, iterator: Struck) -> None:
         """Note that a batch has been handed out."""
         now = time.perf_counter()
         self._at_work |= fetchers
@@ -155,9 +171,10 @@ class Strikes:
             self._open.remove(strike)
             self._replacements |= fetchers - strike.there
 
-    def _is_over(self, strike: Strike, fetchers: set[int], iterator: Any) -> bool:
-        """Tell whether the victims are gone and a new worker has fetched; a stopped
-        one is gone once it is missed.
+    def _is_over(self, strike: Strike, fetchers: set[int], iterator: Struck) -> bool:
+        """Tell whether the victims are gone and a new worker has fetched.
+
+        A stopped one is gone once it is missed.
         """
         newcomers = fetchers - strike.there - self._replacements
         return bool(newcomers) and strike.victims.isdisjoint(iterator.worker_pids)

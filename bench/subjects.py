@@ -1,5 +1,6 @@
-"""Datasets that take time, and let themselves be looked into: `read(i)`, then
-`transform(sample)`.
+"""Datasets that take time, and show how much each part takes.
+
+They have `read(i)`, then `transform(sample)`.
 
 Run in the process that is measured and in its workers. Guarantees that what is read
 depends on the index alone.

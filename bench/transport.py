@@ -1,8 +1,10 @@
-"""The transport benchmark: mpiter, its peers and the limit, interleaved in one run;
-prints tables, verdicts and JSON.
+"""The transport benchmark: mpiter, its peers and the limit, in one run.
 
-    python bench/transport.py --python-chainer PATH --python-torch PATH --out bench/results/transport.json
-    python bench/transport.py --small                       # one short round: a smoke test, never a conclusion
+All are interleaved; prints tables, verdicts and JSON.
+
+    python bench/transport.py --python-chainer PATH --python-torch PATH \\
+        --out bench/results/transport.json
+    python bench/transport.py --small  # a smoke test, never a conclusion
 
 Guarantees: the timed part is `next()` and touching the samples, nothing else; it begins
 in full flow, right after the warm-up, and ends on the arrival of a batch. Each turn's
@@ -69,7 +71,7 @@ class Row:
     peer: type[Peer] | type[Limit]
     options: dict[str, Any]
     says: str
-    # Enters no requirement: half the time.
+    # A variant enters no requirement, and gets half the time.
     variant: bool = False
     reads: tuple[Form, ...] = (Form.samples,)
 
@@ -160,12 +162,12 @@ FEW_ROWS = (
 )
 TORCHS_ALONE = ("ours_torch_alone", "torch_alone")
 HELD = tuple(name for name, case in CASES.items() if case.form is not Form.samples)
-# Which only loaders without workers read.
+# Only loaders without workers read these cases.
 ALONE_CASES = ("16x8", "128x8", "sleeping", *HELD)
-# Of a turn's seconds for these: 16x8 is loaded some thousand times.
+# The share of a turn's seconds that such cases get: 16x8 is loaded some thousand times.
 ALONE_SHARE = 0.25
 DEFAULT_CASES = tuple(case for case in CASES if case != "straggler_heavy")
-# Batches, besides the seconds.
+# Batches that are loaded at least, besides the seconds.
 WARM = 8
 FIGURES = {
     "batches_per_s": "batches/s",
@@ -188,9 +190,10 @@ MUST_BE_FASTER = {
     ("jpeg", "chainer"): 1.0,
     ("jpeg", "torch"): 1.0,
 }
-# CPU seconds per batch, both sides.
+# CPU seconds per batch, of both sides together.
 MUST_BE_CHEAPER = ("28x28", "3x64x64", "3x224x224")
-# What ours must reach of the loader that it replaces, both without workers.
+# What ours must reach, as a multiple of the loader that it replaces, both without
+# workers.
 MUST_ALONE = {
     ("ours_alone", "in_process"): {
         "16x8": 0.6,
@@ -232,7 +235,8 @@ MUST_ALONE = {
     },
 }
 NO_WORKERS = tuple(dict.fromkeys(row for pair in MUST_ALONE for row in pair))
-MUST_BY_THREADS = {"28x28": 1.0, "3x64x64": 1.0}  # of Chainer's
+# What ours with threads must reach, as a multiple of Chainer's.
+MUST_BY_THREADS = {"28x28": 1.0, "3x64x64": 1.0}
 MUST_OF_LIMIT = {"28x28": 0.38, "3x64x64": 0.36, "3x224x224": 0.8, "straggler": 0.8}
 MOST_IN_FLIGHT = {"28x28": 4e6, "3x64x64": 50e6}  # bytes
 # Of columns of 28x28.
@@ -278,11 +282,9 @@ def take(turn: Turn) -> dict[str, Any]:
     )
     if row.peer is Limit:
         found = figures(Timed(*filling(case, setup, WARM, warmup_s, seconds)))
-        problems = (
-            []
-            if Limit.digest(case) == expected_digest(case)
-            else ["the slots differ from the in-process loop's"]
-        )
+        problems = []
+        if Limit.digest(case) != expected_digest(case):
+            problems.append("the slots differ from the in-process loop's")
     else:
         found = figures(loaded(row, case, setup, warmup_s, seconds))
         problems = differences(row, case, setup)
@@ -307,7 +309,7 @@ def loaded(
 ) -> Timed:
     """Measure a loader; the time to the first batch counts from its construction."""
     dataset = case.dataset()
-    # Whose global generator orders the loop's and Chainer's samples, and ours.
+    # NumPy's global generator orders the samples of the loop, of Chainer's and of ours.
     np.random.seed(0)
     begin = time.perf_counter()
     peer = row.open(dataset, setup)
@@ -328,8 +330,9 @@ def loaded(
 
 
 def differences(row: Row, case: Case, setup: Setup, shuffle: bool = False) -> list[str]:
-    """One epoch, read in every way that the loader offers, each batch before the
-    next is asked for.
+    """Read one epoch in every way that the loader offers.
+
+    Each batch is read before the next is asked for.
     """
     dataset = case.dataset(case.checked_length)
     peer = row.open(dataset, replace(setup, shuffle=shuffle, repeat=False))
@@ -355,6 +358,9 @@ def figures(timed: Timed) -> dict[str, Any]:
     cpu = timed.cpu
     count = timed.batches
     stats = timed.stats
+    told_stats = None
+    if is_dataclass(stats) and not isinstance(stats, type):
+        told_stats = asdict(stats)
     return {
         "batches": count,
         "seconds": timed.seconds,
@@ -366,9 +372,7 @@ def figures(timed: Timed) -> dict[str, Any]:
         "first_batch_s": timed.first_batch_s,
         "in_flight_batches": getattr(stats, "in_flight_batches", None),
         "in_flight_bytes": getattr(stats, "in_flight_bytes", None),
-        "stats": asdict(stats)
-        if is_dataclass(stats) and not isinstance(stats, type)
-        else None,
+        "stats": told_stats,
     }
 
 

@@ -1,8 +1,9 @@
-"""The tuner against an exhaustive sweep, on this machine and on a simulated one of 64
-cores; verdicts, JSON.
+"""The tuner against an exhaustive sweep, here and on 64 simulated cores.
+
+Prints verdicts and JSON.
 
     python bench/tuning.py --out bench/results/tuning.json
-    python bench/tuning.py --small                       # one short round: a smoke test, never a conclusion
+    python bench/tuning.py --small  # a smoke test, never a conclusion
 
 A sweep tries every number of workers in five rounds, by the same trials as the tuner.
 What counts is how long a batch takes, by the sweep, with what the tuner chose.
@@ -97,10 +98,11 @@ class Simulated:
     def allowed(self) -> float:
         return MEMORY * self.memory_bytes
 
-    # There are few of them, and they last.
+    # The cache keeps its objects alive. That does no harm: there are few, and they last
+    # as long as the process.
     @functools.cache  # noqa: B019
     def known(self, workers: int) -> tuple[float, float, int]:
-        """Seconds a batch, seconds before, bytes."""
+        """Return seconds a batch, seconds before the first, and bytes."""
         outcome = simulate(
             self.load, workers, COUNTED[1] + 10, most_bytes=self.memory_bytes
         )
@@ -112,11 +114,8 @@ class Simulated:
 
         def trial(workers: int, limit_s: float) -> Trial:
             batch_s, before_s, used = self.known(workers)
-            return Trial(
-                batch_s * draw.lognormvariate(0, NOISE),
-                used,
-                before_s + max(TRIAL_S, batch_s),
-            )
+            cost_s = before_s + max(TRIAL_S, batch_s)
+            return Trial(batch_s * draw.lognormvariate(0, NOISE), used, cost_s)
 
         return trial
 
@@ -130,14 +129,15 @@ def _stragglers(cpu_s: float) -> list[Service]:
 
 
 def _bursts() -> list[Service]:
-    """Return the times of steps of which every tenth takes long, as when a model is
-    evaluated or saved.
+    """Return the times of steps of which every tenth takes long.
+
+    It does so when a model is evaluated or saved.
     """
     return [Service(20e-3 if number % 10 == 9 else 1e-3) for number in range(10)]
 
 
-# Photographs of several sizes, read, decoded and resized: twentieths of the 3,001 times
-# measured on 2026-11-23.
+# The times of photographs of several sizes that are read, decoded and resized. Each
+# stands for a twentieth of the 3,001 times measured on 2026-11-23.
 _PHOTOGRAPHS_MS = (
     "1.6 1.8 1.9 2.4 3.0 3.2 4.0 4.5 4.6 4.7 5.0 9.3 9.7 9.9 10.4 12.8 29.6 30.4 31.3 "
     "36.4"
@@ -169,7 +169,7 @@ SIMULATED = {
 
 
 def pace(outcome: Outcome) -> float:
-    """Seconds from batch to batch."""
+    """Return the seconds from batch to batch."""
     batches = np.arange(*COUNTED)
     return float(np.polyfit(batches, np.array(outcome.taken)[batches], 1)[0])
 
@@ -188,10 +188,14 @@ def sweep(dataset: Any) -> dict[str, Any]:
     began = time.perf_counter()
     found: dict[int, list[float]] = {workers: [] for workers in range(MOST + 1)}
     for number in range(SWEEP_ROUNDS):
-        for workers in found if number % 2 else reversed(found):
-            found[workers].append(
-                measure(dataset, BATCH_SIZE, workers, TRIAL_S).batch_s
-            )
+        # Every other round goes the other way, so that a machine that grows slower
+        # doesn't favour few workers.
+        order = list(found)
+        if number % 2 == 0:
+            order.reverse()
+        for workers in order:
+            trial = measure(dataset, BATCH_SIZE, workers, TRIAL_S)
+            found[workers].append(trial.batch_s)
     middle = {workers: statistics.median(times) for workers, times in found.items()}
     return _swept(middle, time.perf_counter() - began)
 
@@ -225,7 +229,7 @@ def sweep_simulated(case: Simulated) -> dict[str, Any]:
 
 
 def tuner_simulated(case: Simulated) -> dict[str, Any]:
-    """The worst of the choices, and the longest search."""
+    """Return the worst of the choices, and the longest search."""
     searches = [
         Bracket(case.measure(seed), MOST_SIMULATED, memory_bytes=case.allowed)
         for seed in SEEDS
@@ -260,20 +264,16 @@ ROWS = {
 def claims(summary: Summary) -> Iterator[Claim]:
     for case in (*REAL, *SIMULATED):
         within = WITHIN if case in REAL else WITHIN_SIMULATED
-        yield at_most(
-            case,
-            "the tuner's choice",
-            excess(summary, case, "tuner"),
-            within,
-            " x the sweep's best",
-        )
+        found = excess(summary, case, "tuner")
+        yield at_most(case, "the tuner's choice", found, within, " x the sweep's best")
         spent = ratio(summary, case, "tuner", "sweep", "spent_s")
         yield at_most(case, "the tuner's time", spent, SHARE, " x the sweep's")
 
 
 def excess(summary: Summary, case: str, row: str) -> float | None:
-    """Return the sweep's time for a batch with the chosen number, as a multiple of
-    the sweep's best; in the median.
+    """Return the time for a batch as a multiple of the sweep's best, in the median.
+
+    The sweep timed the number of workers that was chosen.
     """
     swept = summary.get((case, "sweep"))
     chosen = summary.get((case, row))
@@ -294,7 +294,9 @@ EXPERIMENT = Experiment(
             f"samples take half a millisecond of a processor, batches of {BATCH_SIZE}, "
             f"0 to {MOST} workers"
         ),
-        "64: photographs": "simulated, 64 cores: decoding photographs of several sizes, as measured",
+        "64: photographs": (
+            "simulated, 64 cores: decoding photographs of several sizes, as measured"
+        ),
         "64: cpu": "simulated, 64 cores: 2 ms of processor a sample",
         "64: io": (
             "simulated, 64 cores: 3 ms of waiting a sample, 3 ms of the consumer's "

@@ -1,5 +1,6 @@
-"""The Num Worker Tuner's table: time and memory by the number of workers, processes and
-threads.
+"""The Num Worker Tuner's table: time and memory by the number of workers.
+
+The workers are processes and threads.
 
     python bench/workers.py --cases "store, processes" --most 8
 
@@ -38,7 +39,7 @@ import mpiter
 from mpiter import machine
 
 MOST = max(4, machine.cores())
-ALPHA = 0.5  # seconds
+ALPHA = 0.5  # s
 BATCH_SIZES = {"cifar": 128, "store": 32}
 BACKENDS = {"processes": "process", "threads": "thread"}
 CASES = {
@@ -46,8 +47,8 @@ CASES = {
     for name, subject in SUBJECTS.items()
     for kind in BACKENDS
 }
-# Workers -> seconds, normalised, and megabytes: CIFAR-10, batches of 128, on a
-# Threadripper of 32 cores.
+# Published figures: workers -> seconds, normalised, and megabytes. They are of CIFAR-10
+# in batches of 128, on a Threadripper of 32 cores.
 PUBLISHED = {
     0: (14.25, 2757.84),
     14: (1.49, 2025.32),
@@ -83,8 +84,8 @@ def take(turn: Turn) -> Answer:
     _, seconds, cpu = flowing(transfer, turn.warmup_s, 0, timed=iterations)
     own, everyone = memory(transfer, max(4, iterations // 10))
     loading.close()
-    # Not while other threads allocate: before Python 3.12.9 and 3.13.2 they may crash
-    # then.
+    # tracemalloc stops while no other thread allocates: before Python 3.12.9 and 3.13.2
+    # the interpreter may crash otherwise.
     tracemalloc.stop()
     return {
         "seconds": seconds,
@@ -96,8 +97,9 @@ def take(turn: Turn) -> Answer:
 
 
 def memory(transfer: Callable[[], object], batches: int) -> tuple[int, int]:
-    """The peak of what this process allocates for a few batches, and before that of
-    all memory held meanwhile.
+    """Return the peak that this process allocates for a few batches.
+
+    The second value is the most memory that all processes held meanwhile.
     """
     with MemoryWatch() as everyone:
         for _ in range(batches):
@@ -110,8 +112,9 @@ def memory(transfer: Callable[[], object], batches: int) -> tuple[int, int]:
 
 
 def curves(summary: Summary) -> Iterator[Curves]:
-    """Ours and theirs, each against its own figure without workers, by workers for
-    each core.
+    """Return ours and theirs, each against its own figure without workers.
+
+    They stand by workers for each core.
     """
     for figure, title, place in (
         ("seconds", "Time", 0),
@@ -157,8 +160,9 @@ def says(summary: Summary) -> Iterator[str]:
 
 
 def nwt(seconds: Sequence[float], alpha: float = ALPHA) -> int:
-    """The number of workers that the published rule takes; `seconds` are those of all
-    batches with 0, 1, 2, … workers.
+    """Return the number of workers that the published rule takes.
+
+    `seconds` are those of all batches with 0, 1, 2, … workers.
 
     The paper speaks of mean times; on the mean of one batch half a second would always
     choose none.

@@ -1,8 +1,10 @@
-"""`python3 examples`: the demo, from a fresh clone, in an environment of its own
-(`.venv`).
+"""`python3 examples` runs the demo, from a fresh clone, in `.venv`.
 
-    python3 examples           trainings in torch, NumPy and Chainer; torch is that of the Python that runs this
-    python3 examples --torch   the same with a torch of the demo's own, in `.venv-demo`
+    python3 examples           trainings in torch, NumPy and Chainer
+    python3 examples --torch   the same, with a torch of the demo's own
+
+Torch is that of the Python that runs this. With `--torch` it is installed into an
+environment of its own, `.venv-demo`.
 
 With `--torch` pip installs the build of torch that it finds. If that is to be the small
 one, without CUDA, point pip at an index of such builds (PIP_EXTRA_INDEX_URL), as
@@ -23,7 +25,7 @@ BRINGS = "`python3 examples --torch` installs one"
 
 
 def main(arguments: list) -> int:
-    """Prepares the environment and runs the demo there."""
+    """Prepare the environment and run the demo there."""
     if arguments not in ([], ["--torch"]):
         print(__doc__)
         return 0 if arguments in (["--help"], ["-h"]) else 2
@@ -42,8 +44,9 @@ def main(arguments: list) -> int:
 
 
 def callers_torch() -> tuple:
-    """(folders, why not): where the Python that runs this has torch and what torch
-    needs, or why it can't serve.
+    """Return (folders, why not): where the Python that runs this has torch.
+
+    The folders also have what torch needs. The text says why that torch can't serve.
 
     Nothing is imported. The demo's environment has the same interpreter, and looks into
     these folders last: what it has itself, NumPy above all, stays its own.
@@ -54,19 +57,16 @@ def callers_torch() -> tuple:
     version = version_of("torch")
     if tuple(map(int, version.split(".")[:2])) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
-        return (
-            [],
-            f"the Python that runs this has torch {version}, older than {oldest}: "
-            f"{BRINGS}",
-        )
+        has = f"torch {version}, older than {oldest}"
+        return [], f"the Python that runs this has {has}: {BRINGS}"
     installed = [os.path.dirname(os.path.dirname(found.origin))]
     installed += [folder for folder in sys.path if folder.endswith("-packages")]
     return list(dict.fromkeys(installed)), ""
 
 
 def version_of(package: str) -> str:
-    """The version of an installed package."""
-    # Not in the Pythons that are too old.
+    """Return the version of an installed package."""
+    # Pythons that are too old lack this module. They must get as far as being told so.
     from importlib.metadata import version
 
     return version(package)

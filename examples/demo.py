@@ -1,15 +1,20 @@
-"""mpiter's main job, in front of your eyes: trainings that no longer wait for their
-data, and that can be interrupted.
+"""mpiter's main job, in front of your eyes: trainings that don't wait for their data.
 
-What: draws JPEG files of four shapes.  Trains on them in torch, if there is one, and in
-NumPy, with a Ctrl-C in mid-epoch, and compares.  Trains a small classifier three times
-with the very same Chainer trainer: from Chainer's SerialIterator, from Chainer's
-MultiprocessIterator and from mpiter's.  Then it kills a worker half-way through an
-epoch, stops a training within an epoch, resumes it from the snapshot under another
-number of workers, and compares. Where: in the environment that examples/__main__.py
-prepares; pictures and snapshots go to `.demo` in the clone.  Its arguments are why
-there is no torch, if so, and the folders that have it. Guarantees: every number shown
-was measured in this run; a difference where there must be none is a failure.
+They can be interrupted, too. The demo does this, one step after the other:
+
+1. It draws JPEG files of four shapes.
+2. It trains on them in torch, if there is one, and in NumPy, with a Ctrl-C in
+   mid-epoch, and compares.
+3. It trains a small classifier three times with the very same Chainer trainer: from
+   Chainer's SerialIterator, from Chainer's MultiprocessIterator and from mpiter's.
+4. It kills a worker half-way through an epoch, and compares.
+5. It stops a training within an epoch, resumes it from the snapshot under another
+   number of workers, and compares.
+
+Every number shown is measured in this run. A difference where there must be none is a
+failure. The demo runs in the environment that examples/__main__.py prepares; pictures
+and snapshots go to `.demo` in the clone. Its arguments are the reason why there is no
+torch, or "", and the folders that have torch.
 """
 
 import logging
@@ -27,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 # isort: off
-# Before Chainer, which it lets run on today's NumPy.
+# This comes before Chainer, which it lets run on today's NumPy.
 import mpiter.chainer_compat  # noqa: F401
 # isort: on
 
@@ -51,7 +56,8 @@ FOLDER = Path(__file__).resolve().parent.parent / ".demo"
 BATCH = 64
 EPOCHS = 2
 HIDDEN = 256
-# Cores that we may use, which may be fewer than the machine has.
+# One for each core that this process may use: a container may allow fewer than the
+# machine has.
 WORKERS = min(8, cores())
 # The batch after which the snapshot is taken, and how many are compared after it.
 SAVED_AT = 17
@@ -75,14 +81,15 @@ class Net(chainer.Chain):
             self.out = links.Linear(HIDDEN, len(NAMES))
 
     def forward(self, x: Any) -> Any:
-        """The scores of a batch."""
+        """Return the scores of a batch."""
         return self.out(functions.relu(self.hidden(x)))
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one training cost, measured from before its iterator was made until after
-    it was finalized.
+    """What one training cost.
+
+    It is measured from before its iterator was made until after it was finalized.
     """
 
     name: str
@@ -103,20 +110,21 @@ class Demo:
     runs: list[Run] = field(default_factory=list)
     held_out: Any = None
     lacks_torch: str = ""
-    # Folders that have torch and what it needs.
+    # These folders have torch and what it needs.
     torchs: list[str] = field(default_factory=list)
     has_failed: bool = False
 
     def shapes(self) -> Shapes:
-        """The pictures to learn from."""
+        """Return the pictures to learn from."""
         return Shapes(self.folder, range(HELD_OUT, PICTURES))
 
 
 def make_trainer(
     demo: Demo, iterator: Any, length: tuple[int, str], collate: Callable[..., Any]
 ) -> training.Trainer:
-    """An ordinary trainer of Chainer's, without anything that is shown."""
-    np.random.seed(0)  # of the weights
+    """Return an ordinary trainer of Chainer's, without anything that is shown."""
+    # Each training begins with the same weights.
+    np.random.seed(0)
     optimizer = chainer.optimizers.Adam().setup(links.Classifier(Net()))
     updater = training.StandardUpdater(iterator, optimizer, converter=collate)
     trainer = training.Trainer(updater, length, out=str(demo.folder / "result"))
@@ -127,7 +135,7 @@ def make_trainer(
 
 
 def show(trainer: training.Trainer, columns: list[str]) -> None:
-    """Lets the trainer say what it does."""
+    """Have the trainer say what it does."""
     trainer.extend(extensions.PrintReport(columns, out=Plain()))
     if sys.stdout.isatty():
         trainer.extend(extensions.ProgressBar(update_interval=10))
@@ -139,8 +147,9 @@ def train(
     make: Callable[[], Any],
     collate: Any = chainer.dataset.concat_examples,
 ) -> None:
-    """Trains a new classifier, and measures; its products are too small for more
-    than one thread.
+    """Train a new classifier, and measure what that costs.
+
+    Its matrix products are too small for more than one thread.
     """
     cpu = meters.cpu_seconds()
     began = time.perf_counter()
@@ -148,32 +157,31 @@ def train(
     made_s = time.perf_counter() - began
     waits = meters.clock(iterator)
     trainer = make_trainer(demo, iterator, (EPOCHS, "epoch"), collate)
-    trainer.extend(
-        extensions.snapshot(filename="snapshot-{.updater.epoch}"), trigger=(1, "epoch")
-    )
+    snapshot = extensions.snapshot(filename="snapshot-{.updater.epoch}")
+    trainer.extend(snapshot, trigger=(1, "epoch"))
     show(trainer, COLUMNS)
     with threadpool_limits(1):
-        trainer.run()  # which finalizes the iterator
+        # The trainer finalizes the iterator, so its end is in the time as well.
+        trainer.run()
     wall_s = time.perf_counter() - began
     cpu = meters.cpu_seconds() - cpu
     accuracy = float(trainer.observation["validation/main/accuracy"])
     batches = trainer.updater.iteration
-    demo.runs.append(
-        Run(
-            name,
-            batches * BATCH,
-            batches,
-            wall_s,
-            made_s + waits[0],
-            sum(waits),
-            cpu,
-            accuracy,
-        )
+    run = Run(
+        name=name,
+        images=batches * BATCH,
+        batches=batches,
+        wall_s=wall_s,
+        first_s=made_s + waits[0],
+        wait_s=sum(waits),
+        cpu=cpu,
+        accuracy=accuracy,
     )
+    demo.runs.append(run)
 
 
 def draw_pictures(demo: Demo) -> None:
-    """Draws the pictures, and loads those that the accuracy is measured on."""
+    """Draw the pictures, and load those that the accuracy is measured on."""
     progress = Progress("drawing", PICTURES)
     new = pictures.write(demo.folder, progress.step)
     if new:
@@ -182,88 +190,76 @@ def draw_pictures(demo: Demo) -> None:
     demo.held_out = [held_out[i] for i in range(HELD_OUT)]
     size = sum(file.stat().st_size for file in demo.folder.glob("*.jpg"))
     when = "drawn now" if new else "drawn earlier"
-    print(
-        f"  {PICTURES} JPEGs of {SIDE}x{SIDE}, {size / 1e6:.0f} MB, {when}, in "
-        f"{demo.folder.name}/"
-    )
+    files = f"{PICTURES} JPEGs of {SIDE}x{SIDE}, {size / 1e6:.0f} MB"
+    print(f"  {files}, {when}, in {demo.folder.name}/")
 
 
 def numpy_training(demo: Demo) -> None:
-    """A training in NumPy, interrupted and resumed."""
+    """Train in NumPy, interrupted and resumed."""
     interrupted.numpy_training(demo.folder, WORKERS)
 
 
 def torch_training(demo: Demo) -> None:
-    """The same in torch, in a process of its own."""
+    """Train the same in torch, in a process of its own."""
     if demo.lacks_torch:
         print(f"  left out: {demo.lacks_torch}")
         return
-    script = Path(__file__).with_name("with_torch.py")
-    command = [
-        sys.executable,
-        str(script),
-        str(demo.folder),
-        str(WORKERS),
-        *demo.torchs,
-    ]
+    script = str(Path(__file__).with_name("with_torch.py"))
+    arguments = [str(demo.folder), str(WORKERS), *demo.torchs]
+    command = [sys.executable, script, *arguments]
     demo.has_failed = subprocess.run(command).returncode != 0
 
 
 def train_serial(demo: Demo) -> None:
-    """The pictures are loaded in between, by the training process."""
+    """Train from pictures that the training process loads itself, between steps."""
     train(demo, "Serial", lambda: SerialIterator(demo.shapes(), BATCH))
 
 
 def train_chainers(demo: Demo) -> None:
-    """Chainer's worker processes."""
-    train(
-        demo,
-        "Chainer's",
-        lambda: ChainersIterator(
-            demo.shapes(), BATCH, n_processes=WORKERS, n_prefetch=2
-        ),
-    )
+    """Train from the worker processes of Chainer's iterator."""
+
+    def make() -> ChainersIterator:
+        return ChainersIterator(demo.shapes(), BATCH, n_processes=WORKERS, n_prefetch=2)
+
+    train(demo, "Chainer's", make)
 
 
 def train_ours(demo: Demo) -> None:
-    """Ours; the same trainer."""
-    make = lambda: MultiprocessIterator(
-        demo.shapes(), BATCH, n_processes=WORKERS, n_prefetch=2
-    )  # noqa: E731
+    """Train from the worker processes of mpiter's iterator, by the same trainer."""
+
+    def make() -> MultiprocessIterator:
+        return MultiprocessIterator(
+            demo.shapes(), BATCH, n_processes=WORKERS, n_prefetch=2
+        )
+
     train(demo, "mpiter's", make, converter)
 
 
 def table(demo: Demo) -> None:
-    """Sets the three side by side."""
-    rows: list[tuple[str, Callable[[Run], str]]] = [
-        (
-            "images/s, start and end included",
-            lambda run: f"{run.images / run.wall_s:.0f}",
-        ),
-        ("seconds until the first batch", lambda run: f"{run.first_s:.2f}"),
-        ("share of time waited for data", lambda run: f"{run.wait_s / run.wall_s:.0%}"),
-        (
-            "CPU ms per batch, training process",
-            lambda run: f"{1000 * run.cpu.parent_s / run.batches:.1f}",
-        ),
-        (
-            "CPU ms per batch, its workers",
-            lambda run: f"{1000 * run.cpu.workers_s / run.batches:.1f}",
-        ),
-        (f"accuracy on {HELD_OUT} other pictures", lambda run: f"{run.accuracy:.1%}"),
-    ]
-    names = [run.name for run in demo.runs]
-    meters.side_by_side(
-        names, {title: [value(run) for run in demo.runs] for title, value in rows}
-    )
+    """Set the three trainings side by side."""
+    columns = []
+    for run in demo.runs:
+        parent_ms = 1000 * run.cpu.parent_s / run.batches
+        workers_ms = 1000 * run.cpu.workers_s / run.batches
+        column = {
+            "images/s, start and end included": f"{run.images / run.wall_s:.0f}",
+            "seconds until the first batch": f"{run.first_s:.2f}",
+            "share of time waited for data": f"{run.wait_s / run.wall_s:.0%}",
+            "CPU ms per batch, training process": f"{parent_ms:.1f}",
+            "CPU ms per batch, its workers": f"{workers_ms:.1f}",
+            f"accuracy on {HELD_OUT} other pictures": f"{run.accuracy:.1%}",
+        }
+        columns.append(column)
+    rows = {title: [column[title] for column in columns] for title in columns[0]}
+    meters.side_by_side([run.name for run in demo.runs], rows)
     print(
-        f"  ({WORKERS} workers on {cores()} cores, batches of {BATCH}, {EPOCHS} "
-        "epochs, n_prefetch=2)"
+        f"  ({WORKERS} workers on {cores()} cores, batches of {BATCH}, "
+        f"{EPOCHS} epochs, n_prefetch=2)"
     )
 
 
 class Numbered:
-    """Samples that tell which they are."""
+    """Samples of another dataset, each with its number at the end."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -276,14 +272,13 @@ class Numbered:
 
 
 def checksum(batch: Any) -> int:
-    """A checksum of a batch to its last byte."""
-    return zlib.crc32(
-        b"".join(np.asarray(part).tobytes() for sample in batch for part in sample)
-    )
+    """Return a checksum of a batch to its last byte."""
+    parts = [np.asarray(part).tobytes() for sample in batch for part in sample]
+    return zlib.crc32(b"".join(parts))
 
 
 def one_epoch(demo: Demo, kill_after: int | None) -> tuple[list[int], list[int]]:
-    """(numbers, checksums) of an epoch; a worker is killed after so many batches."""
+    """Return (numbers, checksums) of an epoch in which a worker may be killed."""
     numbers = list[int]()
     checksums = list[int]()
     dataset = Numbered(demo.shapes())
@@ -294,11 +289,10 @@ def one_epoch(demo: Demo, kill_after: int | None) -> tuple[list[int], list[int]]
             numbers += [number for *_, number in batch]
             checksums.append(checksum(batch))
             if len(checksums) == kill_after:
-                os.kill(iterator.worker_pids[0], signal.SIGKILL)
+                worker = iterator.worker_pids[0]
+                os.kill(worker, signal.SIGKILL)
                 print(
-                    f"  killed worker {iterator.worker_pids[0]} after {kill_after} "
-                    "batches",
-                    flush=True,
+                    f"  killed worker {worker} after {kill_after} batches", flush=True
                 )
         restarts = iterator.stats().restarts
     assert bool(restarts) == (kill_after is not None), "only the worker has died"
@@ -306,23 +300,21 @@ def one_epoch(demo: Demo, kill_after: int | None) -> tuple[list[int], list[int]]
 
 
 def kill_a_worker(demo: Demo) -> None:
-    """The same epoch twice, the second time with a worker killed half-way."""
+    """Run the same epoch twice, the second time with a worker killed half-way."""
     numbers, undisturbed = one_epoch(demo, None)
     found, checksums = one_epoch(demo, len(undisturbed) // 2)
     seen = Counter(found)
     lost = len(set(numbers) - set(seen))
     repeated = sum(seen.values()) - len(seen)
-    same = checksums == undisturbed
-    print(
-        f"  lost {lost}, repeated {repeated}, checksums "
-        f"{'equal' if same else 'DIFFERENT'}"
-    )
-    if lost or repeated or not same:
+    is_same = checksums == undisturbed
+    verdict = "equal" if is_same else "DIFFERENT"
+    print(f"  lost {lost}, repeated {repeated}, checksums {verdict}")
+    if lost or repeated or not is_same:
         sys.exit("  a killed worker has changed the batches")
 
 
 def weights(trainer: training.Trainer) -> list[bytes]:
-    """All parameters, to the last bit."""
+    """Return all parameters, to the last bit."""
     model = trainer.updater.get_optimizer("main").target
     return [parameter.array.tobytes() for _, parameter in sorted(model.namedparams())]
 
@@ -330,7 +322,7 @@ def weights(trainer: training.Trainer) -> list[bytes]:
 def resumable(
     demo: Demo, n_processes: int, batches: int
 ) -> tuple[training.Trainer, list[int]]:
-    """A trainer, and the list into which the checksums of its batches go."""
+    """Return a trainer, and the list into which its batches' checksums go."""
     iterator = MultiprocessIterator(
         demo.shapes(), BATCH, n_processes=n_processes, seed=n_processes
     )
@@ -347,23 +339,23 @@ def resumable(
 
 
 def stop_and_resume(demo: Demo) -> None:
-    """Resumes from a snapshot within an epoch, with another number of workers, and
-    compares with going on unbroken.
+    """Resume from a snapshot in mid-epoch, and compare with going on unbroken.
+
+    The resumed training has another number of workers.
     """
     unbroken, expected = resumable(demo, WORKERS, SAVED_AT + COMPARED)
     once = training.triggers.ManualScheduleTrigger(SAVED_AT, "iteration")
     unbroken.extend(extensions.snapshot(filename="within-an-epoch"), trigger=once)
     resumed, found = resumable(demo, WORKERS + 1, SAVED_AT + COMPARED)
+    saved = str(demo.folder / "result" / "within-an-epoch")
     with threadpool_limits(1):
         unbroken.run()
-        chainer.serializers.load_npz(
-            str(demo.folder / "result" / "within-an-epoch"), resumed
-        )
+        chainer.serializers.load_npz(saved, resumed)
         place = resumed.updater.epoch_detail
         resumed.run()
     print(
-        f"  saved at epoch {place:.2f} with {WORKERS} workers, resumed with "
-        f"{WORKERS + 1}"
+        f"  saved at epoch {place:.2f} with {WORKERS} workers, "
+        f"resumed with {WORKERS + 1}"
     )
     if found != expected[SAVED_AT:] or weights(resumed) != weights(unbroken):
         sys.exit("  the resumed training differs from the unbroken one")
@@ -374,16 +366,19 @@ def stop_and_resume(demo: Demo) -> None:
 
 
 def the_change(demo: Demo) -> None:
-    """Print the change that a user types."""
+    """Print the line that a user changes, before and after."""
+    print("  torch    - from torch.utils.data import DataLoader")
+    print("           + from mpiter.torch import DataLoader")
     print(
-        "  torch    - from torch.utils.data import DataLoader\n           + from "
-        "mpiter.torch import DataLoader\n  NumPy    - batches = (np.stack([decode(f) "
-        "for f in files[i : i + 64]]) for i in range(0, n, 64))\n           + batches "
-        "= mpiter.batches(images, 64, shuffle=False)  # images[i] is "
-        "decode(files[i])\n  Chainer  - from chainer.iterators import "
-        "MultiprocessIterator\n           + from mpiter.chainer import "
-        "MultiprocessIterator"
+        "  NumPy    - batches = (np.stack([decode(f) for f in files[i : i + 64]]) "
+        "for i in range(0, n, 64))"
     )
+    print(
+        "           + batches = mpiter.batches(images, 64, shuffle=False)"
+        "  # images[i] is decode(files[i])"
+    )
+    print("  Chainer  - from chainer.iterators import MultiprocessIterator")
+    print("           + from mpiter.chainer import MultiprocessIterator")
 
 
 STEPS: list[tuple[str, str, Callable[[Demo], None]]] = [
@@ -409,7 +404,7 @@ STEPS: list[tuple[str, str, Callable[[Demo], None]]] = [
 
 
 def main(lacks_torch: str = "", *torchs: str) -> None:
-    """Takes the steps in turn, and says which part took what."""
+    """Take the steps in turn, and say how long each part took."""
     demo = Demo(lacks_torch=lacks_torch, torchs=list(torchs))
     logging.basicConfig(stream=sys.stdout, format="  mpiter: %(message)s")
     shutil.rmtree(demo.folder / "result", ignore_errors=True)

@@ -1,5 +1,6 @@
-"""The demo's trainings in NumPy and torch: Ctrl-C interrupts them in mid-epoch, and
-they go on under other workers.
+"""The demo's trainings in NumPy and torch, interrupted by Ctrl-C in mid-epoch.
+
+They go on with another number of workers.
 """
 
 import signal
@@ -12,16 +13,16 @@ from pictures import HELD_OUT, NAMES, SMALL, Shapes
 
 import mpiter
 
-# Pictures, pictures a step, epochs, and the step that is interrupted.
-LEARNT = 640
+LEARNT = 640  # pictures
 BATCH = 32
 EPOCHS = 2
+# So many steps are finished when Ctrl-C comes; an epoch has 20.
 BROKEN_AT = 27
 Train = Callable[[Path, Path, int, int | None], tuple[int, bytes]]
 
 
 def ctrl_c(finished: int, at: int | None) -> None:
-    """Interrupts the step under way, if it is this one."""
+    """Interrupt the step under way, if it is this one."""
     if finished == at:
         signal.raise_signal(signal.SIGINT)
 
@@ -29,7 +30,7 @@ def ctrl_c(finished: int, at: int | None) -> None:
 def in_numpy(
     folder: Path, path: Path, workers: int, at: int | None
 ) -> tuple[int, bytes]:
-    """Softmax regression; returns how many steps this run took, and the weights."""
+    """Do a softmax regression; return how many steps this run took, and the weights."""
     weights = {"w": np.zeros((SMALL * SMALL, len(NAMES)))}
     shapes = Shapes(folder, range(HELD_OUT, HELD_OUT + LEARNT))
     steps = 0
@@ -54,7 +55,7 @@ def in_numpy(
 def in_torch(
     folder: Path, path: Path, workers: int, at: int | None
 ) -> tuple[int, bytes]:
-    """A small network; returns how many steps this run took, and its first layer."""
+    """Train a small network; return how many steps this run took, and its weights."""
     import torch
 
     from mpiter.torch import DataLoader
@@ -84,12 +85,13 @@ def in_torch(
 
 
 def compare(train: Train, folder: Path, workers: int) -> None:
-    """Trains undisturbed, then with a Ctrl-C in mid-epoch and on from there under
-    other workers; compares.
+    """Train undisturbed, then with a Ctrl-C in mid-epoch, and compare.
+
+    The interrupted training goes on with another number of workers.
     """
     _, expected = train(folder, folder / "result" / "undisturbed.npz", workers, None)
     path = folder / "result" / "interrupted.npz"
-    # What runs in the background ignores Ctrl-C.
+    # A program that a shell starts in the background ignores Ctrl-C. Here it must work.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         train(folder, path, workers, BROKEN_AT)
@@ -103,8 +105,8 @@ def compare(train: Train, folder: Path, workers: int) -> None:
     path.unlink()
     (folder / "result" / "undisturbed.npz").unlink()
     print(
-        f"  Ctrl-C in step {BROKEN_AT + 1} with {workers} workers, {steps} steps more "
-        f"with {others}"
+        f"  Ctrl-C in step {BROKEN_AT + 1} with {workers} workers, "
+        f"{steps} steps more with {others}"
     )
     if not steps:
         sys.exit("  the training was over: no step was left to go on with")
@@ -114,10 +116,10 @@ def compare(train: Train, folder: Path, workers: int) -> None:
 
 
 def numpy_training(folder: Path, workers: int) -> None:
-    """The training in NumPy."""
+    """Do all this with the training in NumPy."""
     compare(in_numpy, folder, workers)
 
 
 def torch_training(folder: Path, workers: int) -> None:
-    """The same in torch."""
+    """Do all this with the training in torch."""
     compare(in_torch, folder, workers)

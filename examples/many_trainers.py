@@ -1,10 +1,11 @@
-"""Many trainers, one epoch: four trainers on one machine, then three, then two, each
-sample of an epoch once.
+"""Many trainers share one epoch, in which each sample comes once.
 
-Run it: `python examples/many_trainers.py` starts the trainers itself, as a launcher
-would (`torchrun`, `mpiexec` and `srun` say the same by variables of their own).  Each
-has worker processes of its own: as many as leave the cores to all, unless `--workers`
-says how many.
+    python examples/many_trainers.py
+
+There are four trainers on one machine, then three, then two. The program starts them
+itself, as a launcher would: `torchrun`, `mpiexec` and `srun` tell each its rank by
+variables of their own. Each trainer has worker processes of its own: as many as leave
+the cores to all, unless `--workers` says how many.
 """
 
 import argparse
@@ -19,14 +20,15 @@ import numpy as np
 
 import mpiter
 
-# One for all ranks: small, and the same on each.
+# One state serves all ranks: it is small, and the same on each.
 STATE = Path("many_trainers.json")
 LENGTH = 2_000
 
 
 class Pictures:
-    """Random crops of noise; a sample's randomness depends only on its place in the
-    order.
+    """Random crops of noise.
+
+    What is random in a sample depends only on its place in the order.
     """
 
     def __len__(self) -> int:
@@ -39,16 +41,13 @@ class Pictures:
 
 
 def train(steps: int, batch_size: int, workers: int | None) -> None:
-    """One trainer's part; it finds its rank itself."""
-    stream = mpiter.batches(
-        Pictures(),
-        batch_size,
-        # "auto" would fill up the last step, so that all ranks have as many batches.
-        shard=mpiter.Shard(exact=True),
-        n_processes=workers,
-        seed=1,
-    )
-    with stream:
+    """Do one trainer's part; `batches` finds its rank itself."""
+    # shard="auto" would repeat samples in the last step, so that all ranks have as many
+    # batches. Here each sample is to come once.
+    shard = mpiter.Shard(exact=True)
+    with mpiter.batches(
+        Pictures(), batch_size, shard=shard, n_processes=workers, seed=1
+    ) as stream:
         if STATE.exists():
             stream.load_state_dict(json.loads(STATE.read_text()))
         indices: list[int] = []
@@ -56,48 +55,40 @@ def train(steps: int, batch_size: int, workers: int | None) -> None:
             indices += labels.tolist()
             if step == steps:
                 break
-        print(
-            json.dumps(
-                {
-                    "indices": indices,
-                    "state": stream.state_dict(),
-                    "workers": stream.stats().workers,
-                }
-            )
-        )
+        told = {
+            "indices": indices,
+            "state": stream.state_dict(),
+            "workers": stream.stats().workers,
+        }
+        print(json.dumps(told))
 
 
 def start(trainers: int, steps: int, batch_size: int, workers: int | None) -> list[int]:
-    """So many trainers for so many steps each; which samples they were given."""
-    command = [
-        sys.executable,
-        __file__,
-        "--rank",
-        f"--steps={steps}",
-        f"--batch-size={batch_size}",
-    ]
-    command += [] if workers is None else [f"--workers={workers}"]
+    """Run so many trainers for so many steps; return the samples they were given."""
+    command = [sys.executable, __file__, "--rank"]
+    command += [f"--steps={steps}", f"--batch-size={batch_size}"]
+    if workers is not None:
+        command.append(f"--workers={workers}")
     ranks = []
     for rank in range(trainers):
-        place = {
+        environment = {
+            **os.environ,
             "RANK": str(rank),
             "WORLD_SIZE": str(trainers),
             "LOCAL_WORLD_SIZE": str(trainers),
         }
-        ranks.append(
-            subprocess.Popen(
-                command, env={**os.environ, **place}, stdout=subprocess.PIPE, text=True
-            )
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, text=True
         )
-    told = [json.loads(rank.communicate()[0]) for rank in ranks]
-    assert all(one["state"] == told[0]["state"] for one in told), (
-        "the ranks' states differ"
-    )
-    STATE.write_text(json.dumps(told[0]["state"]))
+        ranks.append(process)
+    told = [json.loads(process.communicate()[0]) for process in ranks]
+    state = told[0]["state"]
+    assert all(one["state"] == state for one in told), "the ranks' states differ"
+    STATE.write_text(json.dumps(state))
     given = [index for one in told for index in one["indices"]]
     print(
-        f"{trainers} trainers, {told[0]['workers']} workers each: {len(given)} samples "
-        f"in batches of {batch_size}"
+        f"{trainers} trainers, {told[0]['workers']} workers each: "
+        f"{len(given)} samples in batches of {batch_size}"
     )
     return given
 
@@ -115,10 +106,11 @@ def main() -> None:
         train(asked.steps, asked.batch_size, asked.workers)
         return
     STATE.unlink(missing_ok=True)
-    given = start(4, 10, 16, asked.workers)
-    # One of them is gone, and the batches are larger.
-    given += start(3, 10, 20, 1)
-    given += start(2, -1, 32, 1)  # to the end of the epoch
+    given = start(trainers=4, steps=10, batch_size=16, workers=asked.workers)
+    # One trainer is gone, and the batches are larger: the epoch goes on all the same.
+    given += start(trainers=3, steps=10, batch_size=20, workers=1)
+    # No step has the number -1, so these two go on to the end of the epoch.
+    given += start(trainers=2, steps=-1, batch_size=32, workers=1)
     counts = Counter(given)
     assert set(counts) == set(range(LENGTH)), "samples were lost"
     assert set(counts.values()) == {1}, "samples came twice"

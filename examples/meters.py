@@ -1,6 +1,4 @@
-"""What the demo reads from the clock and the operating system, and how it shows
-progress.
-"""
+"""What the demo reads from the clock and the system, and how it shows progress."""
 
 import os
 import sys
@@ -10,41 +8,38 @@ from typing import Any, NamedTuple
 
 
 class Progress:
-    """A line that is rewritten on a terminal; elsewhere a line every quarter of the
-    way.
+    """A line that is rewritten on a terminal.
+
+    Elsewhere there is a new line at every quarter of the way.
     """
 
     def __init__(self, what: str, total: int) -> None:
-        self.what, self.total, self.done, self.began = (
-            what,
-            total,
-            0,
-            time.perf_counter(),
-        )
+        self.what = what
+        self.total = total
+        self.done = 0
+        self.began = time.perf_counter()
         self.live = sys.stdout.isatty()
 
     def step(self, note: str = "") -> None:
-        """One more is done."""
+        """Count one more that is done, and show it now and then."""
         self.done += 1
-        due = self.done % max(1, self.total // (100 if self.live else 4)) == 0
-        if due or self.done == self.total:
+        lines = 100 if self.live else 4
+        is_due = self.done % max(1, self.total // lines) == 0
+        if is_due or self.done == self.total:
             self.show(note)
 
     def show(self, note: str) -> None:
-        """Says how far it is."""
+        """Say how far it is."""
         seconds = time.perf_counter() - self.began
-        line = (
-            f"  {self.what:<12} {self.done:>5} of {self.total}  {seconds:5.1f} s  "
-            f"{note}"
-        )
-        print(
-            f"\r{line:<78}" if self.live else line,
-            end="" if self.live else "\n",
-            flush=True,
-        )
+        done = f"{self.done:>5} of {self.total}"
+        line = f"  {self.what:<12} {done}  {seconds:5.1f} s  {note}"
+        if self.live:
+            print(f"\r{line:<78}", end="", flush=True)
+        else:
+            print(line, flush=True)
 
     def end(self) -> None:
-        """Leaves the last line standing."""
+        """Leave the last line standing."""
         if self.live:
             print()
 
@@ -57,16 +52,17 @@ def side_by_side(names: list[str], rows: dict[str, list[str]]) -> None:
 
 
 class Plain:
-    """A stream for reports that expect a terminal: what moves the cursor is left
-    out.
+    """A stream for reports that expect a terminal.
+
+    What moves the cursor is left out.
     """
 
     def write(self, text: str) -> None:
-        """Passes on the text."""
+        """Pass on the text."""
         sys.stdout.write(text.replace("\033[J", ""))
 
     def flush(self) -> None:
-        """Passes it on at once."""
+        """Pass it on at once."""
         sys.stdout.flush()
 
 
@@ -82,8 +78,7 @@ class Cpu(NamedTuple):
 
 
 def cpu_seconds() -> Cpu:
-    """Processor time so far of this process, and of everything it started, the ended
-    included.
+    """Return the processor time so far of this process and of all that it started.
 
     Workers may be children of a helper process, so the whole tree is added up where the
     system shows it in /proc.
@@ -98,11 +93,13 @@ def cpu_seconds() -> Cpu:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
+        except OSError:
+            # The process has ended since the folder was listed.
             continue
         pid = int(stat.parent.name)
-        # The last two: of ended children.
-        parent[pid], ticks[pid] = int(fields[1]), list(map(int, fields[11:15]))
+        parent[pid] = int(fields[1])
+        # User and system time of the process, then those of its children that ended.
+        ticks[pid] = list(map(int, fields[11:15]))
     ours = sum(sum(ticks[pid]) for pid in parent if is_ours(pid, parent))
     second = os.sysconf("SC_CLK_TCK")
     own = sum(ticks[os.getpid()][:2])
@@ -110,14 +107,14 @@ def cpu_seconds() -> Cpu:
 
 
 def is_ours(pid: int, parent: dict[int, int]) -> bool:
-    """Whether the process is this one or descends from it."""
+    """Tell whether the process is this one or descends from it."""
     while pid in parent and pid != os.getpid():
         pid = parent[pid]
     return pid == os.getpid()
 
 
 def clock(iterator: Any) -> list[float]:
-    """From now on each ``iterator.next()`` notes in this list how long it took."""
+    """Return a list in which each ``iterator.next()`` notes how long it took."""
     waits = list[float]()
     following = iterator.next
 

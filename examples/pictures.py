@@ -1,5 +1,4 @@
-"""The demo's pictures: drawn once into `.demo`, then a dataset that decodes and
-augments them.
+"""The demo's pictures, and the dataset that decodes and augments them.
 
 In a module of its own, so that workers can import it whatever the demo is started as.
 """
@@ -16,17 +15,18 @@ from PIL import Image, ImageDraw
 import mpiter
 
 NAMES = ("circle", "square", "triangle", "cross")
-# How many there are, and how many of them are kept for the accuracy.
 PICTURES = 1720
+# The accuracy is measured on these, which are among the pictures and are never learnt.
 HELD_OUT = 440
-# Pixels a side: as stored, and as the classifier sees them.
+# Pixels a side, in the file and as the classifier sees them.
 SIDE = 224
 SMALL = 32
 
 
 def draw(number: int, noise: np.ndarray) -> Image.Image:
-    """Picture `number`: a bright shape of random place and size on a dark ground,
-    under noise.
+    """Draw picture `number`: a bright shape on a dark ground, under noise.
+
+    Its place and size are random.
     """
     rng = np.random.default_rng(number)
     picture = Image.new("RGB", (SIDE, SIDE), tuple(rng.integers(0, 90, 3).tolist()))
@@ -44,13 +44,12 @@ def draw(number: int, noise: np.ndarray) -> Image.Image:
         case "cross":
             pen.rectangle((x - r, y - r / 4, x + r, y + r / 4), fill=colour)
             pen.rectangle((x - r / 4, y - r, x + r / 4, y + r), fill=colour)
-    return Image.fromarray(
-        np.clip(np.asarray(picture, np.int16) + noise, 0, 255).astype(np.uint8)
-    )
+    noisy = np.asarray(picture, np.int16) + noise
+    return Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8))
 
 
 def write(folder: Path, step: Callable[[], None]) -> bool:
-    """Fills the folder unless it is complete already; says whether it had to."""
+    """Fill the folder unless it is complete already; tell whether it had to."""
     complete = folder / "complete.json"
     recipe = json.dumps([PICTURES, SIDE, NAMES])
     if complete.exists() and complete.read_text() == recipe:
@@ -59,9 +58,8 @@ def write(folder: Path, step: Callable[[], None]) -> bool:
     noises = np.random.default_rng(0).normal(0, 12, (8, SIDE, SIDE, 3)).astype(np.int16)
 
     def write_one(number: int) -> None:
-        draw(number, noises[number % len(noises)]).save(
-            folder / f"{number:05}.jpg", quality=90
-        )
+        picture = draw(number, noises[number % len(noises)])
+        picture.save(folder / f"{number:05}.jpg", quality=90)
         step()
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -71,8 +69,9 @@ def write(folder: Path, step: Callable[[], None]) -> bool:
 
 
 class Shapes:
-    """The dataset: sample i is (pixels, label), decoded from its file (in grey) and
-    augmented with mpiter.get_rng().
+    """The dataset: sample i is (pixels, label).
+
+    The pixels are decoded from a file, in grey, and augmented with mpiter.get_rng().
     """
 
     def __init__(self, folder: Path, numbers: range, augment: bool = True) -> None:
@@ -88,15 +87,14 @@ class Shapes:
         with Image.open(self.folder / f"{number:05}.jpg") as file:
             picture = file.convert("L")
         box = self.crop() if self.augment else (0, 0, SIDE, SIDE)
-        pixels = np.asarray(
-            picture.resize((SMALL, SMALL), Image.Resampling.BILINEAR, box), np.float32
-        )
+        small = picture.resize((SMALL, SMALL), Image.Resampling.BILINEAR, box)
+        pixels = np.asarray(small, np.float32)
         if self.augment and mpiter.get_rng().random() < 0.5:
             pixels = pixels[:, ::-1]
         return np.ascontiguousarray(pixels) / 255 - 0.5, np.int32(number % len(NAMES))
 
     def crop(self) -> tuple[float, float, float, float]:
-        """A random window, nearly as large as the picture."""
+        """Return a random window, nearly as large as the picture."""
         rng = mpiter.get_rng()
         side = SIDE * rng.uniform(0.85, 1.0)
         left, top = rng.uniform(0, SIDE - side, 2)

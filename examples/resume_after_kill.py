@@ -2,9 +2,9 @@
 
     python examples/resume_after_kill.py
 
-Starts itself as a trainer that notes its place after each step, kills it half-way
-(SIGKILL), starts it again with other workers, and compares what both have seen with
-what one trainer sees that isn't interrupted.
+The program starts itself as a trainer that notes its place after each step, kills it
+half-way (SIGKILL), starts it again with another number of workers, and compares what
+both have seen with what a trainer sees that isn't interrupted.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ BATCH = 16
 
 
 class Noisy:
-    """Samples with random noise in them: it depends only on a sample's place in the
-    order.
-    """
+    """Samples with random noise that depends only on their places in the order."""
 
     def __len__(self) -> int:
         return 400
@@ -38,8 +36,9 @@ class Noisy:
 
 
 def train(folder: Path, workers: int) -> None:
-    """Go on from the last place noted, and note each step: what came, then where we
-    are.
+    """Go on from the last place noted, and note each step.
+
+    A step's line has the batch that came; after it the place is noted.
     """
     loader = mpiter.DataLoader(
         Noisy(), BATCH, shuffle=True, seed=7, num_workers=workers
@@ -52,23 +51,26 @@ def train(folder: Path, workers: int) -> None:
         loader.load_state_dict(noted["loader"])
         done = noted["steps"]
         lines = steps.read_text().splitlines(keepends=True)
-        # A step that was noted, but not finished.
+        # The kill may have come after a step's line, and before its place was noted.
+        # That step is done again, so its line goes.
         steps.write_text("".join(lines[:done]))
     while done < EPOCHS * len(loader):
         for indices, noise in loader:
             with steps.open("a") as file:
                 file.write(f"{indices.tolist()} {np.round(noise, 6).tolist()}\n")
             done += 1
-            half = place.with_suffix(".new")
-            half.write_text(json.dumps({"loader": loader.state_dict(), "steps": done}))
-            # Whole, or not at all.
-            os.replace(half, place)
+            # A kill in the middle of writing would leave half a file. So write beside
+            # the place, and put the new file there when it is whole.
+            state = {"loader": loader.state_dict(), "steps": done}
+            new = place.with_suffix(".new")
+            new.write_text(json.dumps(state))
+            os.replace(new, place)
             print(done, flush=True)
     loader.close()
 
 
 def start(folder: Path, workers: int) -> subprocess.Popen[str]:
-    """A trainer in a process of its own."""
+    """Start a trainer in a process of its own."""
     command = [sys.executable, __file__, str(folder), str(workers)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -88,17 +90,14 @@ def main() -> int:
         first.wait()
         first.stdout.close()
         print("killed after step 30; going on with 3 workers in place of 2")
-        for folder_, workers in ((killed, 3), (undisturbed, 1)):
-            start(folder_, workers).communicate()
-        same = (killed / "steps.txt").read_text() == (
-            undisturbed / "steps.txt"
-        ).read_text()
-        steps = len((killed / "steps.txt").read_text().splitlines())
-        print(
-            f"{steps} steps, {'identical to' if same else 'DIFFERENT from'} those of a "
-            "trainer that wasn't killed"
-        )
-        return 0 if same else 1
+        start(killed, workers=3).communicate()
+        start(undisturbed, workers=1).communicate()
+        found = (killed / "steps.txt").read_text()
+        expected = (undisturbed / "steps.txt").read_text()
+        steps = len(found.splitlines())
+        verdict = "identical to" if found == expected else "DIFFERENT from"
+        print(f"{steps} steps, {verdict} those of a trainer that wasn't killed")
+        return 0 if found == expected else 1
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""A torch training with a schedule, a gradient scaler and averaged weights, which
-Ctrl-C interrupts and which goes on.
+"""A torch training that Ctrl-C interrupts, and that goes on to the same bit.
 
-    python examples/resume_training.py            # needs torch
+It has a schedule, a gradient scaler and averaged weights.
 
-Every step updates five things one after the other.  Trained three times: undisturbed,
-with an interrupt in the midst of a step, and on from there; in the end all of them are
-the same to the bit.
+    python examples/resume_training.py
+
+It needs torch. Every step updates five things one after the other. The model is trained
+three times: undisturbed, with an interrupt in the midst of a step, and on from there.
+In the end everything is the same to the bit.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ BATCH = 20
 
 
 def train(path: Path, interrupted_at: int | None = None) -> tuple[int, list[Any]]:
-    """How many steps were left to do, and what has become of everything."""
+    """Return how many steps this run did, and what has become of everything."""
     torch.manual_seed(0)
-    data = torch.utils.data.TensorDataset(
-        torch.randn(SAMPLES, 8), torch.randn(SAMPLES, 1)
-    )
+    inputs = torch.randn(SAMPLES, 8)
+    targets = torch.randn(SAMPLES, 1)
+    data = torch.utils.data.TensorDataset(inputs, targets)
     model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(), nn.ReLU(), nn.Linear(32, 1))
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
@@ -52,24 +53,24 @@ def train(path: Path, interrupted_at: int | None = None) -> tuple[int, list[Any]
     steps = 0
     with loader, mpiter.Checkpoint(path, loader, **parts) as c:
         for _ in c.epochs(EPOCHS):
-            # A step is all that is done with a batch.
+            # A step is all that is done with a batch, to the end of this loop's body.
             for x, y in c.steps(loader):
                 loss = nn.functional.mse_loss(model(x), y)
                 optimizer.zero_grad()
                 scaler.scale(loss).backward()
                 scaler.step(optimizer)
                 if c.finished == interrupted_at:
-                    # Ctrl-C: waits until the rest of the step is done.
+                    # This is what Ctrl-C does. KeyboardInterrupt waits until the rest
+                    # of the step is done; otherwise the model would be saved in the
+                    # midst of its five updates.
                     signal.raise_signal(signal.SIGINT)
                 scaler.update()
                 schedule.step()
                 average.update_parameters(model)
                 steps += 1
-    weights = [
-        value.tolist()
-        for part in (model, average)
-        for value in part.state_dict().values()
-    ]
+    weights = []
+    for part in (model, average):
+        weights += [value.tolist() for value in part.state_dict().values()]
     return steps, [weights, scaler.state_dict(), schedule.get_last_lr()]
 
 
@@ -79,10 +80,10 @@ def main() -> None:
         with contextlib.suppress(KeyboardInterrupt):
             train(Path(folder, "run.npz"), interrupted_at=23)
         steps, found = train(Path(folder, "run.npz"))
-        same = "identical to" if found == expected else "DIFFERENT from"
+        verdict = "identical to" if found == expected else "DIFFERENT from"
         print(
-            f"interrupted in step 24, {steps} steps after that: {same} a training that "
-            "wasn't interrupted"
+            f"interrupted in step 24, {steps} steps after that: "
+            f"{verdict} a training that wasn't interrupted"
         )
 
 

@@ -1,9 +1,10 @@
-"""The demo's part in torch, in a process of its own: `with_torch.py FOLDER WORKERS
-[FOLDER WITH PACKAGES ...]`.
+"""The demo's part in torch, in a process of its own.
 
-Where: in the demo's environment, which looks for torch in the folders that are named,
-after its own. No other part of the demo runs with these: Chainer would import what it
-finds there.
+    python with_torch.py FOLDER WORKERS [FOLDER_WITH_PACKAGES ...]
+
+It runs in the demo's environment, which looks for torch in the folders that are named,
+after its own. No other part of the demo runs with these folders: Chainer would import
+what it finds there.
 """
 
 import sys
@@ -14,7 +15,8 @@ from typing import Any
 
 FOLDER = Path(sys.argv[1])
 WORKERS = int(sys.argv[2])
-sys.path += sys.argv[3:]  # workers get it too
+# Workers get this path too.
+sys.path += sys.argv[3:]
 
 import interrupted  # noqa: E402
 import meters  # noqa: E402
@@ -28,9 +30,7 @@ BATCH = 64
 
 
 def epoch(loader: Callable[..., Any], workers: int) -> tuple[float, float, float]:
-    """Train for an epoch; return the seconds until the first batch, those waited,
-    and all.
-    """
+    """Train for an epoch; return the seconds to the first batch, waited, and in all."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(
         torch.nn.Flatten(),
@@ -58,39 +58,37 @@ def compare() -> None:
     """Set an epoch from torch's DataLoader and one from ours side by side."""
     theirs = torch.utils.data.DataLoader
     ours = mpiter.torch.DataLoader
-    columns = {
+    measured = {
         "torch, 0": epoch(theirs, 0),
         f"torch, {WORKERS}": epoch(theirs, WORKERS),
         f"mpiter, {WORKERS}": epoch(ours, WORKERS),
     }
-    pictures = PICTURES - HELD_OUT
-    meters.side_by_side(
-        list(columns),
-        {
-            "images/s, the start included": [
-                f"{pictures / all_s:.0f}" for *_, all_s in columns.values()
-            ],
-            "seconds until the first batch": [
-                f"{first_s:.2f}" for first_s, *_ in columns.values()
-            ],
-            "share of time waited for data": [
-                f"{wait_s / all_s:.0%}" for _, wait_s, all_s in columns.values()
-            ],
-        },
-    )
+    rates = []
+    firsts = []
+    waits = []
+    for first_s, wait_s, all_s in measured.values():
+        rates.append(f"{(PICTURES - HELD_OUT) / all_s:.0f}")
+        firsts.append(f"{first_s:.2f}")
+        waits.append(f"{wait_s / all_s:.0%}")
+    rows = {
+        "images/s, the start included": rates,
+        "seconds until the first batch": firsts,
+        "share of time waited for data": waits,
+    }
+    meters.side_by_side(list(measured), rows)
     print(
-        f"  (torch {torch.__version__}; the number is that of the workers, one epoch "
-        f"in batches of {BATCH})"
+        f"  (torch {torch.__version__}; the number is that of the workers, "
+        f"one epoch in batches of {BATCH})"
     )
 
 
 if __name__ == "__main__":
-    # The network is too small for more.
+    # The network is too small for more than one thread.
     torch.set_num_threads(1)
     interrupted.torch_training(FOLDER, WORKERS)
     print(
-        "  An epoch from torch's own DataLoader, without and with workers, and from "
-        "mpiter's:",
+        "  An epoch from torch's own DataLoader, without and with workers, "
+        "and from mpiter's:",
         flush=True,
     )
     compare()

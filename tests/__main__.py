@@ -1,11 +1,11 @@
-"""`python3 tests`: the suite, from a fresh clone, in an environment of its own
-(`.venv`).
+"""`python3 tests` runs the suite, from a fresh clone, in `.venv`.
 
     python3 tests              the suite on this Python, without what takes long
     python3 tests -k order     the same; what follows goes to pytest
-    python3 tests --all        everything: what takes long, style, the docs as a site, every supported Python, Chainer
-                               on its own NumPy, torch, Ray and MPI, and other people's
-                               frameworks; a table at the end
+    python3 tests --all        everything: what takes long, style, the docs as a site,
+                               every supported Python, Chainer on its own NumPy,
+                               torch, Ray and MPI, and other people's frameworks;
+                               a table at the end
 
 With `--all` a test that fails is run once more, alone, when everything else is over. If
 it passes then, the run is green, and the table names the test as unsteady: either the
@@ -24,64 +24,66 @@ import xml.etree.ElementTree as xml
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-sys.path.insert(
-    0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".ci")
-)
+CLONE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(CLONE, ".ci"))
 
 import bootstrap
 from bootstrap import TORCH, Environment, Trouble
 
 PYTHONS = ("3.11", "3.12", "3.13")
-NEWEST = "3.13"  # where workers die as well
-# Of tests/: what rests on the interpreter itself…
+# More of the suite runs on the newest: workers die there as well.
+NEWEST = "3.13"
+# These of tests/ rest on the interpreter itself.
 ON_OTHER_PYTHONS = ("samples/test_byvalue.py", "iterators/test_dropped.py")
-# …and, on the newest, what rests on how processes start, stop and share; the rest is
-# Python on top.
+# These rest on how processes start, stop and share. Everything else is Python on top of
+# them, and behaves on the newest Python as it does on this one.
 ON_THE_NEWEST = (
-    *("pool", "worker", "iterators/test_contract.py", "datasets/test_variables.py"),
-    *(
-        "deaths/test_crash_matrix.py",
-        "deaths/test_interrupts.py",
-        "deaths/test_left_behind.py",
-    ),
+    "pool",
+    "worker",
+    "iterators/test_contract.py",
+    "datasets/test_variables.py",
+    "deaths/test_crash_matrix.py",
+    "deaths/test_interrupts.py",
+    "deaths/test_left_behind.py",
 )
-ON_CHAINERS_NUMPY = ("samples/test_codec.py", "doors")  # what leans on NumPy
+# These rest on NumPy.
+ON_CHAINERS_NUMPY = ("samples/test_codec.py", "doors")
 JAX = "jax==0.10.2"
 MPI = ("mpi4py==4.1.2", "mpich==5.0.2")
-# The last with numpy.distutils, which Chainer imports unless mpiter.chainer_compat
-# helps it.
+# This is the last Python with numpy.distutils, which Chainer imports unless
+# mpiter.chainer_compat helps it.
 CHAINERS_PYTHON = "3.11"
-# What it was written for, and ChainerMN's MPI.
+# Chainer was written for such versions; ChainerMN needs MPI.
 CHAINERS_COMPANY = ("numpy<1.24", "setuptools<74", *MPI)
-# torchvision is apart from the clients, some of which use it unasked
+# torchvision is kept apart from the clients, some of which would use it unasked.
 WITH_TORCH = (TORCH, "torchvision==0.28.0", JAX, "ray==2.60.0", *MPI)
-# Torch named first: else pip chooses one that brings gigabytes of CUDA.
+# torch is named although others require it: pip alone would choose one that brings
+# gigabytes of CUDA.
 CLIENTS = (
-    *(
-        TORCH,
-        "torchdata==0.11.0",
-        "lightning==2.6.6",
-        "accelerate==1.15.0",
-        "transformers==5.23.0",
-        "datasets==5.2.0",
-    ),
-    *("scikit-learn==1.9.1", "torch_geometric==2.8.1", "albumentations==2.0.8"),
-    *(
-        JAX,
-        "flax==0.12.8",
-        "optax==0.2.8",
-        "orbax-checkpoint==0.12.8",
-        "polars==2.1.0",
-        "zarr==3.1.6",
-    ),
+    TORCH,
+    "torchdata==0.11.0",
+    "lightning==2.6.6",
+    "accelerate==1.15.0",
+    "transformers==5.23.0",
+    "datasets==5.2.0",
+    "scikit-learn==1.9.1",
+    "torch_geometric==2.8.1",
+    "albumentations==2.0.8",
+    JAX,
+    "flax==0.12.8",
+    "optax==0.2.8",
+    "orbax-checkpoint==0.12.8",
+    "polars==2.1.0",
+    "zarr==3.1.6",
 )
-# Of the first environment, at once.
+# The first environment gets all of these at once, since several jobs use it.
 EXTRAS = "test,chainer,images,bench,lint,docs,package"
 QUICK = "not slow"
-# For everything together, which takes some fifteen minutes on two cores.
+# Everything together takes some fifteen minutes on two cores, so what takes as long as
+# this hangs.
 LIMIT_S = 80 * 60
-# Two processes leave almost half of two cores idle: much of it waits for processes to
-# start.
+# Two processes would leave almost half of two cores idle, since much of the suite waits
+# for processes to start.
 IN_PARALLEL = ("-n", "3", "--dist", "loadgroup")
 ALONE = (
     "-n",
@@ -97,14 +99,16 @@ NO_TESTS = 5
 
 
 class Job(NamedTuple):
-    """A run of pytest in an environment of its own; no Python means that this
-    machine has none that fits.
+    """A run of pytest in an environment of its own.
+
+    Without a Python this machine has none that fits.
     """
 
     name: str
     environment: Environment
     arguments: tuple = ()
-    # What its tests import, and would compile in each of pytest's processes.
+    # What its tests import. Imported once before, it is compiled only once, and not in
+    # each of pytest's processes.
     imports: tuple = ()
 
 
@@ -122,7 +126,7 @@ class Row(NamedTuple):
 
 
 def main(arguments: list) -> int:
-    """The suite on this Python, or with `--all` in every environment."""
+    """Run the suite on this Python, or with `--all` in every environment."""
     if "--all" in arguments:
         return everything([argument for argument in arguments if argument != "--all"])
     python = bootstrap.prepare(here(".venv"))
@@ -130,20 +134,20 @@ def main(arguments: list) -> int:
 
 
 def everything(arguments: list) -> int:
-    """Runs every environment, whatever becomes of the others, and ends with the
-    table.
-    """
+    """Run every environment, whatever becomes of the others, and print the table."""
     deadline = time.monotonic() + LIMIT_S
     first, *others = jobs()
-    bootstrap.stand(first.environment)  # whose pip installs all of them
-    # Pip installs the other environments beside the first and its tests.
+    # The pip of the first environment installs all of them. It fills the others while
+    # the first one's tests run.
+    bootstrap.stand(first.environment)
     with ThreadPoolExecutor(1) as pool:
         ready = [pool.submit(make_ready, job) for job in others]
         bootstrap.prepare(here(first.environment.folder, extras=EXTRAS))
         rows = [timed("style", style, deadline), timed("docs", site, deadline)]
         suites = [(first, timed(first.name, suite, first, arguments, deadline))]
         for job, is_ready in zip(others, ready):
-            # A failure shows again, with its remedy, where the environment is used.
+            # A failure to install isn't raised here: it shows again, with its remedy,
+            # where the environment is used.
             concurrent.futures.wait([is_ready])
             suites.append((job, timed(job.name, suite, job, arguments, deadline)))
     rows += [second_chance(job, row, arguments, deadline) for job, row in suites]
@@ -156,7 +160,7 @@ def everything(arguments: list) -> int:
 
 
 def make_ready(job: Job) -> None:
-    """Installs the job's environment, and imports once what its tests import."""
+    """Install the job's environment, and import once what its tests import."""
     if not job.environment.python:
         return
     python = bootstrap.prepare(job.environment)
@@ -165,8 +169,9 @@ def make_ready(job: Job) -> None:
 
 
 def jobs() -> list:
-    """Every environment with its part of the suite: all of it here, the quick part
-    elsewhere.
+    """Return every environment with its part of the suite.
+
+    All of it runs here, the quick part elsewhere.
     """
     mine = "{}.{}".format(*sys.version_info)
     found = [Job("python " + mine, here(".venv"))]
@@ -187,20 +192,14 @@ def jobs() -> list:
         extras="pytest,chainer",
         wanted=CHAINERS_COMPANY,
     )
-    found.append(
-        Job(
-            "chainer",
-            chainer,
-            ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY)),
-        )
-    )
-    with_torch = (
-        "-m",
-        "torch or ray or mpi",
-        *mentioning("torch", "mark.ray", "launched", "loader_kinds"),
-    )
-    found.append(Job("torch, Ray, MPI", torchs(), with_torch, ("torch", "jax", "ray")))
-    # Whole programs, that import whole frameworks.
+    marked = ("-m", QUICK + " or chainer")
+    found.append(Job("chainer", chainer, (*marked, *folders(ON_CHAINERS_NUMPY))))
+    marked = ("-m", "torch or ray or mpi")
+    modules = mentioning("torch", "mark.ray", "launched", "loader_kinds")
+    imports = ("torch", "jax", "ray")
+    found.append(Job("torch, Ray, MPI", torchs(), (*marked, *modules), imports))
+    # Clients are whole programs that import whole frameworks, so a minute without an
+    # end isn't a hang.
     patient = ("-m", "clients", "-o", "faulthandler_timeout=240")
     clients = Environment(".venv-clients", extras="pytest", wanted=CLIENTS)
     found.append(Job("clients", clients, (*patient, *mentioning("clients"))))
@@ -208,18 +207,16 @@ def jobs() -> list:
 
 
 def mentioning(*words: str) -> list:
-    """The test modules with one of these words: to import all the others as well
-    takes longer than some tests.
+    """Return the test modules with one of these words.
+
+    To import all the others as well takes longer than some tests.
     """
-    texts = {
-        path: path.read_text(encoding="utf-8")
-        for path in sorted((bootstrap.ROOT / "tests").rglob("test_*.py"))
-    }
-    return [
-        str(path.relative_to(bootstrap.ROOT))
-        for path in texts
-        if any(word in texts[path] for word in words)
-    ]
+    found = []
+    for path in sorted((bootstrap.ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        if any(word in text for word in words):
+            found.append(str(path.relative_to(bootstrap.ROOT)))
+    return found
 
 
 def folders(names: tuple) -> list:
@@ -228,25 +225,27 @@ def folders(names: tuple) -> list:
 
 
 def here(folder: str, **others) -> Environment:
-    """An environment on this Python, with everything that the plain tests need."""
-    return Environment(
-        folder,
-        **{"extras": "test,chainer", "build": bootstrap.CHAINERS_BUILD, **others},
-    )
+    """Return an environment on this Python, with all that the plain tests need."""
+    usual = {"extras": "test,chainer", "build": bootstrap.CHAINERS_BUILD}
+    return Environment(folder, **{**usual, **others})
 
 
 def elsewhere(folder: str, version: str, **others) -> Environment:
-    """An environment on a Python of this version: the running one if it fits, one
-    found on this machine, or "".
+    """Return an environment on a Python of this version.
+
+    It is the running one if it fits, one found on this machine, or "".
     """
-    fits = version == "{}.{}".format(*sys.version_info)
-    python = sys.executable if fits else bootstrap.find_python(version) or ""
+    if version == "{}.{}".format(*sys.version_info):
+        python = sys.executable
+    else:
+        python = bootstrap.find_python(version) or ""
     return here(folder, python=python, **others)
 
 
 def timed(name: str, work, *arguments) -> Row:
-    """Does the work under a heading; its row, with the seconds it took. Trouble is a
-    failure like any other.
+    """Do the work under a heading; return its row, with the seconds it took.
+
+    Trouble is a failure like any other.
     """
     print(f"\n== {name} ==", flush=True)
     began = time.monotonic()
@@ -255,16 +254,14 @@ def timed(name: str, work, *arguments) -> Row:
     except Trouble as trouble:
         row = Row(name, failed=1, note=str(trouble))
     except subprocess.TimeoutExpired:
-        row = Row(
-            name,
-            failed=1,
-            note=f"cut short: {LIMIT_S // 60} minutes for everything together were over",
-        )
+        minutes = LIMIT_S // 60
+        note = f"cut short: {minutes} minutes for everything together were over"
+        row = Row(name, failed=1, note=note)
     return row._replace(seconds=time.monotonic() - began)
 
 
 def style(deadline: float) -> Row:
-    """ruff, mypy and pyright, each counting as one test."""
+    """Run ruff, mypy and pyright, each counting as one test."""
     python = bootstrap.prepare(Environment(".venv", extras="lint"))
     checks = [("ruff", "check", "."), ("mypy",), ("basedpyright",)]
     codes = [
@@ -275,8 +272,9 @@ def style(deadline: float) -> Row:
 
 
 def site(deadline: float) -> Row:
-    """`build/docs`, from `docs/` and the docstrings; a link that leads nowhere is a
-    failure.
+    """Build `build/docs` from `docs/` and the docstrings.
+
+    A link that leads nowhere is a failure.
     """
     python = bootstrap.prepare(Environment(".venv", extras="docs"))
     build = ("mkdocs", "build", "--strict", "-f", "docs/site/mkdocs.yml")
@@ -285,15 +283,16 @@ def site(deadline: float) -> Row:
 
 
 def demo(deadline: float) -> Row:
-    """`python3 examples`, as a newcomer asks for it whose Python has torch."""
+    """Run `python3 examples`, as a newcomer does whose Python has torch."""
     python = bootstrap.prepare(torchs())
     failed = int(bootstrap.run(python, "examples", timeout=left(deadline)) != 0)
     return Row("examples", passed=1 - failed, failed=failed)
 
 
 def package(deadline: float) -> Row:
-    """Wheel and sdist, built twice and compared, checked, and installed with nothing
-    but what the core needs.
+    """Build wheel and sdist twice, compare and check them, and install them.
+
+    They are installed with nothing but what the core needs.
     """
     python = bootstrap.prepare(Environment(".venv", extras="package"))
     build = (".ci/package.py", "--at", "https://example.org/mpiter", "v0")
@@ -302,8 +301,9 @@ def package(deadline: float) -> Row:
 
 
 def guard(deadline: float) -> Row:
-    """The ratios of `python3 bench guard`, torch's among them; it fails where one
-    misses its bound by half.
+    """Check the ratios of `python3 bench guard`, torch's among them.
+
+    It fails where one misses its bound by half.
     """
     python = bootstrap.prepare(torchs())
     failed = int(bootstrap.run(python, "bench/guard.py", timeout=left(deadline)) != 0)
@@ -311,12 +311,12 @@ def guard(deadline: float) -> Row:
 
 
 def torchs() -> Environment:
-    """The environment with torch, its vision, JAX, Ray and MPI."""
+    """Return the environment with torch, its vision, JAX, Ray and MPI."""
     return Environment(".venv-torch", extras="pytest", wanted=WITH_TORCH)
 
 
 def suite(job: Job, arguments: list, deadline: float) -> Row:
-    """pytest in the job's environment; the counts come from its own report."""
+    """Run pytest in the job's environment; the counts come from its own report."""
     if not job.environment.python:
         return Row(job.name, note="not on this machine")
     python = bootstrap.prepare(job.environment)
@@ -326,14 +326,14 @@ def suite(job: Job, arguments: list, deadline: float) -> Row:
     command = pytest(
         job, *IN_PARALLEL, f"--junitxml={counts}", "--cache-clear", *arguments
     )
-    return row_of(
-        job.name, bootstrap.run(python, *command, timeout=left(deadline)), counts
-    )
+    code = bootstrap.run(python, *command, timeout=left(deadline))
+    return row_of(job.name, code, counts)
 
 
 def second_chance(job: Job, row: Row, arguments: list, deadline: float) -> Row:
-    """The row again, after its failed tests have run once more with nothing beside
-    them.
+    """Return the row again, after its failed tests have run once more.
+
+    Nothing runs beside them this time.
     """
     failed = failures(job) if row.failed else []
     if not failed:
@@ -351,43 +351,39 @@ def second_chance(job: Job, row: Row, arguments: list, deadline: float) -> Row:
     again = failures(job)
     unsteady = tuple(name for name in failed if name not in again)
     seconds = row.seconds + time.monotonic() - began
+    passed = row.passed + len(unsteady)
     return row._replace(
-        passed=row.passed + len(unsteady),
-        failed=len(again),
-        seconds=seconds,
-        unsteady=unsteady,
+        passed=passed, failed=len(again), seconds=seconds, unsteady=unsteady
     )
 
 
 def pytest(job: Job, *arguments: str) -> list:
-    """The command, with a cache of the environment's own, which remembers what
-    failed there.
+    """Return the command, with a cache of the environment's own.
+
+    The cache remembers what failed there.
     """
-    return [
-        "-m",
-        "pytest",
-        "-o",
-        "cache_dir={}".format(inside(job, "pytest")),
-        *job.arguments,
-        *arguments,
-    ]
+    cache = "cache_dir={}".format(inside(job, "pytest"))
+    return ["-m", "pytest", "-o", cache, *job.arguments, *arguments]
 
 
 def inside(job: Job, name: str):
-    """The path of a file in the job's environment."""
+    """Return the path of a file in the job's environment."""
     return bootstrap.ROOT / job.environment.folder / name
 
 
 def failures(job: Job) -> list:
-    """The tests that failed when they last ran in this environment, by pytest's own
-    record.
+    """Return the tests that failed when they last ran in this environment.
+
+    pytest keeps that record.
     """
     record = inside(job, "pytest") / "v" / "cache" / "lastfailed"
-    return sorted(json.loads(record.read_text())) if record.exists() else []
+    if not record.exists():
+        return []
+    return sorted(json.loads(record.read_text()))
 
 
 def row_of(name: str, code: int, counts) -> Row:
-    """What pytest's exit code and its report come to."""
+    """Return what pytest's exit code and its report come to."""
     if code == NO_TESTS:
         return Row(name, note="no tests")
     if not counts.exists():
@@ -395,18 +391,14 @@ def row_of(name: str, code: int, counts) -> Row:
     total, failures, errors, skipped = count(counts)
     failed = failures + errors
     if code and not failed:
-        return Row(
-            name,
-            total - skipped,
-            1,
-            skipped,
-            note=f"pytest ended with exit code {code}",
-        )
+        # All tests passed, and yet something went wrong: count that as a failure too.
+        note = f"pytest ended with exit code {code}"
+        return Row(name, total - skipped, 1, skipped, note=note)
     return Row(name, total - failed - skipped, failed, skipped)
 
 
 def count(counts) -> tuple:
-    """(tests, failures, errors, skipped) of a junit file."""
+    """Return (tests, failures, errors, skipped) of a junit file."""
     suites = list(xml.parse(str(counts)).getroot().iter("testsuite"))
     return tuple(
         sum(int(each.get(key, 0)) for each in suites)
@@ -415,17 +407,14 @@ def count(counts) -> tuple:
 
 
 def left(deadline: float) -> float:
-    """Seconds that remain for everything; never none at all."""
+    """Return the seconds that remain for everything, at least one."""
     return max(1.0, deadline - time.monotonic())
 
 
 def report(rows: list) -> int:
-    """Prints the table and its sum; 1 if anything failed."""
-    print(
-        "\n{:<14} {:>7} {:>7} {:>8} {:>8}".format(
-            "environment", "passed", "failed", "skipped", "seconds"
-        )
-    )
+    """Print the table and its sum; return 1 if anything failed."""
+    heads = ("environment", "passed", "failed", "skipped", "seconds")
+    print("\n{:<14} {:>7} {:>7} {:>8} {:>8}".format(*heads))
     for row in rows:
         print("{:<14} {:>7} {:>7} {:>8} {:>8.1f}  {}".format(*row).rstrip())
     if any(row.unsteady for row in rows):

@@ -1,5 +1,6 @@
-"""What the site has beside the pages of `docs/`: the README as its start, and the files
-that pages link to.
+"""What the site has beside the pages of `docs/`.
+
+The README is its start, and the files that pages link to are in it.
 
 On a code host a page's links may lead anywhere in the repository.  Here they lead to
 the page made of that file, to a copy of it, or, where a folder is meant, to a page that
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import griffe
+from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from pygments.formatters import HtmlFormatter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +31,8 @@ TOP = {"README.md": "index.md"} | {
 PAGES = {source: page for source, page in TOP.items() if (ROOT / source).exists()}
 _LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 _EXAMPLE = re.compile(r"^>>> .*(?:\n.*\S.*)*", re.MULTILINE)
-_FIGURES = re.compile(r"<td>(?=[^<a-z]*\d[^<a-z]*</td>)")  # of cells that have no word
+# The beginnings of cells that have a digit and no word.
+_FIGURES = re.compile(r"<td>(?=[^<a-z]*\d[^<a-z]*</td>)")
 _CODE = HtmlFormatter(style="default").get_style_defs(".highlight")
 _STYLE = """\
 .wy-nav-content { max-width: 1000px }
@@ -37,17 +41,17 @@ _STYLE = """\
 .rst-content table { display: block; overflow-x: auto }
 .rst-content img { max-width: 100% }
 @media (max-width: 500px) {
-  .rst-content table.docutils td, .rst-content table.docutils th { padding: 4px 6px; font-size: 13px; min-width: 8em }
+  .rst-content table.docutils td, .rst-content table.docutils th {
+    padding: 4px 6px; font-size: 13px; min-width: 8em
+  }
   .rst-content table.docutils code { overflow-wrap: anywhere; white-space: normal }
   .rst-content table.docutils td.figures { white-space: nowrap; min-width: 0 }
 }
 """
 
 
-def on_files(files: Files, config: Any) -> Files:
-    """Add the pages from the top, the styles, and whatever outside of docs/ is
-    linked to.
-    """
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages from the top, the styles, and what is linked outside of docs/."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     files.append(File.generated(config, "pygments.css", content=_CODE))
@@ -59,35 +63,37 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+def on_page_markdown(
+    markdown: str, page: Page, config: MkDocsConfig, files: Files
+) -> str:
     """Have links lead to where things are here."""
     here = page.file.src_uri
 
     def led(match: re.Match[str]) -> str:
         path = _meant(match[1], here)
-        return (
-            match[1]
-            if path is None
-            else posixpath.relpath(_place(path), posixpath.dirname(here) or ".")
-        )
+        if path is None:
+            # It leads nowhere: as it stays, the strict build fails at it.
+            return match[1]
+        return posixpath.relpath(_place(path), posixpath.dirname(here) or ".")
 
     return _LINK.sub(led, markdown)
 
 
-def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Mark the cells of figures, which aren't broken where the screen is narrow: the
-    table is scrolled instead.
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Mark the cells of figures, which aren't broken where the screen is narrow.
+
+    The table is scrolled instead.
     """
     return _FIGURES.sub('<td class="figures">', html)
 
 
 def _meant(link: str, page: str) -> str | None:
-    """The file or folder of the repository that a link on this page is to; None
-    where there is none.
-    """
+    """Return the file or folder of the repository that a link leads to, or None."""
     source = next((top for top, name in PAGES.items() if name == page), f"docs/{page}")
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
-    return path if (ROOT / path).exists() and not path.startswith("..") else None
+    if path.startswith("..") or not (ROOT / path).exists():
+        return None
+    return path
 
 
 def _outside(markdown: str, page: str) -> Iterator[str]:
@@ -101,36 +107,32 @@ def _place(path: str) -> str:
     """Return the place on the site of a path of the repository."""
     if path in PAGES or path.startswith("docs/"):
         return PAGES.get(path, path.removeprefix("docs/"))
-    return f"files/{path}/index.md" if (ROOT / path).is_dir() else f"files/{path}"
+    if (ROOT / path).is_dir():
+        return f"files/{path}/index.md"
+    return f"files/{path}"
 
 
-def _add(files: Files, config: Any, path: str) -> None:
+def _add(files: Files, config: MkDocsConfig, path: str) -> None:
     if not (ROOT / path).is_dir():
-        files.append(
-            File.generated(config, _place(path), abs_src_path=str(ROOT / path))
-        )
+        copy = File.generated(config, _place(path), abs_src_path=str(ROOT / path))
+        files.append(copy)
         return
     files.append(File.generated(config, _place(path), content="\n".join(_listed(path))))
     for file in _files(path):
         if file.suffix != ".py":
-            files.append(
-                File.generated(
-                    config, f"files/{path}/{file.name}", abs_src_path=str(file)
-                )
-            )
+            place = f"files/{path}/{file.name}"
+            files.append(File.generated(config, place, abs_src_path=str(file)))
 
 
 def _files(path: str) -> list[Path]:
-    return sorted(
-        file
-        for file in (ROOT / path).iterdir()
-        if file.is_file() and not file.name.startswith(".")
-    )
+    files = [file for file in (ROOT / path).iterdir() if file.is_file()]
+    return sorted(file for file in files if not file.name.startswith("."))
 
 
 def _listed(path: str) -> Iterator[str]:
-    """Yield the lines of a page on a folder: the picture of a package and what each
-    module is, else the files.
+    """Yield the lines of a page on a folder.
+
+    Of a package it shows the picture and what each module is, else the files.
     """
     yield f"# {path}/\n"
     if (ROOT / path / "__init__.py").exists():
@@ -140,10 +142,8 @@ def _listed(path: str) -> Iterator[str]:
         if file.suffix != ".py":
             yield f"* [{file.name}]({file.name})"
         elif file.name != "__init__.py":
-            yield (
-                f"* **{file.name}**: "
-                f"{' '.join(_said(file).partition(chr(10) * 2)[0].split())}"
-            )
+            paragraph, _, _ = _said(file).partition("\n\n")
+            yield f"* **{file.name}**: {' '.join(paragraph.split())}"
 
 
 def _said(module: Path) -> str:

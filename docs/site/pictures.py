@@ -1,5 +1,6 @@
-"""The pictures of the documentation, made from results that were measured: `python
-docs/site/pictures.py`.
+"""The pictures of the documentation, made from measured results.
+
+Run `python docs/site/pictures.py` to make them.
 
 Writes docs/pictures/speed.svg and timeline.svg, which depend on bench/results/ alone
 and bring their own ground, light or dark as the reader has it.
@@ -38,10 +39,12 @@ BARS = {
 }
 SHOWN_S = 0.32  # of the timeline
 STYLE = """
-svg { --ground: #fdfdfc; --ink: #1c2127; --faint: #59626d; --track: #e8ebee; --ours: #0072b2; --theirs: #8a939d;
+svg { --ground: #fdfdfc; --ink: #1c2127; --faint: #59626d; --track: #e8ebee; \
+--ours: #0072b2; --theirs: #8a939d;
   --step: #0072b2; --wait: #d55e00; --fetch: #009e73; --on: #fff; --on-fetch: #000; }
 @media (prefers-color-scheme: dark) {
-  svg { --ground: #14171b; --ink: #e4e7ea; --faint: #a0a9b3; --track: #2a3037; --ours: #56b4e9; --theirs: #7f8994;
+  svg { --ground: #14171b; --ink: #e4e7ea; --faint: #a0a9b3; --track: #2a3037; \
+--ours: #56b4e9; --theirs: #7f8994;
     --step: #56b4e9; --wait: #e8873a; --fetch: #2fbf93; --on: #000; }
 }
 text { font: 13px system-ui, sans-serif; fill: var(--ink); }
@@ -51,8 +54,9 @@ text { font: 13px system-ui, sans-serif; fill: var(--ink); }
 
 
 def speed() -> str:
-    """Batches a second of each loader, a column for each kind of sample, as wide as
-    the limit.
+    """Draw the batches a second of each loader.
+
+    Each kind of sample has a column, as wide as the limit.
     """
     result = json.loads(SPEED.read_text())
     figures = {
@@ -66,10 +70,10 @@ def speed() -> str:
         if (case, "limit") in rates
     }
     width = (WIDTH - BESIDE - GAP * len(cases)) / len(cases)
-    parts = [
-        _text(10, 58 + ROW * at + 17, name, "bold" if "ours" in row else "")
-        for at, (row, name) in enumerate(names.items())
-    ]
+    parts = []
+    for at, (row, name) in enumerate(names.items()):
+        kind = "bold" if "ours" in row else ""
+        parts.append(_text(10, 58 + ROW * at + 17, name, kind))
     for number, (case, about) in enumerate(cases.items()):
         left = BESIDE + number * (width + GAP)
         limit = rates[case, "limit"]
@@ -82,45 +86,36 @@ def speed() -> str:
             top = 58 + ROW * at
             parts.append(_box(left, top, width, ROW - 4, "track"))
             says = f"{'~' * is_unsteady(figures[case, row])}{rate:,.0f}"
-            parts += _bar(
-                left,
-                top,
-                width * rate / limit,
-                width,
-                says,
-                "ours" if "ours" in row else "theirs",
-            )
+            colour = "ours" if "ours" in row else "theirs"
+            parts += _bar(left, top, width * rate / limit, width, says, colour)
     height = 58 + ROW * len(BARS) + 34
     workers = result["settings"]["workers"]
     limit = f"the limit: {workers} processes that fill slots and do nothing else"
     says = (
-        f"Batches a second, {workers} workers. A whole track is {limit}. ~: rounds "
-        "differ by more than 15%."
+        f"Batches a second, {workers} workers. A whole track is {limit}. "
+        "~: rounds differ by more than 15%."
     )
     parts.append(_text(10, height - 14, says, "faint small"))
     return _svg(height, "Batches a second by loader and kind of sample", parts)
 
 
 def is_unsteady(figure: dict[str, Any]) -> bool:
-    """Tell whether the rounds differ so much that only the order of magnitude
-    counts.
-    """
+    """Tell whether the rounds differ too much for more than an order of magnitude."""
     return bool(figure["iqr"] > 0.15 * figure["median"])
 
 
 def version(result: dict[str, Any], row: str) -> str:
     """Return the name and version of the library that was measured."""
-    return ".".join(
-        result["versions"][row]
-        .get(row, "")
-        .split("+")[0]
-        .split(".")[: 2 if row == "torch" else 3]
-    )
+    whole = result["versions"][row].get(row, "").split("+")[0]
+    numbers = whole.split(".")
+    shown = 2 if row == "torch" else 3
+    return ".".join(numbers[:shown])
 
 
 def _called(about: str) -> str:
-    """A case in as few words as stand over a column: "batches of 128 x 28x28 float32
-    and …" as 128 × 28×28.
+    """Return a case in as few words as stand over a column.
+
+    "batches of 128 x 28x28 float32 and …" becomes 128 × 28×28.
     """
     of, shape = re.findall(r"^batches of (\d+) x (\d+(?:x\d+)*) ", about)[0]
     for says, what in {
@@ -136,19 +131,18 @@ def _bar(
     left: float, top: float, long: float, room: float, says: str, colour: str
 ) -> Iterator[str]:
     yield _box(left, top, long, ROW - 4, colour)
-    is_inside = long + 12 + LETTER * len(says) > room
-    yield _text(
-        left + long + (-6 if is_inside else 6),
-        top + 16,
-        says,
-        "on" if is_inside else "",
-        is_inside,
-    )
+    end = left + long
+    if long + 12 + LETTER * len(says) > room:
+        # The figure would stand beyond the column's end: it goes into the bar.
+        yield _text(end - 6, top + 16, says, "on", is_end=True)
+    else:
+        yield _text(end + 6, top + 16, says)
 
 
 def timeline() -> str:
-    """What consumer and workers did for a third of a second: one worker, and as many
-    as hide loading.
+    """Draw what consumer and workers did for a third of a second.
+
+    It shows one worker, and as many as hide loading.
     """
     result = json.loads(TIMELINE.read_text())
     recorded = {
@@ -158,15 +152,9 @@ def timeline() -> str:
     top = 12.0
     for workers in ("1", "3"):
         lanes = recorded[f"training, {workers}"]
-        title = f"{workers} worker{'s' if workers != '1' else ''}"
-        parts.append(
-            _text(
-                10,
-                top + 16,
-                f"{title}: the consumer waits {_waited(lanes[0][1])} of the time",
-                "bold",
-            )
-        )
+        title = "1 worker" if workers == "1" else f"{workers} workers"
+        says = f"{title}: the consumer waits {_waited(lanes[0][1])} of the time"
+        parts.append(_text(10, top + 16, says, "bold"))
         top += ROW
         for name, spans in lanes:
             parts += [
@@ -177,29 +165,28 @@ def timeline() -> str:
             top += ROW
         top += 10
     for tenth in range(int(10 * SHOWN_S) + 1):
-        parts.append(
-            _text(_at(tenth / 10), top + 6, f"{100 * tenth} ms", "faint small")
-        )
-    parts += _key(
-        top + 20,
-        {
-            "step": "a training step (40 ms)",
-            "wait": "waiting for a batch",
-            "fetch": "fetching samples of batch n",
-        },
-    )
+        says = f"{100 * tenth} ms"
+        parts.append(_text(_at(tenth / 10), top + 6, says, "faint small"))
+    kinds = {
+        "step": "a training step (40 ms)",
+        "wait": "waiting for a batch",
+        "fetch": "fetching samples of batch n",
+    }
+    parts += _key(top + 20, kinds)
     return _svg(top + 50, "A timeline of consumer and workers", parts)
 
 
 def _waited(spans: list[Any]) -> str:
-    """The share of what is shown in which the consumer waited."""
+    """Return the share of what is shown in which the consumer waited."""
     waits = [
         min(end, SHOWN_S) - begin
         for begin, end, kind, _ in spans
         if kind == "wait" and begin < SHOWN_S
     ]
     share = sum(waits) / SHOWN_S
-    return f"{share:.0%}" if share >= 0.01 else "less than 1%"
+    if share < 0.01:
+        return "less than 1%"
+    return f"{share:.0%}"
 
 
 def _at(seconds: float) -> float:
@@ -229,7 +216,8 @@ def _key(top: float, kinds: dict[str, str]) -> Iterator[str]:
 
 
 def _box(left: float, top: float, width: float, height: float, colour: str) -> str:
-    return f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2" fill="var(--{colour})"/>'
+    place = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect {place} rx="2" fill="var(--{colour})"/>'
 
 
 def _text(
@@ -241,21 +229,16 @@ def _text(
 
 
 def _svg(height: float, title: str, parts: list[str]) -> str:
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" role="img">'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
+        f'width="{WIDTH}" role="img">'
+    )
     ground = (
         f'<rect width="{WIDTH}" height="{height:.0f}" rx="6" fill="var(--ground)"/>'
     )
-    return "\n".join(
-        [
-            head,
-            f"<title>{title}</title>",
-            f"<style>{STYLE}</style>",
-            ground,
-            *parts,
-            "</svg>",
-            "",
-        ]
-    )
+    title = f"<title>{title}</title>"
+    style = f"<style>{STYLE}</style>"
+    return "\n".join([head, title, style, ground, *parts, "</svg>", ""])
 
 
 def main() -> int:

@@ -1,10 +1,11 @@
-"""The tables of batches a second in docs/performance.md, made from
-bench/results/transport.json.
+"""The tables of batches a second in docs/performance.md.
 
-    python docs/site/tables.py      # writes the figures of that file into the page
+They are made from bench/results/transport.json.
 
-A table is found on the page by its first line.  A cell whose loader or case wasn't
-measured has a dash.
+    python docs/site/tables.py
+
+This writes the figures of that file into the page. A table is found on the page by its
+first line. A cell whose loader or case wasn't measured has a dash.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from pictures import ROOT, SPEED, is_unsteady, version
 
 PAGE = ROOT / "docs" / "performance.md"
 NOTHING = "–"
-# (case, row) -> figure -> its median and spread.
+# The keys are case and row, then the figure, which has its median and spread.
 Figures = Mapping[tuple[str, str], Mapping[str, Any]]
 
-# Cases, and how their columns are headed.
+# The cases, and the heads of their columns.
 WITH_WORKERS = {
     "28x28": "128 × 28×28",
     "3x64x64": "128 × 3×64×64",
@@ -148,9 +149,8 @@ def _rate(figures: Figures, case: str, row: str) -> str:
 def _ratio(figures: Figures, case: str, ours: str, theirs: str, places: int) -> str:
     if not {(case, ours), (case, theirs)} <= figures.keys():
         return NOTHING
-    mine, reference = (
-        figures[case, row]["batches_per_s"]["median"] for row in (ours, theirs)
-    )
+    mine = figures[case, ours]["batches_per_s"]["median"]
+    reference = figures[case, theirs]["batches_per_s"]["median"]
     return f"{mine / reference:.{places}f}"
 
 

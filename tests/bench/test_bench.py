@@ -1,5 +1,6 @@
-"""The experiments: each runs, its result says where it comes from, and the driver's
-arithmetic is right.
+"""Each experiment runs, and its result says where it comes from.
+
+The driver's arithmetic is right.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ from workers import nwt
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 EXPERIMENTS = list(runpy.run_path(str(BENCH / "__main__.py"))["found"]())
-# Which tests/__main__.py runs as a whole.
+# tests/__main__.py runs the guard as a whole.
 RUN = [name for name in EXPERIMENTS if name != "guard"]
-# What an experiment can't do without, and what has it.
-NEEDS = dict.fromkeys(
-    ("agreeing", "dataloader", "interruptions", "saving"), "torch"
-) | {"cluster": "ray"}
+# The package that an experiment can't do without.
+NEEDS = {
+    "agreeing": "torch",
+    "cluster": "ray",
+    "dataloader": "torch",
+    "interruptions": "torch",
+    "saving": "torch",
+}
 
 
 @pytest.mark.timeout(300)
@@ -142,12 +147,10 @@ def test_what_it_takes_is_never_slower_than_none_and_within_alpha_of_the_best(
 
 # -- what arrived in the transport benchmark -------------------------------------------
 
-HELD = [
-    pytest.param(
-        name, marks=[pytest.mark.torch] if CASES[name].form is Form.tensors else []
-    )
-    for name in transport.HELD
-]
+HELD = []
+for held in transport.HELD:
+    needs_torch = CASES[held].form is Form.tensors
+    HELD.append(pytest.param(held, marks=[pytest.mark.torch] if needs_torch else []))
 
 
 @pytest.mark.parametrize("name", HELD)
@@ -211,13 +214,10 @@ def test_medians_spreads_and_ratios() -> None:
     assert spread([1.0, 2.0, 4.0]).iqr == pytest.approx(0.8 * 3), (
         "few values have no quartiles"
     )
-    assert (
-        spread([1.0, 2.0, 3.0, 4.0, 5.0]).median,
-        spread([1.0, 2.0, 3.0, 4.0, 5.0]).iqr,
-    ) == (3.0, 2.0)
-    assert [
-        spread(values).is_noisy for values in ([1.0, 2.0, 4.0], [100.0, 101.0, 102.0])
-    ] == [True, False]
+    of_five = spread([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (of_five.median, of_five.iqr) == (3.0, 2.0)
+    assert spread([1.0, 2.0, 4.0]).is_noisy
+    assert not spread([100.0, 101.0, 102.0]).is_noisy
     rates = ("a", 2.0), ("b", 1.0), ("a", 4.0), ("b", 1.0)
     summary = driver.summarized(
         [{"case": "c", "row": row, "rate": rate} for row, rate in rates], ["rate"]
@@ -261,9 +261,8 @@ def test_what_is_printed_ends_with_a_short_table_and_judges_only_if_asked() -> N
     verdict = judge(at_least("c", "rate", 1.0, 1.5), 5)
     table = "c: a case", [["", "rate"], ["ours", "3"], ["theirs", "2"]]
     line = driver.Compared("a case", spread([3.0]), spread([2.0]))
-    short = driver.InShort(
-        "In short", "theirs", [line, driver.Compared("another", None, None)]
-    ).table()
+    other = driver.Compared("another", None, None)
+    short = driver.InShort("In short", "theirs", [line, other]).table()
     result = a_result(warnings=["busy", "busier"])
     lines = list(driver.report(result, [table], [], [short], is_kept=True))
     assert lines[-4:] == [
@@ -295,14 +294,17 @@ def take(turn):
     return {{"rate": 3.0}}
 
 ROWS = dict.fromkeys(("works", "fails", "lacks", "hangs"), ".")
-EXPERIMENT = Experiment(__file__, "Four rows.", {{"case": "one"}}, ROWS, {{"rate": "rate"}}, take)
+EXPERIMENT = Experiment(
+    __file__, "Four rows.", {{"case": "one"}}, ROWS, {{"rate": "rate"}}, take
+)
 if __name__ == "__main__":
-    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=0.0, timeout=8.0, seconds=0.1)))
+    options = command_line(EXPERIMENT, warmup=0.0, timeout=8.0, seconds=0.1)
+    sys.exit(conduct(EXPERIMENT, options))
 """
 
 
 @pytest.mark.slow
-def test_a_turn_that_fails_hangs_or_lacks_its_package_is_a_line_in_a_result_that_is_not_written_over(
+def test_a_turn_that_fails_hangs_or_lacks_its_package_is_a_line_in_a_result_that_stays(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "experiment.py"
@@ -312,14 +314,13 @@ def test_a_turn_that_fails_hangs_or_lacks_its_package_is_a_line_in_a_result_that
         command, cwd=tmp_path, capture_output=True, text=True, timeout=100
     )
     assert ran.returncode == 1
-    turns = {
-        turn["row"]: turn
-        for turn in json.loads((tmp_path / "found.json").read_text())["turns"]
-    }
+    result = json.loads((tmp_path / "found.json").read_text())
+    turns = {turn["row"]: turn for turn in result["turns"]}
     assert turns["works"]["rate"] == 3.0
     assert "no such luck" in turns["fails"]["error"]
     assert turns["lacks"]["absent"] == "pip install luck"
     assert "no answer within 8 s" in turns["hangs"]["error"]
+    # Without `--force` the result isn't written over.
     again = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=100
     )

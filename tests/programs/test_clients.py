@@ -1,5 +1,6 @@
-"""Other people's programs: whole trainings by frameworks, each with its own settings,
-fed by our loaders.
+"""Whole trainings by other people's frameworks run on our loaders.
+
+Each has its framework's own settings.
 
 The programs lie in `tests/programs/clients/`.  Each trains to a known result (that of
 the framework's own loader where the order is the same), resumes in the midst of an
@@ -22,7 +23,7 @@ import pytest
 from scripts import session
 
 HERE = Path(__file__).resolve().parent
-# Against hanging: most take ten to twenty seconds of a processor.
+# What takes longer hangs: most take ten to twenty seconds of a processor.
 LIMIT_S = 240
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -36,8 +37,9 @@ pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 @functools.cache
 def installed() -> set[str]:
-    """The names that can be imported from distributions; what lies in our own path
-    may have one of them, too.
+    """Return the names that can be imported from distributions.
+
+    What lies in our own path may have one of them, too.
     """
     return {
         *sys.stdlib_module_names,
@@ -49,25 +51,22 @@ def installed() -> set[str]:
 def missing(program: Path) -> set[str]:
     """What the program imports and is not installed."""
     nodes = list(ast.walk(ast.parse(program.read_text())))
-    names = [
-        alias.name
-        for node in nodes
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    ]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    names = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(node.module or "")
     return {name.partition(".")[0] for name in names} - installed()
 
 
 def programs() -> list:
     found = []
     for path in sorted((HERE / "clients").glob("*.py")):
-        marks = [
-            pytest.mark.chainer
-            if path.stem.startswith("chainer_")
-            else pytest.mark.clients
-        ]
-        found.append(pytest.param(path, id=path.stem, marks=marks))
+        mark = pytest.mark.clients
+        if path.stem.startswith("chainer_"):
+            mark = pytest.mark.chainer
+        found.append(pytest.param(path, id=path.stem, marks=[mark]))
     return found
 
 
@@ -101,10 +100,11 @@ def test_a_client_trains_and_resumes(program: Path, tmp_path: Path) -> None:
         try:
             code = process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
-            # Launchers give ranks sessions of their own.
+            # Launchers give ranks sessions of their own, so the ranks are found as
+            # children. The signal has faulthandler write each one's stacks.
             hanging = psutil.Process(process.pid).children(recursive=True)
             for one in (process, *hanging):
-                one.send_signal(signal.SIGABRT)  # has faulthandler write them
+                one.send_signal(signal.SIGABRT)
         finally:
             _, left_running = psutil.wait_procs(
                 [*session(process.pid), *hanging], timeout=10

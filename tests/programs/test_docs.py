@@ -1,5 +1,6 @@
-"""Every Python block of the README and of docs/ runs, in the order of the page;
-messages are quoted as they are.
+"""Every Python block of the README and of docs/ runs, in the page's order.
+
+Messages are quoted as they are.
 
 A block that begins with the command by which it is started is a program of its own, of
 several ranks.
@@ -9,13 +10,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import io
 import os
 import re
 import runpy
 import shlex
 import subprocess
 import sys
-import textwrap
+import tokenize
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,9 +38,9 @@ LINKING = [
     *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY")),
 ]
 TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
-# Of programs that test_clients.py runs.
+# The blocks of this page are parts of programs that test_clients.py runs.
 EXCERPTS = ROOT / "docs" / "clients.md"
-# test_tutorial.py
+# The README and the tutorial are left to test_tutorial.py.
 RUN = [
     page
     for page in PAGES
@@ -46,11 +48,21 @@ RUN = [
 ]
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LAUNCHED = "# torchrun "
+_LAYOUT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 _ENDS_RANK_1 = """
 import os, signal
 if os.environ["RANK"] == "1":
     steps = iter(range(100))
-    optimizer.register_step_pre_hook(lambda *_: next(steps) == 15 and signal.raise_signal(signal.SIGTERM))
+    optimizer.register_step_pre_hook(
+        lambda *_: next(steps) == 15 and signal.raise_signal(signal.SIGTERM)
+    )
 """
 
 
@@ -62,19 +74,18 @@ def _scripts() -> Iterator[Any]:
             for block in _BLOCK.findall(page.read_text())
             if not block.startswith(_LAUNCHED)
         ]
-        if text := "\n".join(blocks):
-            yield pytest.param(
-                text,
-                id=page.name,
-                marks=pytest.mark.torch if "import torch\n" in text else [],
-            )
+        text = "\n".join(blocks)
+        if text:
+            needs_torch = "import torch\n" in text
+            marks = [pytest.mark.torch] if needs_torch else []
+            yield pytest.param(text, id=page.name, marks=marks)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", list(_scripts()))
 def test_the_examples_of_a_page_run_as_one_script(text: str, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
-    # First, as in a program: workers have them ready.
+    # Imports come first, as in a program: workers are started with them imported.
     imports = re.findall(r"^(?:import|from) .*$", text, re.MULTILINE)
     script.write_text("\n".join([*imports, text]))
     for library, name in (
@@ -136,35 +147,39 @@ def test_a_program_of_ranks_ends_alike_whether_a_signal_to_one_of_them_came_in_b
     assert (code, out.splitlines()[-1:]) == (0, wanted.splitlines()[-1:]), err
 
 
-def test_the_examples_of_clients_stand_in_programs_that_run() -> None:
-    programs = [
-        path.read_text()
-        for path in (ROOT / "tests" / "programs" / "clients").glob("*.py")
+def _code(text: str) -> str:
+    """Return the words of a program, without its layout and its comments.
+
+    Lines of the pages are longer than those of the programs, so both break elsewhere.
+    """
+    words = [
+        token.string
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type not in _LAYOUT
     ]
+    # A call that is broken over several lines has a comma before the bracket.
+    return re.sub(r" , (?=[)\]}])", " ", " ".join(words))
+
+
+def test_the_examples_of_clients_stand_in_programs_that_run() -> None:
+    paths = (ROOT / "tests" / "programs" / "clients").glob("*.py")
+    programs = [_code(path.read_text()) for path in paths]
     blocks = _BLOCK.findall(EXCERPTS.read_text())
     assert blocks
-    forms = {
-        block: [textwrap.indent(block, depth * " ") for depth in (0, 4, 8, 12)]
-        for block in blocks
-    }
-    assert [
-        block
-        for block in blocks
-        if not any(form in text for form in forms[block] for text in programs)
-    ] == []
+    missing = []
+    for block in blocks:
+        if not any(_code(block) in program for program in programs):
+            missing.append(block)
+    assert missing == []
 
 
 def test_the_pages_are_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
-    assert (
-        sum(len(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md"))
-        <= 25_000
-    )
+    pages = (ROOT / "docs").rglob("*.md")
+    assert sum(len(page.read_text().split()) for page in pages) <= 25_000
 
 
-def test_the_change_of_a_line_in_the_readme_gives_the_batches_of_the_line_that_it_replaces() -> (
-    None
-):
+def test_the_new_line_in_the_readme_gives_the_batches_of_the_line_it_replaces() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
     theirs, ours = (line[1:] for line in lines if line[1:].startswith("batches = "))
     files = range(200)
@@ -226,12 +241,8 @@ def test_messages_are_those_of_the_source() -> None:
     ]
     assert len(headings) == len(quoted)
     assert [heading for heading in headings if heading not in source] == []
-    assert [
-        phrase
-        for message in messages
-        for phrase in _phrases(message)
-        if phrase not in source
-    ] == []
+    phrases = [phrase for message in messages for phrase in _phrases(message)]
+    assert [phrase for phrase in phrases if phrase not in source] == []
 
 
 def test_kinds_of_messages_are_those_that_there_are() -> None:
@@ -242,21 +253,13 @@ def test_kinds_of_messages_are_those_that_there_are() -> None:
 
 
 def test_every_extra_that_is_named_is_there() -> None:
-    section = (
-        (ROOT / "pyproject.toml")
-        .read_text()
-        .partition("[project.optional-dependencies]\n")[2]
-        .partition("\n[")[0]
-    )
+    project = (ROOT / "pyproject.toml").read_text()
+    _, _, following = project.partition("[project.optional-dependencies]\n")
+    section = following.partition("\n[")[0]
     extras = set(re.findall(r"^(\w+) = ", section, re.MULTILINE))
-    sources = [
-        *LINKING,
-        *(
-            path
-            for folder in ("mpiter", "tests", "examples", "bench")
-            for path in (ROOT / folder).rglob("*.py")
-        ),
-    ]
+    sources = [*LINKING]
+    for folder in ("mpiter", "tests", "examples", "bench"):
+        sources += (ROOT / folder).rglob("*.py")
     asked: dict[str, str] = {}
     for path in sources:
         for found in re.findall(
@@ -270,14 +273,13 @@ def test_every_extra_that_is_named_is_there() -> None:
 def test_what_the_tests_install_is_bounded_above(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the file puts a folder there
+    # The file puts a folder on sys.path, which is undone with this.
+    monkeypatch.setattr(sys, "path", [*sys.path])
     runner = runpy.run_path(str(ROOT / "tests" / "__main__.py"))
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    bounded = [
-        one for name in extras for one in extras[name] if not one.startswith("mpiter[")
-    ]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = settings["project"]["optional-dependencies"]
+    wanted = [one for packages in extras.values() for one in packages]
+    bounded = [one for one in wanted if not one.startswith("mpiter[")]
     bounded += [*runner["CLIENTS"], *runner["WITH_TORCH"], *runner["CHAINERS_COMPANY"]]
     assert [one for one in bounded if "<" not in one and "==" not in one] == []
 
@@ -285,9 +287,8 @@ def test_what_the_tests_install_is_bounded_above(
 def test_the_published_readme_has_absolute_links_and_the_package_has_urls() -> None:
     texts = [(ROOT / name).read_text() for name in ("README.md", "pyproject.toml")]
     address = "https://example.org/mpiter"
-    readme, pyproject = runpy.run_path(str(ROOT / ".ci" / "package.py"))["published"](
-        *texts, address, "v1"
-    )
+    published = runpy.run_path(str(ROOT / ".ci" / "package.py"))["published"]
+    readme, pyproject = published(*texts, address, "v1")
     links = re.findall(r"\]\(([^)]+)\)", readme)
     assert f"{address}/raw/v1/docs/pictures/speed.svg" in links
     assert [link for link in links if not link.startswith(f"{address}/")] == []

@@ -11,8 +11,12 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SAID = {
-    "many_trainers.py": "4 trainers, 0 workers each … 2000 samples of 2000, each exactly once",
-    "resume_after_kill.py": "50 steps, identical to those of a trainer that wasn't killed",
+    "many_trainers.py": (
+        "4 trainers, 0 workers each … 2000 samples of 2000, each exactly once"
+    ),
+    "resume_after_kill.py": (
+        "50 steps, identical to those of a trainer that wasn't killed"
+    ),
     "resume_training.py": "interrupted in step 24, 16 steps after that: identical to",
     "stream.py": "resumed with 3 workers: 22 batches, identical",
 }
@@ -21,7 +25,8 @@ OF_TORCH = ("resume_training.py",)
 
 def cases():
     for name in SAID:
-        yield pytest.param(name, marks=[pytest.mark.torch] if name in OF_TORCH else [])
+        marks = [pytest.mark.torch] if name in OF_TORCH else []
+        yield pytest.param(name, marks=marks)
 
 
 @pytest.mark.slow
@@ -36,10 +41,9 @@ def test_an_example_runs(name, tmp_path):
     ran = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=110
     )
-    assert (
-        ran.returncode,
-        [line for line in ran.stderr.splitlines() if not line.startswith("mpiter: ")],
-    ) == (0, [])
+    said = ran.stderr.splitlines()
+    unexpected = [line for line in said if not line.startswith("mpiter: ")]
+    assert (ran.returncode, unexpected) == (0, [])
     assert all(words in ran.stdout for words in SAID[name].split(" … "))
 
 
@@ -59,14 +63,15 @@ def test_every_example_is_run():
 def callers_torch(
     folder: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[str], str]:
-    """What the demo finds where the calling Python has no other packages than those
-    of ``folder``.
-    """
-    # And put back as it was, afterwards.
+    """Return what the demo finds where Python has no packages but ``folder``'s."""
+    # The script puts a folder on sys.path. As monkeypatch has noted the path before,
+    # it puts that back as well.
     monkeypatch.syspath_prepend(str(EXAMPLES))
     find = runpy.run_path(str(EXAMPLES / "__main__.py"))["callers_torch"]
-    others = [place for place in sys.path if not place.endswith("-packages")]
-    monkeypatch.setattr(sys, "path", [*([str(folder)] if folder else []), *others])
+    path = [place for place in sys.path if not place.endswith("-packages")]
+    if folder:
+        path.insert(0, str(folder))
+    monkeypatch.setattr(sys, "path", path)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     return find()
 
@@ -90,10 +95,8 @@ def test_the_demo_takes_the_torch_of_the_python_that_runs_it_or_says_why_not(
     old = with_a_torch(tmp_path / "old" / "site-packages", "1.13.1")
     folders, lacks = callers_torch(old, monkeypatch)
     assert folders == []
-    assert (
-        "has torch 1.13.1, older than 2.6: `python3 examples --torch` installs one"
-        in lacks
-    )
+    remedy = "`python3 examples --torch` installs one"
+    assert f"has torch 1.13.1, older than 2.6: {remedy}" in lacks
     folders, lacks = callers_torch(None, monkeypatch)
     assert folders == []
-    assert "has no torch: `python3 examples --torch` installs one" in lacks
+    assert f"has no torch: {remedy}" in lacks

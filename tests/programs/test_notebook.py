@@ -1,5 +1,6 @@
-"""A notebook, executed by a real kernel: cells that define and iterate, run again,
-are interrupted, and shut down.
+"""A notebook is executed by a real kernel.
+
+Its cells define and iterate, run again, are interrupted, and shut down.
 """
 
 import os
@@ -36,7 +37,8 @@ Item = namedtuple("Item", "image label")
 
 class Numbers:
     def __init__(self, transform, slow=""):
-        self.transform, self.slow = transform, slow
+        self.transform = transform
+        self.slow = slow
     def __len__(self):
         return 12
     def __getitem__(self, i):
@@ -47,16 +49,29 @@ class Numbers:
 """
 
 ITERATE = """
+rows = []
 with mpiter.MultiprocessIterator(
-    Numbers(lambda x: x * 10), 4, repeat=False, shuffle=False, n_processes=2, backend=mpiter.Process(method)
+    Numbers(lambda x: x * 10),
+    4,
+    repeat=False,
+    shuffle=False,
+    n_processes=2,
+    backend=mpiter.Process(method),
 ) as it:
-    rows = [(int(item.image.sum()), item.label, isinstance(item, Item)) for batch in it for item in batch]
+    for batch in it:
+        for item in batch:
+            rows.append((int(item.image.sum()), item.label, isinstance(item, Item)))
 print(rows == [(30 * i, i, True) for i in range(12)])
 """
 
 BLOCK = """
 open_one = mpiter.MultiprocessIterator(
-    Numbers(lambda x: x, slow=method), 4, shuffle=False, n_processes=2, backend=mpiter.Process(method), run_ahead=0
+    Numbers(lambda x: x, slow=method),
+    4,
+    shuffle=False,
+    n_processes=2,
+    backend=mpiter.Process(method),
+    run_ahead=0,
 )
 for batch in open_one:
     print("batch", batch.columns.label.tolist())
@@ -146,7 +161,7 @@ def iterates(kernel):
 def test_cells_may_be_run_again_and_interrupted_and_nothing_outlives_the_kernel(
     kernel, tmp_path
 ):
-    # Of spawned workers a kernel sees what a script sees.
+    # Spawned workers are left out: a kernel sees of them what a script sees.
     for method in METHODS[:2]:
         for _ in range(2):
             assert kernel.run(f"{DEFINE}method = {method!r}") == ("", [])

@@ -1,5 +1,6 @@
-"""Whole programs: without ceremony, under every start method, and out again
-whichever way they end.
+"""Whole programs run under every start method, and end whichever way they end.
+
+They need no `__main__` guard and no other ceremony.
 """
 
 import os
@@ -10,7 +11,7 @@ from scripts import METHODS, Script, run, wait_until
 
 import mpiter
 
-# This Python shows it; the further ones are spared.
+# One Python shows all this; the quick part, which runs on the others, leaves it out.
 pytestmark = pytest.mark.slow
 
 PLAIN = """
@@ -28,7 +29,8 @@ PLAIN = """
 
     class Numbers:
         def __init__(self, kind, transform):
-            self.kind, self.transform = kind, transform
+            self.kind = kind
+            self.transform = transform
         def __len__(self):
             return 23
         def __getitem__(self, i):
@@ -40,30 +42,39 @@ PLAIN = """
             if method == "serial":
                 it = mpiter.SerialIterator(dataset, 5, repeat=False, seed=3)
             else:
-                backend = mpiter.Process(method)
-                it = mpiter.MultiprocessIterator(dataset, 5, repeat=False, n_processes=1, seed=3, backend=backend)
+                it = mpiter.MultiprocessIterator(
+                    dataset,
+                    5,
+                    repeat=False,
+                    n_processes=1,
+                    seed=3,
+                    backend=mpiter.Process(method),
+                )
+            of_columns = Pair if kind is Pair else list
             with it:
                 for batch in it:
+                    columns = batch.columns
                     assert all(isinstance(item, kind) for item in batch), type(batch[0])
-                    assert isinstance(batch.columns, Pair if kind is Pair else list), type(batch.columns)
-                    print([(item.image.sum().item(), item.label) for item in batch], batch[0].image.shape)
+                    assert isinstance(columns, of_columns), type(columns)
+                    rows = [(item.image.sum().item(), item.label) for item in batch]
+                    print(rows, batch[0].image.shape)
 """
 
 
-def test_a_plain_script_with_classes_and_a_lambda_gives_the_same_under_every_start_method(
+def test_a_script_with_classes_and_a_lambda_gives_the_same_under_every_start_method(
     tmp_path,
 ):
     lines = run(tmp_path, PLAIN).ended_well().lines
+    serial = lines[:10]
     assert len(lines) == 40
-    assert [lines[at : at + 10] == lines[:10] for at in (10, 20, 30)] == [True] * 3, (
-        lines
-    )
+    assert lines == serial * 4
 
 
 LOCKED = """
     import sys, threading, mpiter
     print("the script runs", flush=True)
-    lock = threading.Lock()  # a global that the dataset's code uses: by value it cannot travel
+    # The dataset's code uses this global, which can't travel by value.
+    lock = threading.Lock()
     class Numbers:
         def __len__(self):
             return 4
@@ -71,7 +82,10 @@ LOCKED = """
             with lock:
                 return i
     method = sys.argv[1] if sys.argv[1:] else None
-    for batch in mpiter.DataLoader(Numbers(), 2, num_workers=1, multiprocessing_context=method):
+    loader = mpiter.DataLoader(
+        Numbers(), 2, num_workers=1, multiprocessing_context=method
+    )
+    for batch in loader:
         print(batch.tolist())
 """
 
@@ -123,7 +137,10 @@ OPEN = """
         def __getitem__(self, i):
             return i
 
-    it = mpiter.MultiprocessIterator(Numbers(), 5, shuffle=False, n_processes=2, backend=mpiter.Process(sys.argv[1]))
+    backend = mpiter.Process(sys.argv[1])
+    it = mpiter.MultiprocessIterator(
+        Numbers(), 5, shuffle=False, n_processes=2, backend=backend
+    )
 """
 
 
@@ -205,12 +222,16 @@ LIBRARY = """
             del passing
             self.lock = multiprocessing.get_context("spawn").Lock()
             if info.id == 1:
-                time.sleep(0.2)  # it is still starting when the other has fetched all
+                # This worker is still starting when the other has fetched all.
+                time.sleep(0.2)
         def __getitem__(self, index):
             with self.lock:
                 return index
 
-    it = mpiter.MultiprocessIterator(Locking(), 4, repeat=False, n_processes=2, backend=mpiter.Process(sys.argv[1]))
+    backend = mpiter.Process(sys.argv[1])
+    it = mpiter.MultiprocessIterator(
+        Locking(), 4, repeat=False, n_processes=2, backend=backend
+    )
     print(sum(len(batch) for batch in it))
     if sys.argv[2] == "renew and close":
         it.reset()
@@ -235,17 +256,22 @@ DAEMONIC = """
         for method in (None, "spawn"):
             options = {"backend": mpiter.Process(method)} if method else {}
             for loader in (
-                mpiter.DataLoader([1, 2, 3], 2, num_workers=1, multiprocessing_context=method),
+                mpiter.DataLoader(
+                    [1, 2, 3], 2, num_workers=1, multiprocessing_context=method
+                ),
                 mpiter.batches([1, 2, 3], 2, n_processes=1, epochs=1, **options),
             ):
                 try:
                     next(iter(loader))
                 except mpiter.errors.WorkerStartError as error:
-                    print("num_workers=0" in str(error) and "daemonic" in str(error), flush=True)
-        print(next(iter(mpiter.batches([1, 2, 3], 2, n_processes=0, shuffle=False))), flush=True)
+                    said = str(error)
+                    print("num_workers=0" in said and "daemonic" in said, flush=True)
+        batches = mpiter.batches([1, 2, 3], 2, n_processes=0, shuffle=False)
+        print(next(iter(batches)), flush=True)
 
     if __name__ == "__main__":
-        child = multiprocessing.get_context("spawn").Process(target=in_a_daemon, daemon=True)
+        spawn = multiprocessing.get_context("spawn")
+        child = spawn.Process(target=in_a_daemon, daemon=True)
         child.start()
         child.join()
 """
@@ -265,7 +291,8 @@ def test_a_deleted_working_directory_is_named_as_the_cause(tmp_path):
     os.rmdir(os.getcwd())
     for method in ("forkserver", "spawn"):
         try:
-            next(mpiter.MultiprocessIterator([1, 2], 2, n_processes=1, backend=mpiter.Process(method)))
+            backend = mpiter.Process(method)
+            next(mpiter.MultiprocessIterator([1, 2], 2, n_processes=1, backend=backend))
         except mpiter.errors.WorkerStartError as error:
             print("the working directory" in str(error))
     """
@@ -278,7 +305,8 @@ def test_a_finalizer_may_close_the_iterator(tmp_path):
         + """
     class Trainer:
         def __init__(self, iterator):
-            self.iterator, self.me = iterator, self
+            self.iterator = iterator
+            self.me = self
         def __del__(self):
             self.iterator.finalize()
             print("closed")
@@ -342,7 +370,9 @@ def test_ctrl_c_gives_one_keyboard_interrupt_and_no_noise(tmp_path, method):
             return i
 
     backend = mpiter.Process(sys.argv[1])
-    it = mpiter.MultiprocessIterator(Slow(), 5, shuffle=False, n_processes=2, backend=backend, run_ahead=0)
+    it = mpiter.MultiprocessIterator(
+        Slow(), 5, shuffle=False, n_processes=2, backend=backend, run_ahead=0
+    )
     for batch in it:
         print(batch, flush=True)
     """

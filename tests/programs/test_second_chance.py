@@ -1,5 +1,6 @@
-"""`python3 tests --all` runs what failed once more, alone: an unsteady test is told
-and doesn't stop a landing.
+"""`python3 tests --all` runs what failed once more, alone.
+
+An unsteady test is reported and doesn't stop a landing.
 """
 
 import importlib.util
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # it starts pytest twice
+# The test starts pytest twice.
+pytestmark = pytest.mark.slow
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SUITE = """

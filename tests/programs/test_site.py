@@ -17,12 +17,15 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SITE = Path(__file__).resolve().parents[2] / "build" / "docs"
-# A page that opens another one as wide as a telephone, and tells the server what it
-# finds there as soon as it is so.
+# This page opens another one as wide as a telephone, and tells the server what its
+# script finds there, as soon as it finds something.
 ASKING = """<iframe src="{page}" width="380" height="2000"></iframe>
 <script>
 const found = () => {{ const page = frames[0].document; {script} }};
-setInterval(() => {{ const what = found(); if (what) fetch("/told", {{method: "POST", body: what}}) }}, 50);
+setInterval(() => {{
+  const what = found();
+  if (what) fetch("/told", {{method: "POST", body: what}});
+}}, 50);
 </script>
 """
 
@@ -52,8 +55,9 @@ class Server(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Callable[[str, str], str]:
-    """A function that opens a page and returns the first text that a script finds
-    there.
+    """Return a function that opens a page and returns the first text found there.
+
+    A script finds the text.
     """
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -73,17 +77,15 @@ def browser(tmp_path: Path) -> Callable[[str, str], str]:
         ) as server:
             thread = threading.Thread(target=server.serve_forever)
             thread.start()
-            options = [
+            command = [
+                chromium,
                 "--headless",
                 "--no-sandbox",
                 "--disable-gpu",
                 f"--user-data-dir={tmp_path / 'profile'}",
-            ]
-            # With it the browser stays until it is ended.
-            options.append("--remote-debugging-port=0")
-            command = [
-                chromium,
-                *options,
+                # Without a debugging port a headless browser may end before the page
+                # has told anything.
+                "--remote-debugging-port=0",
                 f"http://127.0.0.1:{server.server_port}/asking",
             ]
             run = subprocess.Popen(
@@ -116,8 +118,11 @@ def test_figures_of_a_table_stay_on_one_line_on_a_narrow_screen(browser: Any) ->
       range.selectNodeContents(cell);
       return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size;
     };
-    const cells = [...page.querySelectorAll('td')].filter(cell => /^[^a-z]+[/][^a-z]+$/i.test(cell.textContent));
-    return cells.length + ': ' + cells.filter(cell => lines(cell) > 1).map(cell => cell.textContent).join('; ');
+    const figures = /^[^a-z]+[/][^a-z]+$/i;
+    const cells = [...page.querySelectorAll('td')]
+      .filter(cell => figures.test(cell.textContent));
+    const broken = cells.filter(cell => lines(cell) > 1);
+    return cells.length + ': ' + broken.map(cell => cell.textContent).join('; ');
     """
     number, _, broken = browser("/performance.html", script).partition(": ")
     assert int(number) > 5

@@ -1,5 +1,6 @@
-"""The programs of the README and the tutorial run, are interrupted and go on, as
-their pages say.
+"""The programs of the README and the tutorial run as their pages say.
+
+They are interrupted and go on.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import mpiter
 
 pytest.importorskip("PIL", reason="Pillow is not installed: run `python3 tests`")
 ROOT = Path(__file__).resolve().parents[2]
-# Where a program's step begins, in its page.
+# The line of each page with which a step of its program begins.
 STEPS = {
     "README.md": "            error = model",
     "docs/tutorial.md": "                right, seen = right + train_step(",
 }
+# The step that is interrupted.
 PLACES = {"README.md": 150, "docs/tutorial.md": 17}
 
 
@@ -31,15 +33,16 @@ def program(page: str, interrupted_at: int | None = None, goes_on: bool = False)
     after the training.
     """
     step = STEPS[page]
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
-    )
-    (at,) = (at for at, block in enumerate(blocks) if step in block)
-    text = "\n".join(blocks[: at + 1] if goes_on else blocks)
-    workers = 1 if goes_on else 2
-    text = text.replace("workers=2", f"workers={workers}").replace(
-        "time.sleep(0.03)", "time.sleep(0)"
-    )
+    shown = (ROOT / page).read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", shown, re.MULTILINE | re.DOTALL)
+    workers = 2
+    if goes_on:
+        (at,) = (at for at, block in enumerate(blocks) if step in block)
+        blocks = blocks[: at + 1]
+        workers = 1
+    text = "\n".join(blocks)
+    text = text.replace("workers=2", f"workers={workers}")
+    text = text.replace("time.sleep(0.03)", "time.sleep(0)")
     indent = step[: len(step) - len(step.lstrip())]
     ctrl_c = (
         f"{indent}if c.finished == {interrupted_at}:\n{indent}    "

@@ -1,5 +1,6 @@
-"""Programs of several ranks, started by ``mpiexec`` or torch's launcher: their ranks
-have sessions of their own.
+"""Start programs of several ranks by ``mpiexec`` or torch's launcher.
+
+Their ranks have sessions of their own.
 
 All that they start runs in a folder of the test's, by which it is found.  What MPI
 leaves in /dev/shm when its ranks are killed is cleared away.
@@ -22,7 +23,7 @@ import pytest
 
 import mpiter
 
-# Against hanging: eight processes that import torch on two cores take their time.
+# What takes longer hangs: eight processes that import torch on two cores take a while.
 LIMIT_S = 110
 _SHM = Path("/dev/shm")
 _PLACES = os.pathsep.join(
@@ -31,13 +32,11 @@ _PLACES = os.pathsep.join(
 MPIEXEC = shutil.which("mpiexec", path=_PLACES) or ""
 
 _one_by_one = pytest.mark.xdist_group("ranks")  # each takes all cores
+_NO_MPIEXEC = "mpiexec is not installed: `pip install mpich`, or `python3 tests --all`"
 with_mpiexec = [
     _one_by_one,
     pytest.mark.mpi,
-    pytest.mark.skipif(
-        not MPIEXEC,
-        reason="mpiexec is not installed: `pip install mpich`, or `python3 tests --all`",
-    ),
+    pytest.mark.skipif(not MPIEXEC, reason=_NO_MPIEXEC),
 ]
 with_mpi4py = [
     *with_mpiexec,
@@ -92,11 +91,12 @@ class Launched:
         path = folder / "program.py"
         path.write_text(textwrap.dedent(text))
         root = str(Path(mpiter.__file__).parents[1])
-        known = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PMI", "COV_"))
-        }
+        # With the variables of a launcher that started the tests, ranks would take
+        # themselves for ranks of that one.
+        known = {}
+        for name, value in os.environ.items():
+            if not name.startswith(("PMI", "COV_")):
+                known[name] = value
         self.process = subprocess.Popen(
             [*by, str(path), *map(str, arguments)],
             cwd=folder,
@@ -108,8 +108,9 @@ class Launched:
         )
 
     def ends(self) -> tuple[int, str, str]:
-        """Return how the program ended and what it printed; nothing of it may be
-        left running.
+        """Return how the program ended and what it printed.
+
+        Nothing of it may be left running.
         """
         try:
             out, err = self.process.communicate(timeout=LIMIT_S)
@@ -159,7 +160,7 @@ def running_in(folder: Path) -> list[psutil.Process]:
             if process.cwd() == str(folder):
                 found.append(process)
         except psutil.Error:
-            # It has ended, or is another user's.
+            # The process has ended, or is another user's: neither is one of ours.
             pass
     return found
 
@@ -170,8 +171,9 @@ def segments() -> set[str]:
 
 
 def clear_away(before: set[str]) -> set[str]:
-    """Remove the segments that killed ranks have left since ``before``; what is
-    mapped stays mapped.
+    """Remove the segments that killed ranks have left since ``before``.
+
+    What is mapped stays mapped.
     """
     left = segments() - before
     for name in left:

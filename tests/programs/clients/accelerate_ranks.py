@@ -1,5 +1,6 @@
-"""Accelerate in two processes with one Checkpoint: a signal to one of them ends both,
-and both go on from one file.
+"""Accelerate in two processes with one Checkpoint.
+
+A signal to one of them ends both, and both go on from one file.
 
 The program starts itself by ``accelerate launch``.
 """
@@ -22,7 +23,8 @@ LAUNCH = [
     "--num_processes=2",
     "--main_process_port=0",
 ]
-STEPS = 26  # 13 in each of two epochs
+# 13 steps in each of two epochs.
+STEPS = 26
 
 
 class Points(torch.utils.data.Dataset):

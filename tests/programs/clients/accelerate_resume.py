@@ -1,5 +1,6 @@
-"""Accelerate, told to make its loaders of our class: trained as with torch's,
-resumed in both of its ways.
+"""Accelerate, told to make its loaders of our class.
+
+It trains as with torch's, and is resumed in both of its ways.
 """
 
 import accelerate.data_loader
@@ -24,8 +25,8 @@ class Points(torch.utils.data.Dataset):
 
 
 def trained(loader_class, way="skips", save_at=None, resume_at=None):
-    """(indices seen, weights) of some epoches, or of their rest."""
-    # What prepare() and skip_first_batches() make loaders of.
+    """Return (indices seen, weights) of some epochs, or of their rest."""
+    # prepare() and skip_first_batches() make loaders of this class.
     accelerate.data_loader.DataLoader = loader_class
     accelerator = Accelerator(
         cpu=True,
@@ -65,6 +66,6 @@ def trained(loader_class, way="skips", save_at=None, resume_at=None):
 if __name__ == "__main__":
     for way in ("skips", "remembers"):
         seen, weights = trained(TheirLoader, way if way == "skips" else "")
-        # 13 in an epoch.
+        # An epoch has 13 steps, so both are in the second one.
         assert trained(DataLoader, way, save_at=17) == (seen, weights), way
         assert trained(DataLoader, way, resume_at=17) == (seen[17:], weights), way

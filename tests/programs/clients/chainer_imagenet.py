@@ -1,8 +1,9 @@
-"""Chainer, in the manner of its train_imagenet with `--arch nin`: JPEG files,
-cropped and turned at random; resumed.
+"""Chainer, in the manner of its train_imagenet with `--arch nin`.
+
+It reads JPEG files, cropped and turned at random, and is resumed.
 """
 
-# (first)
+# This import comes first, since it prepares the import of Chainer.
 import mpiter.chainer_compat  # noqa: F401, I001
 import random
 
@@ -74,9 +75,8 @@ def make_files():
     rng = np.random.RandomState(0)
     with open("train.txt", "w") as names:
         for number in range(LENGTH):
-            Image.fromarray(rng.randint(256, size=(80, 80, 3), dtype="u1")).save(
-                f"{number}.jpg"
-            )
+            pixels = rng.randint(256, size=(80, 80, 3), dtype="u1")
+            Image.fromarray(pixels).save(f"{number}.jpg")
             names.write(f"{number}.jpg {number % CLASSES}\n")
 
 
@@ -109,4 +109,5 @@ def main(out, resume=None, **options):
 if __name__ == "__main__":
     make_files()
     wanted = main("first", n_processes=2)
-    assert main("again", resume="first/at-6", n_processes=1) == wanted  # 4 in an epoch
+    # An epoch has 4 steps, so the snapshot is from the second one.
+    assert main("again", resume="first/at-6", n_processes=1) == wanted

@@ -1,8 +1,9 @@
-"""Chainer, in the manner of its train_mnist: trained as with its own iterator, and
-resumed from a snapshot.
+"""Chainer, in the manner of its train_mnist.
+
+It trains as with its own iterator, and is resumed from a snapshot.
 """
 
-# (first)
+# This import comes first, since it prepares the import of Chainer.
 import mpiter.chainer_compat  # noqa: F401, I001
 import chainer
 import numpy as np
@@ -21,11 +22,9 @@ class MLP(chainer.Chain):
     def __init__(self):
         super().__init__()
         with self.init_scope():
-            self.l1, self.l2, self.l3 = (
-                links.Linear(None, UNITS),
-                links.Linear(None, UNITS),
-                links.Linear(None, 10),
-            )
+            self.l1 = links.Linear(None, UNITS)
+            self.l2 = links.Linear(None, UNITS)
+            self.l3 = links.Linear(None, 10)
 
     def forward(self, x):
         return self.l3(F.relu(self.l2(F.relu(self.l1(x)))))
@@ -82,4 +81,5 @@ if __name__ == "__main__":
     assert main(ours, "ours") == main(iterators.SerialIterator, "theirs")
     # Our own order goes on in later epochs too.
     wanted = main(with_a_seed, "seeded")
-    assert main(with_a_seed, "again", resume="seeded/at-22") == wanted  # 15 in an epoch
+    # An epoch has 15 steps, so the snapshot is from the second one.
+    assert main(with_a_seed, "again", resume="seeded/at-22") == wanted

@@ -1,5 +1,6 @@
-"""Hugging Face's datasets: as torch's loader gives them, and resumed in the midst of
-an epoch.
+"""Hugging Face's datasets come as from torch's loader.
+
+They are also resumed in mid-epoch.
 """
 
 import json
@@ -21,7 +22,7 @@ def doubled(sample):
 
 
 def made():
-    """Map-style ones by name."""
+    """Return map-style datasets by name."""
     plain = Dataset.from_dict(
         {
             "number": list(range(LENGTH)),
@@ -40,36 +41,32 @@ def made():
 
 
 def streams():
-    """Iterable ones by name, each with four shards."""
+    """Return iterable datasets by name, each with four shards."""
     plain = made()["mapped"].to_iterable_dataset(num_shards=4)
     files = [f"part{part}.jsonl" for part in range(4)]
     for part, name in enumerate(files):
         with open(name, "w") as file:
-            file.writelines(
-                json.dumps({"number": number}) + "\n"
-                for number in range(part, LENGTH, 4)
-            )
+            for number in range(part, LENGTH, 4):
+                file.write(json.dumps({"number": number}) + "\n")
     from_disk = load_dataset("json", data_files=files, split="train", streaming=True)
+    filtered = from_disk.filter(lambda sample: sample["number"] % 3 > 0)
     return {
         "shuffled": plain.shuffle(seed=1, buffer_size=8).map(doubled),
         "of a node": split_dataset_by_node(plain, rank=1, world_size=2),
-        "from files": from_disk.filter(lambda sample: sample["number"] % 3 > 0)
-        .map(doubled)
-        .with_format("torch"),
+        "from files": filtered.map(doubled).with_format("torch"),
     }
 
 
 def listed(batches):
-    """Each batch as text, in which 1 isn't 1.0."""
-    return [
-        repr(
-            {
-                name: part.tolist() if torch.is_tensor(part) else part
-                for name, part in batch.items()
-            }
-        )
-        for batch in batches
-    ]
+    """Return each batch as text, in which 1 isn't 1.0."""
+    texts = []
+    for batch in batches:
+        parts = dict(batch)
+        for name, part in parts.items():
+            if torch.is_tensor(part):
+                parts[name] = part.tolist()
+        texts.append(repr(parts))
+    return texts
 
 
 def check(name, dataset, workers, **options):
@@ -91,11 +88,8 @@ def check_epochs():
     """set_epoch() reaches workers that stay."""
     orders = []
     for loader_class in (TheirLoader, DataLoader):
-        stream = (
-            made()["mapped"]
-            .to_iterable_dataset(num_shards=4)
-            .shuffle(seed=1, buffer_size=8)
-        )
+        stream = made()["mapped"].to_iterable_dataset(num_shards=4)
+        stream = stream.shuffle(seed=1, buffer_size=8)
         loader = loader_class(stream, BATCH, num_workers=2)
         orders.append(listed(loader))
         stream.set_epoch(1)

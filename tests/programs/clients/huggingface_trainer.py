@@ -1,5 +1,6 @@
-"""transformers' Trainer, whose loaders Accelerate makes: trained as with torch's,
-resumed from its checkpoints.
+"""transformers' Trainer, whose loaders Accelerate makes.
+
+It trains as with torch's, and is resumed from its checkpoints.
 """
 
 import accelerate.data_loader

@@ -1,5 +1,6 @@
-"""JAX with Flax and optax on batches from workers: as without them, and resumed in
-the midst of an epoch.
+"""JAX with Flax and optax on batches from workers.
+
+It trains as without them, and is resumed in mid-epoch.
 """
 
 import json
@@ -69,5 +70,6 @@ def same(one, other):
 if __name__ == "__main__":
     wanted, loss = trained(n_processes=0)
     assert loss < 0.1
-    assert same(trained(n_processes=2, save_at=17)[0], wanted)  # 13 in an epoch
+    # An epoch has 13 steps, so it is saved in the second one.
+    assert same(trained(n_processes=2, save_at=17)[0], wanted)
     assert same(trained(n_processes=1, resume=True)[0], wanted)

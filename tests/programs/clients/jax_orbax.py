@@ -1,5 +1,6 @@
-"""JAX in two processes, saved by Orbax with the loader's state: killed, and gone on
-from what was saved last.
+"""JAX in two processes, saved by Orbax with the loader's state.
+
+It is killed, and goes on from what was saved last.
 
 The program starts itself twice, and tells each process its number.
 """

@@ -1,5 +1,6 @@
-"""Lightning in two processes: it makes the loader anew with a DistributedSampler, and
-one state is for both.
+"""Lightning in two processes, with one state for both.
+
+It makes the loader anew with a DistributedSampler.
 
 With ``shard="auto"`` the loader shares out by itself, and Lightning is told to add no
 sampler; it resumes likewise.
@@ -12,7 +13,8 @@ from torch.utils.data import DistributedSampler
 
 from mpiter.torch import DataLoader
 
-LENGTH = 48  # 6 in each of two epochs
+# 6 steps in each of two epochs.
+LENGTH = 48
 BATCH = 4
 STEPS = 12
 
@@ -43,11 +45,11 @@ class Line(lightning.LightningModule):
 
 def trained(loader_class, folder=None, resume=None, **options):
     lightning.seed_everything(3, verbose=False)
-    callbacks = (
-        [ModelCheckpoint(folder, "{step}", every_n_train_steps=8, save_top_k=-1)]
-        if folder
-        else []
-    )
+    callbacks = []
+    if folder:
+        callbacks.append(
+            ModelCheckpoint(folder, "{step}", every_n_train_steps=8, save_top_k=-1)
+        )
     trainer = lightning.Trainer(
         max_epochs=2,
         callbacks=callbacks,
@@ -72,7 +74,7 @@ def trained(loader_class, folder=None, resume=None, **options):
 if __name__ == "__main__":
     seen, weights = trained(DataLoader, folder="checkpoints")
     assert (seen, weights) == trained(torch.utils.data.DataLoader)
-    # In the second epoch.
+    # The checkpoint is from the second epoch.
     assert trained(DataLoader, resume="checkpoints/step=8.ckpt") == (seen[8:], weights)
 
     shared = {"seed": 0, "shard": "auto"}
@@ -83,9 +85,8 @@ if __name__ == "__main__":
     )
 
     for each in (seen, seen_so):
+        mine = [index for batch in each[: STEPS // 2] for index in batch]
         everything = [None, None]
-        torch.distributed.all_gather_object(
-            everything, [index for batch in each[: STEPS // 2] for index in batch]
-        )
+        torch.distributed.all_gather_object(everything, mine)
         assert sorted(everything[0] + everything[1]) == list(range(LENGTH))
     torch.distributed.destroy_process_group()

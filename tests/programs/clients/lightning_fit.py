@@ -1,5 +1,6 @@
-"""Lightning in one process: trained as with torch's loader, and resumed in the midst
-of an epoch by its checkpoints.
+"""Lightning in one process trains as with torch's loader.
+
+Its checkpoints resume it in mid-epoch.
 """
 
 import lightning
@@ -9,14 +10,16 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from mpiter.torch import DataLoader
 
 TheirLoader = torch.utils.data.DataLoader
-LENGTH = 48  # 12 in each of two epochs
+# 12 steps in each of two epochs.
+LENGTH = 48
 BATCH = 4
 STEPS = 24
 
 
 class Points(torch.utils.data.Dataset):
-    """What a line is fitted to, and the number of the point; noise is drawn anew in
-    each epoch.
+    """What a line is fitted to, and the number of the point.
+
+    Noise is drawn anew in each epoch.
     """
 
     def __init__(self, noise=0.0):
@@ -33,8 +36,9 @@ class Points(torch.utils.data.Dataset):
 
 
 class Stream(torch.utils.data.IterableDataset):
-    """The same points one after the other; with a length, without which Lightning
-    reads one batch ahead.
+    """The same points one after the other, with a length.
+
+    Without a length Lightning reads one batch ahead.
     """
 
     def __len__(self):
@@ -66,18 +70,19 @@ class Line(lightning.LightningModule):
 
 
 def trained(loader_class, dataset, folder=None, resume=None, num_workers=2):
-    """(indices seen, weights) of two epochs; a checkpoint after each step if there
-    is a folder for them.
+    """Return (indices seen, weights) of two epochs.
+
+    A checkpoint is written every 17 steps if there is a folder for them.
     """
     lightning.seed_everything(3, verbose=False)
     shuffle = not isinstance(dataset, torch.utils.data.IterableDataset)
     train = loader_class(dataset, BATCH, shuffle=shuffle, num_workers=num_workers)
     test = loader_class(Points(), BATCH, num_workers=num_workers)
-    callbacks = (
-        [ModelCheckpoint(folder, "{step}", every_n_train_steps=17, save_top_k=-1)]
-        if folder
-        else []
-    )
+    callbacks = []
+    if folder:
+        callbacks.append(
+            ModelCheckpoint(folder, "{step}", every_n_train_steps=17, save_top_k=-1)
+        )
     trainer = lightning.Trainer(
         max_epochs=2,
         callbacks=callbacks,
@@ -98,7 +103,7 @@ if __name__ == "__main__":
 
     seen, weights = trained(DataLoader, Points(noise=0.1), folder="shuffled")
     assert len(seen) == STEPS
-    # In the second epoch.
+    # The checkpoint is from the second epoch.
     rest = trained(
         DataLoader, Points(noise=0.1), resume="shuffled/step=17.ckpt", num_workers=1
     )

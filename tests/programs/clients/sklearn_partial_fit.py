@@ -1,5 +1,6 @@
-"""scikit-learn's partial_fit on batches from workers: as without them, and resumed
-with the model's own pickle.
+"""scikit-learn's partial_fit on batches from workers.
+
+It learns as without them, and is resumed with the model's own pickle.
 """
 
 import json

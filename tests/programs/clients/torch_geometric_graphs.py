@@ -1,5 +1,6 @@
-"""PyTorch Geometric: batches of graphs by its own collating, trained as with its own
-loader, and resumed.
+"""PyTorch Geometric: batches of graphs by its own collating.
+
+It trains as with its own loader, and is resumed.
 """
 
 import json
@@ -42,9 +43,8 @@ class Net(torch.nn.Module):
         self.out = torch.nn.Linear(4, 1)
 
     def forward(self, batch):
-        return self.out(
-            global_mean_pool(self.conv(batch.x, batch.edge_index).relu(), batch.batch)
-        )[:, 0]
+        nodes = self.conv(batch.x, batch.edge_index).relu()
+        return self.out(global_mean_pool(nodes, batch.batch))[:, 0]
 
 
 def trained(make, save_at=None, resume=False):
@@ -96,5 +96,6 @@ def ours():
 
 if __name__ == "__main__":
     seen, weights = trained(theirs)
-    assert trained(ours, save_at=11) == (seen, weights)  # 8 in an epoch
+    # An epoch has 8 steps, so it is saved in the second one.
+    assert trained(ours, save_at=11) == (seen, weights)
     assert trained(ours, resume=True) == (seen[11:], weights)
