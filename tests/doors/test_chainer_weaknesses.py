@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from datasets import BUILDS, Failing, Gated, Shaped, Squares, plain, plain_batch
+from datasets import BUILDS, Failing, Gated, Shaped, Squares, plain
 from ours import slots_of
 from scripts import interrupt_once_waiting, run
 
