@@ -641,9 +641,6 @@ class Checkpoint:
             self._state = _State.SAFE
         except OSError as error:
             self._tell(error)
-        # Before this save could begin, it may have waited for the one before, whose
-        # error is known only now.
-        self._tell_errors()
         return True
 
     def _is_step_kept(self) -> bool:
@@ -876,8 +873,10 @@ class Checkpoint:
         self._ranks.check_same("every_steps or keep_every differ", str(self._periods))
         self._note_places()
         is_new = self._write_first()
-        differ = f"files differ, so {self.path} is not one that all see"
-        self._ranks.check_same(differ, file.mark_of(self.path))
+        # One rank alone needn't look into the file before it reads it.
+        if self._ranks.are_several:
+            differ = f"files differ, so {self.path} is not one that all see"
+            self._ranks.check_same(differ, file.mark_of(self.path))
         problem: Exception | None = None
         try:
             if not is_new:

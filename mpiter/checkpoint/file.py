@@ -121,15 +121,7 @@ def read(path: Path) -> dict[str, Any]:
     """Return the states in a file; raise a StateError for a damaged or foreign one."""
     with open(path, "rb") as file:
         try:
-            with np.load(file, allow_pickle=False) as arrays:
-                # Some kilobytes that unpack to more than the memory holds would end the
-                # process without an error.
-                members = arrays.zip.infolist()
-                if any(member.compress_type for member in members):
-                    raise ValueError(
-                        "it is compressed, as no checkpoint is: it could fill the "
-                        "memory"
-                    )
+            with _arrays_in(file) as arrays:
                 memory = []
                 for at in range(len(arrays) - 1):
                     memory.append(arrays[str(at)])
@@ -184,7 +176,7 @@ def _glimpse(path: Path) -> dict[str, Any] | None:
     A damaged file has no states.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with open(path, "rb") as file, _arrays_in(file) as arrays:
             plain = json.loads(bytes(arrays["states"]))
     except FileNotFoundError:
         return None
@@ -194,6 +186,20 @@ def _glimpse(path: Path) -> dict[str, Any] | None:
     if isinstance(plain, dict):
         return plain
     return {}
+
+
+@contextlib.contextmanager
+def _arrays_in(file: BinaryIO) -> Iterator[Any]:
+    """Open the arrays in a file; each is read when it is asked for."""
+    with np.load(file, allow_pickle=False) as arrays:
+        # Some kilobytes that unpack to more than the memory holds would end the process
+        # without an error.
+        members = arrays.zip.infolist()
+        if any(member.compress_type for member in members):
+            raise ValueError(
+                "it is compressed, as no checkpoint is: it could fill the memory"
+            )
+        yield arrays
 
 
 @contextlib.contextmanager

@@ -48,8 +48,8 @@ class Saver:
     def begin(self, snapshot: file.Snapshot, keeps: bool) -> None:
         """Write a snapshot beside the training; if it ``keeps``, also by its step.
 
-        The training may change at once what the snapshot was taken of.  If the one
-        before can't be written, ``raise_error`` will tell.
+        The training may change at once what the snapshot was taken of.  Raise the error
+        of the one before, if that couldn't be written, once this one has begun.
         """
         if not self._background:
             return self.save(snapshot, keeps)
@@ -84,12 +84,18 @@ class Saver:
 
     def _start(self, snapshot: file.Snapshot, keeps: bool) -> None:
         self.wait()
+        # What the new thread meets must wait for a later call, so the error of the one
+        # before is taken now.
+        before = self._error
+        self._error = None
         # The thread is no daemon, so that at the program's end Python waits until the
         # file is whole.
         self._thread = threading.Thread(
             target=self._run, args=(snapshot, keeps), name="mpiter checkpoint"
         )
         self._thread.start()
+        if before is not None:
+            raise before
 
     def _run(self, snapshot: file.Snapshot, keeps: bool) -> None:
         try:

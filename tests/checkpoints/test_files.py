@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import threading
+import tracemalloc
 from collections import OrderedDict
 
 import numpy as np
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 
 import mpiter
 from mpiter import Checkpoint, StateError
-from mpiter.checkpoint import checkpoint
+from mpiter.checkpoint import checkpoint, file
 
 STATE = {
     "plain": [
@@ -260,6 +261,21 @@ def test_what_is_wrong_with_a_file_is_said(path):
         np.savez_compressed(file, states=np.zeros(1 << 20, np.uint8))
     with pytest.raises(StateError, match="cannot be read"):
         found(path)
+
+
+@pytest.mark.parametrize("use", [found, file.mark_of])
+def test_a_compressed_file_is_not_unpacked_to_look_into_it(path, use):
+    size = 1 << 26
+    with path.open("wb") as compressed:
+        np.savez_compressed(compressed, states=np.zeros(size, np.uint8))
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(StateError):
+            use(path)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < size / 8
 
 
 @pytest.mark.parametrize("where", ["fsync", "replace"])
