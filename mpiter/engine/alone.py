@@ -29,6 +29,7 @@ from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block
 from ..worker.caller import CallersWorker
+from ..worker.sheets import Payload
 from . import lifetime
 from .delivery import Delivery, ending, finish, named
 from .hook import Hook, Hooks
@@ -277,17 +278,21 @@ def _bytes_in(contents: Contents) -> int:
     return sum(column.nbytes for column in contents.columns)
 
 
-def _contents(payload: Any, batch: Delivery, failed: frozenset[int]) -> Contents:
+def _contents(
+    payload: Payload | None,
+    batch: Delivery,
+    failed: frozenset[int],
+) -> Contents:
     """Return the fetched samples, as columns if the dataset gave columns."""
-    _, rows, held = payload
-    found = held.open()
+    assert payload is not None
+    found = payload.odd.open()
     if type(found) is not list:
         contents = stacked(found)
         if contents is not None:
             return contents
     count = batch.plan.rows
     if failed:
-        by_row = dict(zip(rows, found, strict=True))
+        by_row = dict(zip(payload.odd_rows, found, strict=True))
         samples = [*map(by_row.get, range(count))]
     else:
         samples = list(found)

@@ -6,7 +6,7 @@ never prevents the delivery of the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -17,11 +17,14 @@ from ..rules import Rules
 from ..samples.tree import Contents, Layout
 from ..transport.slots import Slot
 from ..worker.block import Fault, raised
+from ..worker.sheets import Payload
 from .tally import Tally
 
 _row = attrgetter("row")
 # Makes the contents of a batch without the rows that failed.
 _Contents = Callable[["Delivery", frozenset[int]], Contents]
+# Returns the values that a serializer has sealed.
+Opens = Callable[[Any], Sequence[Any]]
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +80,18 @@ class Delivery:
     is_end: bool = False
     # Its number among the deliveries of its run.
     number: int = 0
+
+    def store(self, first: int, payload: Payload, opens: Opens) -> None:
+        """Store the values that came with the answer to a block.
+
+        ``first`` is the block's first row, and ``opens`` unseals values.
+        """
+        if payload.odd_rows:
+            rows = [first + row for row in payload.odd_rows]
+            self.odd.update(zip(rows, opens(payload.odd), strict=True))
+        if payload.aside_rows:
+            rows = [first + row for row in payload.aside_rows]
+            self.asides.update(zip(rows, opens(payload.asides), strict=True))
 
     @property
     def is_empty(self) -> bool:

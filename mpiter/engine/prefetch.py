@@ -14,8 +14,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from .. import machine
 from ..bell import Bell
@@ -25,11 +25,11 @@ from ..pool.crew import named_errors
 from ..pool.endings import End
 from ..pool.starting import never_interrupted
 from ..rules import Rules
-from ..samples.envelope import Raw
 from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block, Done, Lost
 from ..worker.board import Line
+from ..worker.sheets import Payload
 from .communicator import Terminated, _Communicator
 from .delivery import OBJECTS, Delivery, Room, ending, finish, named, not_sendable
 from .hook import Hook, Hooks
@@ -390,7 +390,7 @@ class _PrefetchLoop:
             block, batch = found
             if done.payload is not None:
                 try:
-                    self._open(team, block, batch, *done.payload)
+                    self._open(team, block, batch, done.payload)
                 except BaseException as problem:
                     # Unpickling runs the user's code.  Whatever it raises, even
                     # SystemExit, only this batch fails.
@@ -414,28 +414,16 @@ class _PrefetchLoop:
         team: Team,
         block: Block,
         batch: Delivery,
-        columns: list[Raw] | None,
-        rows: list[int],
-        sealed: object,
+        payload: Payload,
     ) -> None:
         """Store samples that were sent with an answer, not through shared memory."""
-        if columns is not None:
-            team.rooms.fill(batch.room, block.row, block.rows, columns)
-        values: Sequence[Any] = ()
-        if sealed is not None:
-            values = team.opens(sealed)
-        if not block.brief:
-            places = [block.row + at for at in rows]
-            batch.odd.update(zip(places, values, strict=True))
-            return
-        # A sample that fits the columns, but for values that have none, has its row
-        # inverted (``~row``), and only those values are sent.
-        for at, value in zip(rows, values, strict=True):
-            if at >= 0:
-                batch.odd[block.row + at] = value
-                self.tally.odd_rows += 1
-            else:
-                batch.asides[block.row + ~at] = value
+        first = block.row
+        if payload.columns is not None:
+            team.rooms.fill(batch.room, first, block.rows, payload.columns)
+        batch.store(first, payload, team.opens)
+        # Before there are columns, no sample is odd.
+        if block.brief:
+            self.tally.odd_rows += len(payload.odd_rows)
 
     def _place(self, rooms: Rooms, batch: Delivery) -> None:
         """Write samples that came as objects into the columns of their batch.

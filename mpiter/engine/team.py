@@ -7,10 +7,9 @@ thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from operator import methodcaller
-from typing import Any
 
 from .. import machine
 from ..bell import Bell
@@ -21,6 +20,7 @@ from ..samples.envelope import Sealing
 from ..transport.memory import Arena
 from ..transport.slots import Slots
 from ..worker.sheets import Packing, Writer
+from .delivery import Opens
 from .options import Cargo, Options
 from .rooms import Rooms
 
@@ -55,7 +55,7 @@ class Team:
             # Of a class, each iterator gets an object of its own.
             if isinstance(serializer, type):
                 serializer = serializer()
-            self.opens: Callable[[Any], Sequence[Any]] = methodcaller("open")
+            self.opens: Opens = methodcaller("open")
             if is_own:
                 self.opens = serializer.unpack
             in_slots = serializer == "slots" and backend.shares_memory

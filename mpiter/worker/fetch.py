@@ -53,7 +53,7 @@ def _fetch_run(fields: Fields) -> Fields:
             worker.info.id,
             notices=worker.take_notices(),
             startup=worker.startup,
-        )[:]
+        ).fields()
     # Looking for libraries takes some 20 ms of processor time, which is scarce while
     # all workers start.  So it waits for the first block.
     is_first = worker.blocks == 0 and worker.owns_globals
@@ -95,7 +95,7 @@ def _fetch_run(fields: Fields) -> Fields:
     worker.blocks += 1
     if is_first:
         home.limit_loaded_libraries()
-    return done[:]
+    return done.fields()
 
 
 def _watched(block: Block, worker: Worker) -> Done:

@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -39,9 +39,22 @@ _MOST_SLOTS = 64
 
 # Returns the loop that fetches samples: with a seed for each, or without.
 _Bound = Callable[[bool], Fetch]
-# What is sent with an answer: the columns (None if they lie in a slot), the row of each
-# sealed value (a list or a range), and these values.
-Payload = tuple[list[Raw] | None, Any, Any]
+
+
+class Payload(NamedTuple):
+    """All that is sent with an answer, because it lies in no slot.
+
+    Rows are counted in the block; ``Seals.sealed`` has made ``odd`` and ``asides``.
+    """
+
+    # The columns of the block, unless they lie in a slot or there are none.
+    columns: list[Raw] | None = None
+    # Samples that fit no columns, sealed, and the row of each.
+    odd: Any = None
+    odd_rows: Sequence[int] = ()
+    # Of samples in the columns, the values that have no column: a tuple for each.
+    asides: Any = None
+    aside_rows: Sequence[int] = ()
 
 
 class Seals(Protocol):
@@ -60,6 +73,25 @@ class Unsendable(Exception):
         self.sample = sample
 
 
+class _Sealed:
+    """Values of a block that were sealed so far, and their rows."""
+
+    def __init__(self, seals: Seals) -> None:
+        self._seals = seals
+        self.rows: list[int] = []
+
+    def add(self, row: int, value: Any, sample: Any) -> None:
+        """Seal ``value``, which is ``sample`` or a part of it."""
+        try:
+            self._seals.add(value)
+        except Exception as error:
+            raise Unsendable(sample) from error
+        self.rows.append(row)
+
+    def sealed(self) -> object:
+        return self._seals.sealed()
+
+
 @dataclass(eq=False)
 class Sheet:
     """Takes the rows of one block, numbered from 0 on: writes or seals them."""
@@ -67,13 +99,13 @@ class Sheet:
     layout: Layout | None
     make: _Bound
     columns: Sequence[Column]
-    # Makes ``sealing`` once a value has to be sealed.
+    # Called once a value has to be sealed.
     new: Callable[[], Seals]
     # The columns are sent with the answer.  Otherwise they lie in a slot.
     travels: bool = False
-    sealing: Seals | None = None
-    # The row of each sealed value, or ~row if the value is not a whole sample.
-    rows: list[int] = field(default_factory=list)
+    # Samples that fit no columns, and values of others that have no column.
+    apart: _Sealed | None = None
+    asides: _Sealed | None = None
 
     # The types that ``together`` takes.
     at_once: ClassVar[tuple[type, ...]] = (Rows, np.ndarray)
@@ -90,7 +122,10 @@ class Sheet:
         self.make(seeded)(dataset, keys, row, cells, self.odd, self.keep)
 
     def odd(self, row: int, sample: Any) -> None:
-        self._seal(row, sample, sample)
+        """Seal a sample that fits no columns."""
+        if self.apart is None:
+            self.apart = _Sealed(self.new())
+        self.apart.add(row, sample, sample)
 
     def keep(
         self,
@@ -103,18 +138,11 @@ class Sheet:
         Without columns that is the whole sample.
         """
         if self.layout is None:
-            self._seal(row, sample, sample)
-        else:
-            self._seal(~row, values, sample)
-
-    def _seal(self, at: int, value: Any, sample: Any) -> None:
-        if self.sealing is None:
-            self.sealing = self.new()
-        try:
-            self.sealing.add(value)
-        except Exception as error:
-            raise Unsendable(sample) from error
-        self.rows.append(at)
+            self.odd(row, sample)
+            return
+        if self.asides is None:
+            self.asides = _Sealed(self.new())
+        self.asides.add(row, values, sample)
 
     def fail(self, row: int) -> None:
         """Note that fetching this row has failed, if such rows need a note."""
@@ -133,18 +161,25 @@ class Sheet:
 
     def payload(self) -> Payload | None:
         """Return what is to be sent with the answer, or None if that is nothing."""
-        sealed = None
-        if self.sealing is not None:
-            sealed = self.sealing.sealed()
-        raw: list[Raw] | None = None
+        columns: list[Raw] | None = None
         if self.travels:
-            raw = []
+            columns = []
             for column in self.columns:
                 flat = column.reshape(-1).view(np.uint8)
-                raw.append(Raw(flat.data))
-        if raw is None and sealed is None:
+                columns.append(Raw(flat.data))
+        odd: object = None
+        odd_rows: Sequence[int] = ()
+        if self.apart is not None:
+            odd = self.apart.sealed()
+            odd_rows = self.apart.rows
+        asides: object = None
+        aside_rows: Sequence[int] = ()
+        if self.asides is not None:
+            asides = self.asides.sealed()
+            aside_rows = self.asides.rows
+        if columns is None and not odd_rows and not aside_rows:
             return None
-        return (raw, self.rows, sealed)
+        return Payload(columns, odd, odd_rows, asides, aside_rows)
 
 
 class _ByReference(Sheet):
@@ -197,7 +232,7 @@ class _ByReference(Sheet):
         rows: Sequence[int] = range(self._count)
         if self._failed:
             rows = [row for row in rows if row not in self._failed]
-        return (None, rows, self._held.sealed())
+        return Payload(odd=self._held.sealed(), odd_rows=rows)
 
 
 # Reads layouts, of which a worker uses few.

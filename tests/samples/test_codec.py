@@ -24,7 +24,7 @@ from mpiter.engine.rooms import Rooms
 from mpiter.order.cursor import Plan
 from mpiter.rules import Rules
 from mpiter.samples.batch import Stacker, collate, columns_of, samples_of
-from mpiter.samples.envelope import Sealing, dumps
+from mpiter.samples.envelope import Sealed, Sealing, dumps
 from mpiter.samples.tree import Aside, Group, describe
 from mpiter.transport.slots import Slots
 from mpiter.worker.board import CELL, LINE_BYTES
@@ -80,11 +80,11 @@ class Journey:
 
     def arrive(self, row, rows, sheet):
         payload = pickle.loads(pickle.dumps(sheet.payload(), 5))
-        columns, at, sealed = payload or (None, [], None)
-        if columns is not None:
-            self.rooms.fill(self.room, row, rows, columns)
-        for place, value in zip(at, sealed.open() if sealed else (), strict=True):
-            (self.odd if place >= 0 else self.asides)[row + max(place, ~place)] = value
+        if payload is None:
+            return
+        if payload.columns is not None:
+            self.rooms.fill(self.room, row, rows, payload.columns)
+        self.delivery.store(row, payload, Sealed.open)
 
     def write(self, at_once=None, start=0, seeded=False):
         """Fetch all samples in blocks of ``at_once`` rows."""

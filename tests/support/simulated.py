@@ -29,6 +29,7 @@ from mpiter.pool.endings import End
 from mpiter.rules import Rules
 from mpiter.worker.block import Block, Done, Fault, Lost
 from mpiter.worker.board import Line
+from mpiter.worker.sheets import Payload
 
 
 class Choices:
@@ -430,18 +431,20 @@ class World:
             elif block.address is not None:
                 self.rooms.all[block.address].write(block.row + at, key)
         travels = block.brief and block.address is None
-        payload: Any = None
-        if travels:
-            payload = columns, rows, keys
-        elif rows:
-            payload = None, rows, keys
+        payload: Payload | None = None
+        if travels or rows:
+            payload = Payload(
+                columns if travels else None,
+                keys if rows else None,
+                rows,
+            )
         return Done(
             block.number,
             worker,
             block.rows,
             block.rows * self.case.row_s,
-            payload,
             tuple(faults),
+            payload=payload,
         )
 
     def _raise_in(self, worker: int, block: Block) -> Done:
