@@ -34,13 +34,14 @@ from . import lifetime
 from .delivery import Delivery, ending, finish, named
 from .hook import Hook, Hooks
 from .options import Cargo, Options
-from .pump import Late, Pump, Pumping
+from .pump import Late, Phase, Pump, Pumping
 from .tally import Skipped, Tally
 
 # The time between two batches whose processor time is measured.
 _MEASURED_S = 0.25
 _ASIDE = Aside()
 _now = time.monotonic
+_RUNNING = Phase.RUNNING
 
 
 class Alone(Pumping["_Reading"]):
@@ -65,7 +66,7 @@ class Alone(Pumping["_Reading"]):
     def _next(self) -> Any:
         if (
             self._is_usual
-            and not self._has_stopped
+            and self._phase is _RUNNING
             and (batch := self._usual()) is not None
         ):
             return batch
@@ -154,7 +155,7 @@ class Alone(Pumping["_Reading"]):
             self.options, as_samples, self.seed, self._all_skipped, self._hooks
         )
         self._letting_go = lifetime.end_with(self, loop)
-        self._has_stopped = True
+        self._phase = Phase.AT_REST
         return loop
 
     def _begin(self, loop: _Reading) -> None:
@@ -186,7 +187,7 @@ class Alone(Pumping["_Reading"]):
             loop.notices.give()
             return delivery
         except BaseException as error:
-            self._has_stopped = True
+            self._phase = Phase.AT_REST
             # The caller's loop would take it for its end.
             if isinstance(error, StopIteration):
                 raise RuntimeError("the order_sampler raised StopIteration") from error

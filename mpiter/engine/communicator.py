@@ -1,8 +1,9 @@
 """The bounded queue between the prefetch thread and the consumer.
 
-The thread calls ``put`` and the consumer ``get``.  Guarantees that after ``reset``
-nothing of an earlier run (the batches from one position on) is handed out, and that
-both sides raise Terminated at once after ``terminate``.
+The thread calls ``put``, which never waits, and the consumer ``get``.  Guarantees that
+after ``reset`` nothing of an earlier run (the batches from one position on) is handed
+out, and that both sides raise Terminated at once after ``terminate``.  Assumes that the
+thread puts no more batches than there is ``room`` for.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from .delivery import Delivery
 
 
 class Terminated(Exception):
-    """The queue was closed while a thread was waiting in it, or before."""
+    """The queue was closed while the consumer was waiting in it, or before."""
 
 
 class _Communicator:
-    """A queue of at most ``n_prefetch`` deliveries (finished batches).
+    """A queue of at most ``n_prefetch`` finished batches, and the end of their run.
 
     ``taken`` is called with each delivery as it is taken.
     """
@@ -32,30 +33,25 @@ class _Communicator:
         # holds it.
         self._lock = threading.RLock()
         self._not_empty = threading.Condition(self._lock)
-        self._not_full = threading.Condition(self._lock)
         # Guarded by _lock, like all below.  Only the loop makes it longer, so the loop
         # may take its length without the lock: there is at least as much room.
         self.queue: deque[Delivery] = deque()
         self._run = 0
-        self._terminated = False
+        # Once it is True it stays so, and any thread may look.
+        self.is_terminated = False
+
+    @property
+    def room(self) -> int:
+        """How many more batches the loop may put, at least."""
+        return self._most - len(self.queue)
 
     def put(self, deliveries: Iterable[Delivery], run: int) -> None:
-        """Queue deliveries, waiting while the queue is full.
-
-        Those of an earlier run are dropped.
-        """
-
-        def may_go_on() -> bool:
-            return self._terminated or run != self._run or len(self.queue) < self._most
-
+        """Queue deliveries; those of an earlier run are dropped."""
         with self._lock:
-            for delivery in deliveries:
-                self._not_full.wait_for(may_go_on)
-                if self._terminated:
-                    raise Terminated
-                if run != self._run:
-                    return
-                self.queue.append(delivery)
+            if self.is_terminated:
+                raise Terminated
+            if run == self._run:
+                self.queue.extend(deliveries)
                 # All are notified, since a thread that Ctrl-C has ended in its wait may
                 # still be listed, and would get the only notification.
                 self._not_empty.notify_all()
@@ -71,16 +67,15 @@ class _Communicator:
             try:
                 with self._lock:
                     self._not_empty.wait_for(
-                        lambda: self.queue or self._terminated, glance_s
+                        lambda: self.queue or self.is_terminated, glance_s
                     )
                     if self.queue:
                         # Ctrl-C may lose the delivery from here on.  The pump notices
                         # by the number of the next, and begins again.
                         delivery = self.queue.popleft()
-                        self._not_full.notify()
                         self._taken(delivery)
                         return delivery
-                    if self._terminated:
+                    if self.is_terminated:
                         raise Terminated
             except RuntimeError as error:
                 # Ctrl-C came just when ``wait_for`` had released the lock, so leaving
@@ -94,11 +89,9 @@ class _Communicator:
         with self._lock:
             self._run = run
             self.queue.clear()
-            self._not_full.notify()
 
     def terminate(self) -> None:
         with self._lock:
-            self._terminated = True
+            self.is_terminated = True
             self.queue.clear()
             self._not_empty.notify_all()
-            self._not_full.notify_all()

@@ -9,6 +9,7 @@ workers itself.
 
 from __future__ import annotations
 
+import enum
 import itertools
 import os
 import threading
@@ -20,11 +21,13 @@ from typing import NamedTuple
 from .. import machine
 from ..bell import Bell
 from ..errors import Notices, WorkerStartError
-from ..order.cursor import Cursor, Horizon, Plans
+from ..order.cursor import Cursor, Horizon, Plan, Plans
+from ..order.order import Sequential
 from ..pool.crew import named_errors
 from ..pool.endings import End
 from ..pool.starting import never_interrupted
 from ..rules import Rules
+from ..samples.tree import Contents
 from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block, Done, Lost
@@ -59,13 +62,48 @@ class Run(NamedTuple):
     plans: Plans
 
 
+class _NoPlans(Plans):
+    def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
+        return None
+
+    def end_at(self, cursor: Cursor) -> bool:
+        return True
+
+
+# Stands for the run of a loop, or of a pump, that hasn't got one yet.
+NO_RUN = Run(0, Cursor(0, 0, False, Sequential(0)), 0, _NoPlans())
+
+
+class Phase(enum.Enum):
+    """What the loop does, if it isn't to stop; only its own thread changes this."""
+
+    FETCHING = "it plans the batches of a run, and hands them over when they are done"
+    RESTING = "no run has begun, or the end of the last one is in the queue or taken"
+
+
+class Halt(enum.Enum):
+    """Why the loop can't send another block now."""
+
+    WORKERS = "each worker has as many blocks as it may have; an answer changes that"
+    PLANS = "nothing is left to plan, or it isn't known yet; both ring the bell"
+    SLOT = "a batch could be planned if it had a slot; a dropped batch rings the bell"
+    TAKE = "enough batches are in flight; the consumer has to take one"
+
+
 class _PrefetchLoop:
     """The loop of one iterator.
 
     ``hire`` makes its workers, from the bell and a function that warns the user.
-    """
 
-    _run: Run
+    ::
+
+                     staff() or go()            no batch of the run is left,
+                     begins a run               or an error has ended it
+        RESTING ───────────────────► FETCHING ───────────────────────────► RESTING …
+
+    In either phase any thread may ``stop`` it.  The communicator then is terminated,
+    which the loop's thread sees: it ends the workers, and itself.
+    """
 
     def __init__(
         self,
@@ -83,6 +121,8 @@ class _PrefetchLoop:
         self._bell = Bell()
         self._hooks = hooks
         hooks.warn = self.notices.add
+        self._phase = Phase.RESTING
+        self._run = NO_RUN
         # Runs that were asked for and haven't begun.
         self._runs: deque[Run] = deque()
         self.communicator = _Communicator(rules.n_prefetch, self._has_taken)
@@ -92,21 +132,18 @@ class _PrefetchLoop:
         self.ledger = Ledger(rules)
         self._thread: threading.Thread | None = None
         self._horizon = Horizon()
-        # The delivery that ends the run is in the queue, or was taken.
-        self._ended = False
         # What ``wait`` has returned and isn't handled yet.
         self._events: deque[Done | Lost | End] = deque()
         # Numbers of blocks, never used twice.
         self._numbers = itertools.count()
+        # The number of deliveries of this run that were queued.
+        self._delivered = 0
         # The number of deliveries that the consumer has taken.
         self._taken = 0
-        # A batch could be planned if it had a slot.
-        self._lacks_room = False
-        # More can be done once the consumer takes a delivery.
-        self._is_held_up = False
-        # The consumer rings the bell when it takes a delivery.
-        self._waits_for_room = False
-        self._stopping = False
+        # The epoch that the consumer is in.
+        self._epoch_taken = 0
+        # The consumer is to ring the bell when it takes a delivery.
+        self._rings = False
 
     def launch(self, run: Run) -> None:
         """Start the workers, in the caller's thread, then the loop's thread."""
@@ -137,8 +174,8 @@ class _PrefetchLoop:
         # The count comes before the look at the flag: ``turn`` sets the flag and then
         # looks at the count, so one of both sees the other.
         self._taken += 1
-        if self._waits_for_room:
-            self._waits_for_room = False
+        if self._rings:
+            self._rings = False
             self._bell.ring()
 
     def wake(self) -> None:
@@ -147,7 +184,6 @@ class _PrefetchLoop:
 
     def stop(self) -> None:
         """Ask the loop to end; may be called from any thread, at any time."""
-        self._stopping = True
         self.communicator.terminate()
         self.wake()
         # There is no thread yet that would do it.
@@ -182,7 +218,10 @@ class _PrefetchLoop:
         return pids
 
     def stats(self) -> Stats:
-        queued = [delivery.contents for delivery in self.communicator.queue.copy()]
+        queued: list[Contents | None] = []
+        for delivery in self.communicator.queue.copy():
+            if not delivery.is_end:
+                queued.append(delivery.contents)
         in_flight = len(self.ledger.batches) + len(queued)
         in_flight_bytes = 0
         leased = 0
@@ -210,7 +249,7 @@ class _PrefetchLoop:
     def _work(self) -> None:
         never_interrupted()
         try:
-            while not self._stopping:
+            while not self.communicator.is_terminated:
                 self.turn()
         except Terminated:
             pass
@@ -227,29 +266,28 @@ class _PrefetchLoop:
         try:
             while self._runs:
                 self._begin(self._runs.popleft())
-            self._is_held_up = False
-            self._lacks_room = False
             taken = self._taken
             delivered = self._delivered
-            self._feed(team)
-            self._hand_over(team)
+            halt = self._feed(team)
+            is_full = self._hand_over(team)
             # Batches that were handed over as copies have freed their slots in this
             # very thread, for which no bell rings.  Waiting now could last forever.
-            if self._lacks_room and delivered != self._delivered:
+            if halt is Halt.SLOT and delivered != self._delivered:
                 return
             # The consumer rings the bell only while this is set.  So it is set before
             # the look at the count below: each take from now on either shows in the
             # count or rings.
-            self._waits_for_room = self._is_held_up
+            needs_take = is_full or halt is Halt.TAKE
+            self._rings = needs_take
             # The consumer took a batch between the count above and the flag: nothing
             # rings for that one, so go round again instead of waiting for the bell.
-            if self._is_held_up and taken != self._taken:
-                self._waits_for_room = False
+            if needs_take and taken != self._taken:
+                self._rings = False
                 return
             # If handling one event raised an error, those that came with it are left.
             if not self._events:
                 self._events.extend(team.crew.wait())
-            self._waits_for_room = False
+            self._rings = False
             while self._events:
                 event = self._events.popleft()
                 if type(event) is Done:
@@ -271,15 +309,22 @@ class _PrefetchLoop:
             # may raise anything.  The consumer gets the error, and the loop goes on.
             self._fail(error)
 
-    def _feed(self, team: Team) -> None:
-        """Send blocks (rows of one batch) to the workers that can take one."""
+    def _feed(self, team: Team) -> Halt:
+        """Send blocks (rows of one batch) to the workers that can take one.
+
+        Return why it stops.
+        """
         ledger = self.ledger
         crew = team.crew
         rooms = team.rooms
         parts, most_out, most_in_flight = self._measure(team)
+        halt = Halt.WORKERS
         for _ in range(crew.vacancies(most_out)):
-            if not ledger.uncut and not self._plan(rooms, most_in_flight):
-                break
+            if not ledger.uncut:
+                why = self._plan(rooms, most_in_flight)
+                if why is not None:
+                    halt = why
+                    break
             # All workers were ended after an error.  New ones are started only now that
             # there is work for them, and none of them is ready yet.
             if not crew.is_staffed:
@@ -299,11 +344,15 @@ class _PrefetchLoop:
                 ledger.recall([block.number])
                 raise
         # After the end of a run nothing is fetched, and a new worker would be idle.
-        if not self._ended:
-            crew.replace_workers()
         ready = len(self.communicator.queue)
+        if self._phase is Phase.FETCHING:
+            crew.replace_workers()
+        elif ready:
+            # The last of them is the end of the run.
+            ready -= 1
         in_flight = len(ledger.batches) + ready
         self._hooks.tell(Hook.in_flight, in_flight, ready)
+        return halt
 
     def _measure(self, team: Team) -> tuple[int, int, int]:
         """Return into how many blocks to cut a batch, and how many a worker may have.
@@ -338,33 +387,28 @@ class _PrefetchLoop:
             most_out = _MOST_OUT
         return parts, most_out, most
 
-    def _plan(self, rooms: Rooms, most_in_flight: int) -> bool:
-        """Plan one more batch and add it to the ledger.
-
-        Return False if the order or the memory has none to give.
-        """
+    def _plan(self, rooms: Rooms, most_in_flight: int) -> Halt | None:
+        """Plan one more batch and add it to the ledger, or return why not."""
         horizon = self._horizon
         in_flight = len(self.ledger.batches) + len(self.communicator.queue)
         if in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
-            # Only a take can change this, so the next one must ring the bell, unless
-            # there is nothing left to plan.
-            self._is_held_up = not horizon.is_reached
-            return False
+            # Only a take can change this, unless there is nothing left to plan.
+            if horizon.is_reached:
+                return Halt.PLANS
+            return Halt.TAKE
         began = time.monotonic()
         plan = horizon.peek()
         if plan is None:
-            return False
+            return Halt.PLANS
         room: Room | None = OBJECTS
         if not rooms.waits_for_a_sample(plan.rows):
             room = rooms.take(plan.rows)
         if room is None:
-            # The bell rings once the user drops a batch, and with it a slot.
-            self._lacks_room = True
-            return False
+            return Halt.SLOT
         self.ledger.enter(plan, room)
         horizon.take()
         self._hooks.tell(Hook.planned, plan, self._run.plans, began, time.monotonic())
-        return True
+        return None
 
     def _begin(self, run: Run) -> None:
         self.ledger.abandon()
@@ -372,8 +416,8 @@ class _PrefetchLoop:
         self._run = run
         self._epoch_taken = run.cursor.epoch
         self._horizon.begin(run.cursor, run.plans)
-        self._ended = False
         self._delivered = 0
+        self._phase = Phase.FETCHING
 
     def _settle(self, team: Team, done: Done) -> None:
         """Note the rows of a worker's answer as done, and store what came with it."""
@@ -441,14 +485,14 @@ class _PrefetchLoop:
         for one in found:
             rooms.place(one)
 
-    def _hand_over(self, team: Team) -> None:
+    def _hand_over(self, team: Team) -> bool:
         """Put finished batches, and the end of the run, into the communicator.
 
-        Batches only as far as it has room, so that the loop needn't wait in it.
+        Return True if it has no room for more, so that others may be left.
         """
         ledger = self.ledger
         rooms = team.rooms
-        room = self._rules.n_prefetch - len(self.communicator.queue)
+        room = self.communicator.room
         deliveries = ledger.completed(room)
         for batch in deliveries:
             finish(batch, self._rules, self.tally, rooms.contents)
@@ -456,16 +500,23 @@ class _PrefetchLoop:
                 rooms.give_back(batch)
         if deliveries:
             self._recovery.finished(deliveries)
-        if len(deliveries) >= room:
-            self._is_held_up = True
-            if room <= 0:
-                return
-        if self._horizon.is_reached and not (self._ended or ledger.batches):
-            self._ended = True
+        is_full = len(deliveries) >= room
+        nothing_left = self._horizon.is_reached and not ledger.batches
+        if nothing_left and self._phase is Phase.FETCHING:
             dead_end = self._horizon.take_dead_end()
-            deliveries.append(ending(self._run.cursor, dead_end))
+            deliveries.append(self._ending(dead_end))
+            is_full = False
         if deliveries:
             self._deliver(deliveries)
+        return is_full
+
+    def _ending(self, error: BaseException | None) -> Delivery:
+        """Return the end of the run, after which nothing of it is fetched any more.
+
+        It is no batch, so it takes no room in the communicator.
+        """
+        self._phase = Phase.RESTING
+        return ending(self._run.cursor, error)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """Number the deliveries and queue them.
@@ -508,9 +559,10 @@ class _PrefetchLoop:
         """
         self.ledger.abandon()
         self._horizon.end()
-        self._ended = True
-        end = ending(self._run.cursor, named(error))
-        self._deliver([end])
+        # The consumer gets the end of a run once, and asks for nothing after it.
+        if self._phase is Phase.FETCHING:
+            end = self._ending(named(error))
+            self._deliver([end])
 
     def _dispose(self) -> None:
         # First, so that a consumer that is waiting raises an error at once instead of

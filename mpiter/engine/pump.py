@@ -9,6 +9,7 @@ leaving the interpreter.
 
 from __future__ import annotations
 
+import enum
 import os
 import threading
 import time
@@ -39,7 +40,7 @@ from .communicator import Terminated
 from .delivery import Delivery
 from .hook import Hook, Hooks
 from .options import Cargo, Options
-from .prefetch import Run, _PrefetchLoop
+from .prefetch import NO_RUN, Run, _PrefetchLoop
 from .recovery import doings
 from .tally import Skipped, Tally
 from .team import Team
@@ -68,10 +69,29 @@ class Loop(lifetime.Endable, Protocol):
 LoopT = TypeVar("LoopT", bound=Loop)
 
 
+class Phase(enum.Enum):
+    """Where a pump is in its plans."""
+
+    AT_REST = "no run is under way; the next call begins one at the cursor"
+    RUNNING = "a run is under way: its batches come one after the other"
+    OVER = "every batch has been handed out, so next() raises StopIteration"
+
+
 class Pumping(Generic[LoopT]):
     """A position, the plans for the batches after it, and a loop that fetches them.
 
     Derived classes make the loop.
+
+    ::
+
+                  next() or start()             there is no next batch
+        AT_REST ─────────────────────► RUNNING ────────────────────────► OVER
+           ▲  an error of the run, Ctrl-C │                                │
+           └──────────────────────────────┴───────────── go() ─────────────┘
+
+    Only the thread in ``next`` or ``go`` changes its phase.  Any thread may close it
+    meanwhile, in any phase, and an iterator may be used again after that: so whether it
+    is closed is a flag of its own.
 
     ``opens`` turns a batch's contents into the object that is handed out.  ``late``
     makes the warning or the error for a batch that takes longer than
@@ -79,23 +99,6 @@ class Pumping(Generic[LoopT]):
     made, where rows are not samples.  ``skipped`` counts samples left out; a loader's
     outlives its pumps.
     """
-
-    loop: LoopT | None = None
-    is_closed = False
-    cursor: Cursor
-    seed = 0
-    _plans: Plans
-    _hooks = Hooks()
-    # Ends the loop when the pump is collected.
-    _letting_go: weakref.finalize[..., Any] | None = None
-    # Where the user was before batches that were left out whole.
-    _before: Cursor | None = None
-    # Every batch has been handed out.
-    _has_ended = False
-    # The run is over, and another one begins with the next batch.
-    _has_stopped = False
-    # The number of the run's deliveries that have been handed out.
-    _taken = 0
 
     def __init__(
         self,
@@ -110,6 +113,19 @@ class Pumping(Generic[LoopT]):
         self._late = late
         self._counts = counts
         self._all_skipped = skipped or Skipped()
+        self.cursor = NO_RUN.cursor
+        self.seed = NO_RUN.seed
+        self._plans = NO_RUN.plans
+        self.loop: LoopT | None = None
+        self.is_closed = False
+        self._phase = Phase.AT_REST
+        self._hooks = Hooks()
+        # Ends the loop when the pump is collected.
+        self._letting_go: weakref.finalize[..., Any] | None = None
+        # Where the user was before batches that were left out whole.
+        self._before: Cursor | None = None
+        # The number of the run's deliveries that have been handed out.
+        self._taken = 0
         # next() may be called by several threads.
         self._one_at_a_time = threading.RLock()
         home.locks.add(self._one_at_a_time)
@@ -131,8 +147,7 @@ class Pumping(Generic[LoopT]):
         if seed is not None:
             self.seed = seed
         self._before = None
-        self._has_ended = False
-        self._has_stopped = True
+        self._phase = Phase.AT_REST
 
     def change(self, options: Options) -> None:
         """Use ``options`` from the next batch on, with new workers."""
@@ -169,13 +184,11 @@ class Pumping(Generic[LoopT]):
             # Ordinary errors take the place of a batch, which counts as handed out.
             if here is not None and not isinstance(error, Exception):
                 self.cursor, self._before = here
-                self._has_stopped = True
+                self._phase = Phase.AT_REST
             raise
 
     def _next(self) -> Any:
         """Return the next batch, or NOTHING if all its samples were left out."""
-        if self._has_ended:
-            raise StopIteration
         loop = self._ready()
         delivery = self._take(loop)
         if not delivery.is_empty:
@@ -191,6 +204,8 @@ class Pumping(Generic[LoopT]):
 
     def _ready(self) -> LoopT:
         """Return the loop, with a run under way."""
+        if self._phase is Phase.OVER:
+            raise StopIteration
         if self.is_closed:
             raise IteratorClosed("the iterator is closed; make a new one.")
         loop = self.loop
@@ -199,17 +214,20 @@ class Pumping(Generic[LoopT]):
         if loop is None or loop.born != home.generation:
             self.loop = None
             if self._plans.end_at(self.cursor):
-                self._has_ended = True
+                self._phase = Phase.OVER
                 raise StopIteration
             self._hooks = Hooks(self.options.hooks())
             loop = self._launch()
-        if self._has_stopped:
+        if self._phase is Phase.AT_REST:
             self._begin(loop)
-        self._has_stopped = False
+            self._phase = Phase.RUNNING
         return loop
 
     def _launch(self) -> LoopT:
-        """Make ``self.loop``, which fetches batches, start it, and return it."""
+        """Make ``self.loop``, which fetches batches, start it, and return it.
+
+        If it has a run already, the pump is running then.
+        """
         raise NotImplementedError
 
     def _begin(self, loop: LoopT) -> None:
@@ -241,7 +259,7 @@ class Pumping(Generic[LoopT]):
             self._advance(delivery)
             if delivery.error is not None:
                 raise delivery.error
-            self._has_ended = True
+            self._phase = Phase.OVER
             raise StopIteration
         began = time.monotonic()
         try:
@@ -361,12 +379,22 @@ class Pumping(Generic[LoopT]):
 class Pump(Pumping[_PrefetchLoop]):
     """Delivers batches that workers fetch ahead, by a prefetch loop."""
 
-    _runs = 0
-    # A delivery that was taken from the loop and isn't handed out yet.
-    _in_hand: Delivery | None = None
-    _patience = Patience(None)
-    # The type of a warning after which the batch may still come.
-    _lateness: type[Exception] | tuple[()] = ()
+    def __init__(
+        self,
+        options: Options,
+        opens: Callable[[Contents], Any],
+        late: Late,
+        counts: Callable[[Any], int | None] | None = None,
+        skipped: Skipped | None = None,
+    ) -> None:
+        super().__init__(options, opens, late, counts, skipped)
+        # The number of runs so far, which is the last one's own number.
+        self._runs = NO_RUN.number
+        # A delivery that was taken from the loop and isn't handed out yet.
+        self._in_hand: Delivery | None = None
+        self._patience = Patience(None)
+        # The type of a warning after which the batch may still come.
+        self._lateness: type[Exception] | tuple[()] = ()
 
     def go(
         self,
@@ -377,7 +405,7 @@ class Pump(Pumping[_PrefetchLoop]):
         super().go(cursor, plans, seed)
         if self.loop is not None and self.loop.pid == os.getpid():
             self._begin(self.loop)
-            self._has_stopped = False
+            self._phase = Phase.RUNNING
 
     def _begin(self, loop: _PrefetchLoop) -> None:
         loop.go(self._run())
@@ -396,7 +424,10 @@ class Pump(Pumping[_PrefetchLoop]):
         loop.notices.give()
         delivery = self._in_hand
         self._in_hand = None
-        self._has_stopped = delivery.is_end
+        # The loop fetches nothing more of this run.  If there is a next call, after an
+        # error, it begins another.
+        if delivery.is_end:
+            self._phase = Phase.AT_REST
         return delivery
 
     def _fetch(self, loop: _PrefetchLoop) -> Delivery:
@@ -416,7 +447,8 @@ class Pump(Pumping[_PrefetchLoop]):
         except BaseException as error:
             # A warning that is raised as an error doesn't stop the workers: the batch
             # may still come, and the next call waits for it.
-            self._has_stopped = not isinstance(error, self._lateness)
+            if not isinstance(error, self._lateness):
+                self._phase = Phase.AT_REST
             raise
 
     def _waits(self, seconds: float) -> None:
@@ -456,7 +488,7 @@ class Pump(Pumping[_PrefetchLoop]):
                     raise could_not_start(error) from error
                 raise
             self.loop = loop
-            self._has_stopped = False
+            self._phase = Phase.RUNNING
         # Another thread closed the iterator before it had this loop to close.
         if self.is_closed:
             raise self._closed_meanwhile()

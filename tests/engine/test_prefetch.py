@@ -5,16 +5,12 @@ These are answers, deaths, restarts, batches taken, and slots returned.
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import Any
 
 import pytest
-from scripts import wait_until
 from simulated import Case, Choices, World, explore, wander
 
-from mpiter.engine.communicator import _Communicator
-from mpiter.errors import WorkerCrashed
+from mpiter.errors import SampleNotSendable, WorkerCrashed
 
 # The loop is the same on every Python, so the full run on one of them is enough.
 pytestmark = pytest.mark.slow
@@ -112,15 +108,34 @@ def test_an_unkillable_worker_keeps_its_rooms_when_another_death_ends_the_run() 
         world.loop._dispose()
 
 
-def test_what_is_queued_can_be_had_though_the_rest_has_to_wait_for_room() -> None:
-    communicator: Any = _Communicator(1, lambda delivery: None)
-    taking = threading.Thread(target=communicator.get, args=(lambda waited: None, 5.0))
-    taking.start()
-    wait_until(lambda: communicator._not_empty._waiters, "the consumer waits")
-    began = time.monotonic()
-    communicator.put([1, 2], 0)
-    assert time.monotonic() - began < 4, "the consumer has not been told"
-    taking.join()
+class Idle(World):
+    """The consumer takes nothing; workers answer, and the last answer may be lost."""
+
+    def something_happens(self) -> list[Any]:
+        self.bell.hush()
+        worker, block = self.crew.out[0]
+        if self.left["losses"] and len(self.loop.communicator.queue):
+            return [self._lose(worker, block)]
+        return [self._answer(worker, block)]
+
+
+@pytest.mark.parametrize("losses", [0, 1])
+def test_the_end_of_a_run_waits_for_no_room_among_the_finished_batches(
+    losses: int,
+) -> None:
+    world = Idle(Case(batches=1 + losses, losses=losses), Choices())
+    queue = world.loop.communicator.queue
+    try:
+        while not any(delivery.is_end for delivery in queue):
+            world.loop.turn()
+        assert world.got == [], "the loop has waited for the consumer"
+        batch, end = queue
+        assert batch.contents is not None
+        assert isinstance(end.error, SampleNotSendable if losses else type(None))
+        assert world.loop.stats().ready_batches == 1
+    finally:
+        world.loop.stop()
+        world.loop._dispose()
 
 
 def test_all_branches_of_a_tree_are_explored() -> None:

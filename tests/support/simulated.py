@@ -297,17 +297,6 @@ class World:
         self.loop = _PrefetchLoop(rules, self._hire, Skipped(), Hooks())  # type: ignore[arg-type]
         self.loop.staff(self._new_run())
         self.loop._thread = SimpleNamespace(is_alive=lambda: True)  # type: ignore[assignment]
-        self.loop.communicator._not_full = self  # type: ignore[assignment]
-
-    def wait_for(self, is_so: Callable[[], bool]) -> None:
-        """Wait in the loop's thread until the consumer has taken enough."""
-        while not is_so():
-            events = [self._take, *[self._close] * bool(self.left["closes"])]
-            events[self.choices.among(len(events))]()
-
-    def notify(self) -> None: ...
-
-    notify_all = notify
 
     def _hire(self, bell: Any, warn: Any) -> Any:
         self.bell = bell
@@ -341,10 +330,10 @@ class World:
                 )
             else:
                 raise AssertionError("it goes round and round")
-            if not self.loop._stopping:
+            if not self.loop.communicator.is_terminated:
                 self.check()
         except Terminated:
-            assert self.loop._stopping
+            assert self.loop.communicator.is_terminated
         finally:
             self.loop.stop()
             self.loop._dispose()
@@ -353,7 +342,7 @@ class World:
 
     @property
     def is_over(self) -> bool:
-        return self.loop._stopping or (
+        return self.loop.communicator.is_terminated or (
             self.ended and not (self.crew.out or self.kept or self.stuck)
         )
 
@@ -526,7 +515,8 @@ class World:
 
     def check_bounds(self) -> None:
         """Check how many batches wait in the queue, and how many are in flight."""
-        waiting = len(self.loop.communicator.queue)
+        queue = self.loop.communicator.queue
+        waiting = sum(not delivery.is_end for delivery in queue)
         assert waiting <= self.case.n_prefetch, f"{waiting} wait"
         ahead = len(self.begun) - len(self.got)
         assert ahead <= self.most, f"{ahead} are on their way"
