@@ -36,6 +36,8 @@ from .worker import Worker, worker_for
 # The least time between two blocks whose samples are all checked for having been
 # overwritten.
 _LOOK_S = 0.25
+# So many blocks of a thread are watched for draws from the global generators.
+_WATCHED = 3
 _clock = time.monotonic
 
 
@@ -102,14 +104,11 @@ def _watched(block: Block, worker: Worker) -> Done:
     """Fetch a block, with the global generators seeded that the dataset draws from.
 
     The first block that draws from one is fetched again, seeded for each sample.
-    Threads share these generators, so a thread's first block is only watched, to warn
-    of them.
     """
-    owns = worker.owns_globals
-    if not owns and worker.blocks:
-        return fetch(block, worker, NONE)
+    if not worker.owns_globals:
+        return _overheard(block, worker)
     while True:
-        seeds = worker.seeds if owns else NONE
+        seeds = worker.seeds
         if seeds == seeding.GLOBALS:
             return fetch(block, worker, seeds)
         before = worker.mark or seeding.globals_mark()
@@ -118,16 +117,32 @@ def _watched(block: Block, worker: Worker) -> Done:
         drawn = seeding.drawn_between(before, worker.mark)
         if drawn <= seeds:
             return done
-        if not owns:
-            worker.frame.notices.append(
-                f"{type(worker.dataset).__qualname__} draws from the global random "
-                "generators, which threads share: its samples depend on timing. Draw "
-                "from mpiter.get_rng() instead, or use processes."
-            )
-            return done
         # These samples depend on what the worker has drawn before.  They are fetched
         # again, with a seed for each.
         worker.seeds = seeds | drawn
+
+
+def _overheard(block: Block, worker: Worker) -> Done:
+    """Fetch a block in a thread, and warn if the global generators are drawn from.
+
+    Threads share them, so they aren't seeded.  The program has them too, and may draw
+    while a block is fetched: only draws in each of the first blocks are told.
+    """
+    if not worker.is_watched:
+        return fetch(block, worker, NONE)
+    before = seeding.globals_mark()
+    done = fetch(block, worker, NONE)
+    if not seeding.drawn_between(before, seeding.globals_mark()):
+        worker.is_watched = False
+    elif worker.blocks + 1 == _WATCHED:
+        worker.is_watched = False
+        name = type(worker.dataset).__qualname__
+        worker.frame.notices.append(
+            "while samples were fetched, the global random generators, which threads "
+            f"share, were drawn from again and again: if {name} does so, its samples "
+            "depend on timing. Draw from mpiter.get_rng() instead, or use processes."
+        )
+    return done
 
 
 def fetch(

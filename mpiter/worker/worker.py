@@ -70,6 +70,8 @@ class Worker:
     # Why it couldn't start, with the traceback.
     startup: str | None = None
     blocks: int = 0  # that it has fetched
+    # In a thread: the next block is watched for draws from the global generators.
+    is_watched: bool = True
     # The global generators that the dataset draws from, as far as is known.
     seeds: frozenset[str] = NONE
     # The mark of the global generators after the last block.

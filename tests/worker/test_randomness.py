@@ -5,6 +5,7 @@ The caller's generators stay as they were.
 
 import os
 import random
+import threading
 import warnings
 from functools import partial
 
@@ -118,6 +119,30 @@ def test_a_dataset_that_draws_from_the_globals_under_threads_is_warned_about_onc
         epochs(DrawsFromGlobals(), 2, "thread")
     assert len(heard) == 1
     assert "get_rng" in str(heard[0].message)
+
+
+class Meanwhile:
+    """The program draws while the first sample is fetched."""
+
+    def __init__(self):
+        self.has_drawn = False
+
+    def __len__(self):
+        return LENGTH
+
+    def __getitem__(self, i):
+        if not self.has_drawn:
+            self.has_drawn = True
+            program = threading.Thread(target=np.random.random)
+            program.start()
+            program.join()
+        return i
+
+
+def test_what_the_program_draws_meanwhile_is_not_taken_for_the_datasets():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(epochs(Meanwhile(), 2, "thread"))
 
 
 class Noted(DrawsFromGlobals):
