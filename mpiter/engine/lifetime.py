@@ -16,7 +16,7 @@ import weakref
 
 # Registers its own exit function first, so that ours runs before it.
 from multiprocessing import util
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class Endable(Protocol):
@@ -38,7 +38,7 @@ _asked_in: int | None = None
 _FIRST = 100
 
 
-def end_with(pump: object, loop: Endable) -> weakref.finalize[..., Any]:
+def end_with(pump: object, loop: Endable) -> weakref.finalize[[Endable], object]:
     """Arrange that ``loop`` ends when ``pump`` is garbage-collected.
 
     At the latest it ends when the interpreter exits.

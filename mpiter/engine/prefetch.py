@@ -23,7 +23,7 @@ from ..bell import Bell
 from ..errors import Notices, WorkerStartError
 from ..order.cursor import Cursor, Horizon, Plan, Plans
 from ..order.order import Sequential
-from ..pool.crew import named_errors
+from ..pool.crew import Event, named_errors
 from ..pool.endings import End
 from ..pool.starting import never_interrupted
 from ..rules import Rules
@@ -133,7 +133,7 @@ class _PrefetchLoop:
         self._thread: threading.Thread | None = None
         self._horizon = Horizon()
         # What ``wait`` has returned and isn't handled yet.
-        self._events: deque[Done | Lost | End] = deque()
+        self._events: deque[Event] = deque()
         # Numbers of blocks, never used twice.
         self._numbers = itertools.count()
         # The number of deliveries of this run that were queued.

@@ -121,7 +121,7 @@ class Pumping(Generic[LoopT]):
         self._phase = Phase.AT_REST
         self._hooks = Hooks()
         # Ends the loop when the pump is collected.
-        self._letting_go: weakref.finalize[..., Any] | None = None
+        self._letting_go: weakref.finalize[[lifetime.Endable], object] | None = None
         # Where the user was before batches that were left out whole.
         self._before: Cursor | None = None
         # The number of the run's deliveries that have been handed out.

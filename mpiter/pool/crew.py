@@ -14,13 +14,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from ..bell import Bell
 from ..errors import MpiterError, WorkerStartError, could_not_start
 from ..rules import BATCHES, Door, Rules
 from ..transport.memory import Arena
-from ..worker.block import Block, Done, make_done
+from ..worker.block import Block, Done, Lost, make_done
 from ..worker.board import CELL, BlackBox, Board, Line
 from ..worker.fetch import _fetch_run
 from ..worker.sheets import Writer
@@ -34,6 +33,10 @@ from .workers import Died, State, WorkerPool
 # The time that all workers have to end.  A killed one that needs longer is stuck in a
 # system call.
 _FOR_THE_END_S = 2.0
+
+
+# What the crew tells the loop: an answer, a lost one, or the end of a worker.
+Event = Done | Lost | End
 
 
 class Crew:
@@ -138,11 +141,8 @@ class Crew:
         assert pool is not None
         pool.map_async(_fetch_run, [block])
 
-    def wait(self) -> list[Any]:
-        """Wait for events; return answers (Done), Lost and End.
-
-        There are none if only the bell rang.
-        """
+    def wait(self) -> list[Event]:
+        """Wait for events and return them; there are none if only the bell rang."""
         pool = self._pool
         if pool is None:
             self._bell.wait(None)
@@ -152,14 +152,17 @@ class Crew:
             timeout = endings.STEP_S
         elif self._watch is not None:
             timeout = self._watch.interval
-        events = pool.wait(timeout)
-        for at, event in enumerate(events):
-            if type(event) is tuple:
-                events[at] = done = make_done(event)
+        events: list[Event] = []
+        for told in pool.wait(timeout):
+            if isinstance(told, Died):
+                events.append(self._ended(told))
+            elif isinstance(told, Lost):
+                events.append(told)
+            else:
+                done = make_done(told)
                 if done.drawn or self._must_note:
                     self._note(pool, done)
-            elif type(event) is Died:
-                events[at] = self._ended(event)
+                events.append(done)
         self._look(pool)
         return events
 

@@ -13,7 +13,6 @@ import pickle
 import struct
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
 
 from ..samples.envelope import stays_in_line
 
@@ -28,6 +27,8 @@ _MOST_PARTS = 512
 # The number in a worker's first message, which says that its initializer has returned.
 READY = -1
 
+# A part of a message that is being written.
+_Part = bytes | memoryview
 # A complete message from a worker: number, pickle, buffers.
 Answer = tuple[int, bytes, list[bytearray]]
 
@@ -79,7 +80,7 @@ class WorkerEnd:
             raise SystemExit(f"the way to the main process is gone: {error}") from None
 
 
-def _packed(number: int, value: object) -> list[Any]:
+def _packed(number: int, value: object) -> list[_Part]:
     buffers: list[memoryview] = []
     keep = partial(stays_in_line, buffers)
     pickled = pickle.dumps(value, protocol=5, buffer_callback=keep)
@@ -89,7 +90,7 @@ def _packed(number: int, value: object) -> list[Any]:
     return [head + pickled, *buffers]
 
 
-def _rest(parts: list[Any], written: int) -> list[Any]:
+def _rest(parts: list[_Part], written: int) -> list[_Part]:
     """Return what is left of ``parts`` after their first ``written`` bytes."""
     done = 0
     for part in parts:
@@ -115,7 +116,7 @@ class PoolEnd:
         self.up = answers.fileno()
         for descriptor in (self.down, self.up):
             os.set_blocking(descriptor, False)
-        self._unsent: list[Any] = []
+        self._unsent: list[_Part] = []
         self._read = bytearray()
         self._wanted = _AT_ONCE  # bytes to be read next
         # An answer of which only buffers are missing, and those of its buffers that

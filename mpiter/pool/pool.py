@@ -20,16 +20,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from ..bell import Bell
 from ..errors import RemoteTraceback, SampleError
 from ..worker import home
-from ..worker.block import Block, Lost
+from ..worker.block import Block, Fields, Lost
 from . import starting
 from .pipes import READY, Answer, PoolEnd, WorkerEnd
-from .workers import NAME, State, Work, Worker, Workers
+from .workers import NAME, Event, State, Work, Worker, Workers
 
 # Multiprocessing's exit code for a process whose fork server has died.
 VANISHED = 255
@@ -114,7 +115,7 @@ class Pool(Workers):
         initializer: Callable[..., object],
         initargs: tuple[Any, ...],
         *,
-        context: Any,
+        context: BaseContext,
         bell: Bell,
     ) -> None:
         super().__init__(bell)
@@ -156,7 +157,7 @@ class Pool(Workers):
         if self._places.pop(place, None) is not None:
             self._poll.unregister(place)
 
-    def wait(self, timeout: float | None = None) -> list[Any]:
+    def wait(self, timeout: float | None = None) -> list[Event]:
         timeout_ms: float | None = None
         if self._events:
             timeout_ms = 0
@@ -212,8 +213,8 @@ class Pool(Workers):
                 *self._context.Pipe(duplex=False),
                 *self._context.Pipe(duplex=False),
             ]
-            for end in ends:
-                undo.callback(end.close)
+            for pipe in ends:
+                undo.callback(pipe.close)
             their_tasks, tasks, answers, their_answers = ends
             # A forked worker has our ends of its own pipes and of all others, which
             # would stay open after us.
@@ -223,7 +224,9 @@ class Pool(Workers):
                 for member in self._workers.values():
                     inherited += [member.end.tasks, member.end.answers]
             arguments = (their_tasks, their_answers, inherited, *self._begin, number)
-            process = self._context.Process(
+            # The types of the standard library lack it in the base class.
+            make: type[BaseProcess] = self._context.Process  # type: ignore[attr-defined]
+            process = make(
                 target=_work,
                 args=arguments,
                 name=f"{NAME}{number}",
@@ -234,17 +237,19 @@ class Pool(Workers):
         # While we had these open, the worker's end wouldn't close the pipes.
         their_tasks.close()
         their_answers.close()
+        pid = process.pid
+        assert pid is not None
         end = PoolEnd(tasks, answers)
         # Multiprocessing's sentinel is a pipe, which children of the worker may keep
         # open.  A pidfd isn't, but there is none outside of Linux, on an old kernel, or
         # if the worker has died already.
         death = process.sentinel
         with contextlib.suppress(AttributeError, OSError):
-            death = os.pidfd_open(process.pid)
+            death = os.pidfd_open(pid)
         worker = Member(
             number=number,
             process=process,
-            pid=process.pid,
+            pid=pid,
             end=end,
             death=death,
             is_pidfd=death != process.sentinel,
@@ -322,14 +327,14 @@ def _failed(what: str, error: Exception) -> RemoteTraceback:
     return RemoteTraceback(traceback.format_exc(), what + summary)
 
 
-def _opened(answer: Answer, block: Block) -> Any:
+def _opened(answer: Answer, block: Block) -> Fields | Lost:
     """Return a worker's answer to a block, or Lost if it can't be unpickled."""
     _, pickled, buffers = answer
     try:
-        value = pickle.loads(pickled, buffers=buffers)
+        value: Fields | RemoteTraceback = pickle.loads(pickled, buffers=buffers)
     except BaseException as problem:
         return Lost(block.number, problem)
-    if type(value) is not RemoteTraceback:
+    if not isinstance(value, RemoteTraceback):
         return value
     error = SampleError(value.args[1])
     error.__cause__ = value
@@ -356,7 +361,7 @@ def _work(
     initializer(*initargs, number)
     end.send(READY, None)
     while (task := end.receive()) is not None:
-        block: tuple[Any, ...] = ()
+        block: Fields = ()
         try:
             func, block = pickle.loads(task[1])
             answer = func(block)

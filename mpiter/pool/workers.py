@@ -13,13 +13,13 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from ..bell import Bell
-from ..worker.block import Block
+from ..worker.block import Block, Fields, Lost
 from ..worker.board import Line
 
 # The name of a worker's process or thread, before its number.
 NAME = "mpiter-worker-"
-# What workers call with each block.
-Work = Callable[[Any], Any]
+# What workers call with each block; it returns the fields of the answer.
+Work = Callable[[Fields], Fields]
 
 
 class State(Enum):
@@ -42,6 +42,10 @@ class Died(NamedTuple):
     blocks: tuple[Block, ...]
     # How it ended, in words, if its code doesn't say.
     how: str = ""
+
+
+# What ``wait`` returns: an answer, or what has come in its place.
+Event = Fields | Lost | Died
 
 
 @dataclass(eq=False, kw_only=True)
@@ -89,7 +93,7 @@ class WorkerPool(Protocol):
 
     def abandon(self, number: int) -> None: ...
 
-    def wait(self, timeout: float | None = None) -> list[Any]: ...
+    def wait(self, timeout: float | None = None) -> list[Event]: ...
 
     def vacancies(self, most: int) -> int: ...
 
@@ -113,7 +117,7 @@ class Workers:
         self._bell = bell
         self._workers: dict[int, Any] = {}
         # What ``wait`` hasn't returned yet.
-        self._events: list[Any] = []
+        self._events: list[Event] = []
         # What other threads have posted.
         self._arrived: deque[tuple[Any, ...]] = deque()
         self._waits = True
@@ -126,7 +130,7 @@ class Workers:
     def abandon(self, number: int) -> None:
         """Stop waiting for the end of a worker that was killed and doesn't end."""
 
-    def wait(self, timeout: float | None = None) -> list[Any]:
+    def wait(self, timeout: float | None = None) -> list[Event]:
         """Wait until something happens, and return the events in their order.
 
         These are answers, Lost and Died; there are none if only the bell rang.

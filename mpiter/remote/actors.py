@@ -26,7 +26,7 @@ import ray
 from ..bell import Bell
 from ..errors import SharedMemoryFull, WorkerCrashed, WorkerStartError
 from ..pool.anypool import comes_back
-from ..pool.workers import State, Work, Worker, Workers
+from ..pool.workers import Event, State, Work, Worker, Workers
 from ..worker.block import Block, Lost
 from ..worker.board import CELL
 from ..worker.worker import Setup, begin
@@ -226,7 +226,7 @@ class Actors(Workers):
         self._end_if_retired(member)
         self._assign()
 
-    def wait(self, timeout: float | None = None) -> list[Any]:
+    def wait(self, timeout: float | None = None) -> list[Event]:
         """Wait for events and return them.
 
         Every ``_LOOK_S`` seconds the actors are asked for their lines of the board.

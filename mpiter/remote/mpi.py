@@ -31,7 +31,7 @@ from ..loaders.shards import Streamed
 from ..pool.anypool import AnyPool
 from ..pool.backends import Launch, packed
 from ..pool.workers import Work
-from ..worker.block import Block
+from ..worker.block import Block, Fields
 from ..worker.board import CELL, Line
 from ..worker.worker import Setup, begin, forget
 
@@ -284,7 +284,7 @@ _LARGE = 1 << 14
 _sent = itertools.count()  # answers of this rank
 
 
-def _answer(func: Work, item: object) -> tuple[bytes, int, int, list[int]]:
+def _answer(func: Work, item: Fields) -> tuple[bytes, int, int, list[int]]:
     """Return the pickled result of ``func`` and this rank.
 
     Then the tag and the sizes of what the rank sends separately.

@@ -13,13 +13,14 @@ import contextlib
 import ctypes
 import errno
 import mmap
+import operator
 import os
 import pickle
 import tempfile
 import weakref
 from collections.abc import Callable
 from multiprocessing import context, reduction
-from typing import Any, Protocol
+from typing import Protocol, SupportsIndex
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class SharedFile:
             os.close(self.fd)
             self.fd = -1
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         context.assert_spawning(self)
         return _opened_again, (type(self), reduction.DupFd(self.fd))
 
@@ -182,7 +183,7 @@ class Arena:
         """
         _map_privately(self._file.fd, self.address, self.size)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _attached, (self._file, self.size)
 
 
@@ -262,20 +263,22 @@ class SharedBytes(mmap.mmap):
         weakref.finalize(self, file.close)
         return self
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
         if context.get_spawning_popen() is not None:
             return SharedBytes, (self.file,)
-        if protocol >= 5:
+        if operator.index(protocol) >= 5:
             return shared_bytes, (pickle.PickleBuffer(self),)
         return shared_bytes, (bytes(self),)
 
 
-def shared_bytes(buffer: Any) -> SharedBytes:
+def shared_bytes(
+    buffer: bytes | bytearray | memoryview | pickle.PickleBuffer | SharedBytes,
+) -> SharedBytes:
     """Return a copy of ``buffer`` that other processes can map.
 
     If they can map ``buffer`` itself, that is returned.
     """
-    if type(buffer) is SharedBytes:
+    if isinstance(buffer, SharedBytes):
         return buffer
     file = SharedFile()
     try:
