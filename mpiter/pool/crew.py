@@ -14,6 +14,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ..bell import Bell
 from ..errors import MpiterError, WorkerStartError, could_not_start
@@ -33,6 +34,22 @@ from .workers import Died, State, WorkerPool
 # The time that all workers have to end.  A killed one that needs longer is stuck in a
 # system call.
 _FOR_THE_END_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Staff:
+    """The workers that there are, and what they share with this process."""
+
+    pool: WorkerPool
+    board: Board
+    # Takes the stacks of processes.
+    box: BlackBox | None
+    # Finds stuck workers, if there is a limit of time.
+    watch: Watch | None
+
+    def lines(self) -> list[Line]:
+        """Return the lines on the board, with process ids filled in."""
+        return self.board.lines(self.pool.pids)
 
 
 # What the crew tells the loop: an answer, a lost one, or the end of a worker.
@@ -58,7 +75,7 @@ class Crew:
         self._is_here = backend.shares_memory
         # The workers are processes on this machine that we start and end.
         self._are_ours = self._is_here and not backend.in_process
-        self._pool: WorkerPool | None = None
+        self._staff: _Staff | None = None
         # The places with a worker, until its end was reported.
         self._taken: set[int] = set()
         # The places in which a worker was ready once.
@@ -76,30 +93,30 @@ class Crew:
 
     @property
     def is_staffed(self) -> bool:
-        return self._pool is not None
+        return self._staff is not None
 
     def staff(self) -> None:
         """Start all workers; there must be none yet."""
-        assert self._pool is None
+        assert self._staff is None
         rules = self._rules
         # Workers on other machines can't see the board, which then needs no arena.
         arena = self._arena if self._is_here else None
-        self._board = Board(rules.workers, arena)
-        self._box = None
-        environment = None
+        board = Board(rules.workers, arena)
+        box: BlackBox | None = None
+        environment: dict[str, str] | None = None
         if self._are_ours:
-            self._box = BlackBox()
+            box = BlackBox()
             environment = dict(os.environ)
-        self._watch = None
+        watch: Watch | None = None
         if timeout := rules.sample_timeout:
-            self._watch = Watch(timeout)
+            watch = Watch(timeout)
         self._taken.update(range(rules.workers))
         setup = Setup(
             dataset=self.dataset,
             cargo=self._launch.cargo,
             writer=self._writer,
-            board=self._board,
-            box=self._box,
+            board=board,
+            box=box,
             rules=rules,
             backend=self._name,
             environment=environment,
@@ -108,23 +125,25 @@ class Crew:
         )
         try:
             with named_errors(rules.door):
-                self._pool = self._launch.pool(
+                pool: WorkerPool = self._launch.pool(
                     rules.workers,
                     begin,
                     (setup,),
                     bell=self._bell,
                 )
         except BaseException:
-            self._clear(is_clean=True)
+            self._clear(board, box, is_clean=True)
             raise
+        self._staff = _Staff(pool, board, box, watch)
 
     def replace_workers(self) -> None:
-        if self._pool is None or len(self._taken) == self._rules.workers:
+        staff = self._staff
+        if staff is None or len(self._taken) == self._rules.workers:
             return
         places = set(range(self._rules.workers))
         for worker in places - self._taken:
             with named_errors(self._rules.door):
-                self._pool.start(worker)
+                staff.pool.start(worker)
             self._taken.add(worker)
 
     def vacancies(self, most: int) -> int:
@@ -132,80 +151,79 @@ class Crew:
 
         Without workers it is 1, for which they are then started.
         """
-        if self._pool is None:
+        if self._staff is None:
             return 1
-        return self._pool.vacancies(most)
+        return self._staff.pool.vacancies(most)
 
     def map_async(self, block: Block) -> None:
-        pool = self._pool
-        assert pool is not None
-        pool.map_async(_fetch_run, [block])
+        assert self._staff is not None
+        self._staff.pool.map_async(_fetch_run, [block])
 
     def wait(self) -> list[Event]:
         """Wait for events and return them; there are none if only the bell rang."""
-        pool = self._pool
-        if pool is None:
+        staff = self._staff
+        if staff is None:
             self._bell.wait(None)
             return []
         timeout: float | None = None
         if self._evictions:
             timeout = endings.STEP_S
-        elif self._watch is not None:
-            timeout = self._watch.interval
+        elif staff.watch is not None:
+            timeout = staff.watch.interval
         events: list[Event] = []
-        for told in pool.wait(timeout):
+        for told in staff.pool.wait(timeout):
             if isinstance(told, Died):
-                events.append(self._ended(told))
+                events.append(self._ended(staff, told))
             elif isinstance(told, Lost):
                 events.append(told)
             else:
                 done = make_done(told)
                 if done.drawn or self._must_note:
-                    self._note(pool, done)
+                    self._note(staff, done)
                 events.append(done)
-        self._look(pool)
+        self._look(staff)
         return events
 
-    def _note(self, pool: WorkerPool, done: Done) -> None:
+    def _note(self, staff: _Staff, done: Done) -> None:
         """Record the generators in use, and retire a worker that has fetched enough."""
         worker = done.worker
         self._drawn |= done.drawn
         # A worker on another machine can't write to the board, so we do when it
         # answers.
         if not self._is_here:
-            cells = self._board.cells(worker)
+            cells = staff.board.cells(worker)
             cells[CELL.ready] = 1
             cells[CELL.since] = time.monotonic_ns()
         most = self._rules.max_samples
         if most is not None:
             self._samples[worker] += done.rows
             if self._samples[worker] >= most:
-                pool.retire(worker)
+                staff.pool.retire(worker)
 
     @property
     def pids(self) -> tuple[int, ...]:
         # Another thread may dismiss the workers meanwhile.
-        pool = self._pool
-        if self._are_ours and pool is not None:
-            return tuple(pool.pids.values())
+        staff = self._staff
+        if self._are_ours and staff is not None:
+            return tuple(staff.pool.pids.values())
         return ()
 
     def board(self) -> list[Line]:
-        """Return the lines on the board, with process ids filled in."""
-        pool = self._pool
-        if pool is not None:
-            return self._board.lines(pool.pids)
+        """Return the lines on the board; there are none without workers."""
+        staff = self._staff
+        if staff is not None:
+            return staff.lines()
         return []
 
-    def _look(self, pool: WorkerPool) -> None:
+    def _look(self, staff: _Staff) -> None:
         """Find workers that are stuck, and take the next step in ending each."""
-        watch = self._watch
+        watch = staff.watch
         if watch is not None and watch.is_due:
             lines: dict[int, Line] = {}
-            for worker, line in enumerate(self.board()):
+            for worker, line in enumerate(staff.lines()):
                 if worker in self._taken:
                     lines[worker] = line
-            for worker in watch.look(lines, pool.busy(lines)):
+            for worker in watch.look(lines, staff.pool.busy(lines)):
                 if worker not in self._evictions:
                     line = lines[worker]
                     limit = watch.due(line)
@@ -213,17 +231,17 @@ class Crew:
                         worker,
                         line,
                         limit,
-                        self._box,
+                        staff.box,
                         self._is_here,
                     )
         for eviction in list(self._evictions.values()):
-            eviction.go_on(pool)
+            eviction.go_on(staff.pool)
 
-    def _ended(self, told: Died) -> End:
+    def _ended(self, staff: _Staff, told: Died) -> End:
         """Return why a worker has ended and what it was doing, and free its place."""
         worker = told.number
         code = told.code or 0
-        lines = self._board.lines()
+        lines = staff.board.lines()
         line = lines[worker]
         line = line._replace(pid=told.pid or line.pid)
         eviction = self._evictions.pop(worker, None)
@@ -242,9 +260,9 @@ class Crew:
         else:
             if self._are_ours:
                 known_code = told.code
-            if self._box is not None and code < 0:
-                stack = self._box.read()
-                self._box.turn_over()
+            if staff.box is not None and code < 0:
+                stack = staff.box.read()
+                staff.box.turn_over()
         end = End(
             worker=worker,
             line=line,
@@ -261,9 +279,9 @@ class Crew:
         self._samples[worker] = 0
         self._ended_in[worker] += 1
         if end.is_gone:
-            self._board.clear(worker)
+            staff.board.clear(worker)
         else:
-            self._board.move(worker)
+            staff.board.move(worker)
         if end.was_starting:
             # The place is proven again once a worker is ready there.
             self._proven.discard(worker)
@@ -276,24 +294,24 @@ class Crew:
         It may still write into shared memory.
         """
         # Whatever is raised meanwhile, nobody uses these workers again.
-        pool = self._pool
-        self._pool = None
-        if pool is None:
+        staff = self._staff
+        self._staff = None
+        if staff is None:
             return True
-        is_clean = pool.close(timeout)
-        self._clear(is_clean)
+        is_clean = staff.pool.close(timeout)
+        self._clear(staff.board, staff.box, is_clean)
         return is_clean
 
-    def _clear(self, is_clean: bool) -> None:
+    def _clear(self, board: Board, box: BlackBox | None, is_clean: bool) -> None:
         """Forget the workers.
 
         What they had is freed, unless one of them may still write into it.
         """
         forget(self.dataset)
-        if self._box is not None:
-            self._box.close()
+        if box is not None:
+            box.close()
         if is_clean:
-            self._board.close()
+            board.close()
         for table in (self._taken, self._evictions, self._samples):
             table.clear()
 

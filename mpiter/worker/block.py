@@ -181,7 +181,7 @@ def take_down(
 
 
 def unsendable(
-    sample: Any,
+    sample: object,
     name: str,
     error: BaseException,
 ) -> SampleNotSendable:

@@ -219,6 +219,12 @@ class _Fetching:
         frame.beyond = 0
         frame.drawn = None
         self._born = home.generation
+        # Of the stretch that is being fetched: the block's row with which it begins,
+        # the epoch and position of that row, and the keys.
+        self._first = 0
+        self._epoch = 0
+        self._position = 0
+        self._keys: list[Any] = []
 
     @property
     def is_over(self) -> bool:

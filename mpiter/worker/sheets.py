@@ -60,7 +60,7 @@ class Payload(NamedTuple):
 class Seals(Protocol):
     """Takes the values that fit no column, and returns them as one object to send."""
 
-    def add(self, value: Any) -> None: ...
+    def add(self, value: object) -> None: ...
 
     def sealed(self) -> object: ...
 
@@ -68,7 +68,7 @@ class Seals(Protocol):
 class Unsendable(Exception):
     """A sample can't be sent from its worker; the cause is the reason."""
 
-    def __init__(self, sample: Any) -> None:
+    def __init__(self, sample: object) -> None:
         super().__init__()
         self.sample = sample
 
@@ -80,7 +80,7 @@ class _Sealed:
         self._seals = seals
         self.rows: list[int] = []
 
-    def add(self, row: int, value: Any, sample: Any) -> None:
+    def add(self, row: int, value: object, sample: object) -> None:
         """Seal ``value``, which is ``sample`` or a part of it."""
         try:
             self._seals.add(value)
@@ -121,7 +121,7 @@ class Sheet:
         """Fetch the samples of ``keys`` one by one, and write them from ``row`` on."""
         self.make(seeded)(dataset, keys, row, cells, self.odd, self.keep)
 
-    def odd(self, row: int, sample: Any) -> None:
+    def odd(self, row: int, sample: object) -> None:
         """Seal a sample that fits no columns."""
         if self.apart is None:
             self.apart = _Sealed(self.new())
@@ -130,8 +130,8 @@ class Sheet:
     def keep(
         self,
         row: int,
-        values: tuple[Any, ...],
-        sample: Any,
+        values: tuple[object, ...],
+        sample: object,
     ) -> None:
         """Seal a sample's values that have no column.
 

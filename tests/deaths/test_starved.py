@@ -131,7 +131,7 @@ def unkillable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     left: list[psutil.Process] = []
 
     def spare(iterator: Any, number: int) -> int:
-        worker = iterator._pump.loop._team.crew._pool._workers[number]
+        worker = iterator._pump.loop._team.crew._staff.pool._workers[number]
         monkeypatch.setattr(worker, "kill", lambda: None)
         left.append(psutil.Process(worker.pid))
         return int(worker.pid)

@@ -6,11 +6,12 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from scripts import lives_still
 
 import mpiter
-from mpiter.pool.crew import Crew
+from mpiter.pool.crew import Crew, _Staff
 from mpiter.worker.board import Board
 
 
@@ -38,15 +39,17 @@ def test_a_leaver_that_stays_is_killed_and_its_place_filled_when_it_is_gone(
 
 
 def test_the_board_can_be_read_while_the_workers_are_dismissed() -> None:
-    class Dismissed(Crew):
-        pools = (one for one in [SimpleNamespace(pids={0: 7})])
-        _pool = property(lambda self: next(self.pools, None))  # type: ignore[assignment]
-
     class Closing(Board):
         def cells(self, worker: int) -> memoryview:
             self.close()
             return super().cells(worker)
 
+    pool: Any = SimpleNamespace(pids={0: 7})
+    staff = _Staff(pool, Closing(2), box=None, watch=None)
+
+    class Dismissed(Crew):
+        looks = iter([staff])
+        _staff = property(lambda self: next(self.looks, None))  # type: ignore[assignment]
+
     crew = object.__new__(Dismissed)
-    crew._board = Closing(2)
     assert [line.pid for line in crew.board()] == [7, 0]
