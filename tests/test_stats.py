@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def looked(tally: Tally, **more: Any) -> mpiter.Stats:
-    return mpiter.Stats(**tally.look(), **more)
+    return replace(tally.look(), **more)
 
 
 def test_the_start_is_told_apart_and_shares_are_since_the_last_look(clock: Any) -> None:
@@ -107,7 +107,7 @@ def test_an_interval_between_two_looks_of_one_reader_is_told_whatever_others_loo
     clock: Any,
 ) -> None:
     tally = Tally()
-    before = Stats(**tally.look())
+    before = tally.look()
     shares = list[float]()
     ends = list[Any]()
     for waits_s in (1.0, 0.5, 2.0):
@@ -135,7 +135,7 @@ def test_an_interval_includes_the_waiting_for_workers_that_were_started_in_it(
         for _ in range(batches):
             tally.handed_out(8)
         tally.waits = wait_s, None
-        return Stats(**tally.look())
+        return tally.look()
 
     before = after(start_s=3.0, wait_s=3.5, batches=50)
     clock.now += 10

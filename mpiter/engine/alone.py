@@ -233,7 +233,7 @@ class _Reading:
         return all(map(is_, self.cargo, cargo))
 
     def stats(self) -> Stats:
-        return Stats(**self.tally.look())
+        return self.tally.look()
 
     def fetch(self, plan: Plan, seed: int) -> Delivery:
         """Return the planned batch, or the error in its place, as a delivery."""

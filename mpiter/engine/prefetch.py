@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from .. import machine
@@ -233,8 +234,8 @@ class _PrefetchLoop:
                 if found is not None and found.columns and not found.copied:
                     waiting += 1
             leased = max(0, team.rooms.slots.leased - waiting)
-        return Stats(
-            **self.tally.look(),
+        return replace(
+            self.tally.look(),
             workers=self._rules.workers,
             worker_bytes=sum(map(machine.own_bytes, self.pids)),
             restarts=self._recovery.restarts,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..stats import Stats
@@ -91,16 +91,22 @@ class Tally:
         self.sample_s += 0.25 * (each_s - self.sample_s)
         self.sample_cpu_s += 0.25 * (each_cpu_s - self.sample_cpu_s)
 
-    def look(self) -> dict[str, Any]:
-        """Return the counters by their names in ``Stats``, with its recent times.
+    def look(self) -> Stats:
+        """Return the counters, with the recent times.
 
         A look within a second of the last one, or before another batch, continues its
         period: progress bars look often.
         """
-        found: dict[str, Any] = {}
-        for name in Stats.__dataclass_fields__:
-            if hasattr(self, name):
-                found[name] = getattr(self, name)
+        found = Stats(
+            batches=self.batches,
+            samples=self.samples,
+            odd_rows=self.odd_rows,
+            copies=self.copies,
+            sample_s=self.sample_s,
+            sample_cpu_s=self.sample_cpu_s,
+            wait_s=self.wait_s,
+            start_s=self.start_s,
+        )
         if self.began is None:
             return found
         now = time.monotonic()
@@ -109,9 +115,9 @@ class Tally:
             self.since = self.looked
             self.looked = (now, wait_s, self.batches)
         then, waited, batches = self.since
-        recent = {
-            "recent_s": now - then,
-            "recent_wait_s": wait_s - waited,
-            "recent_batches": self.batches - batches,
-        }
-        return found | recent
+        return replace(
+            found,
+            recent_s=now - then,
+            recent_wait_s=wait_s - waited,
+            recent_batches=self.batches - batches,
+        )

@@ -18,10 +18,11 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing import forkserver as mp_forkserver
 from multiprocessing import process as mp_process
 from multiprocessing import resource_tracker, spawn
+from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
 from ..datasets.variables import is_installed
@@ -34,23 +35,20 @@ _DYING_S = 1.0
 _FOR_IMPORTS_S = 60.0
 _starting = threading.RLock()
 # The worker processes that this process has started.
-ours: weakref.WeakSet[Any] = weakref.WeakSet()
+ours: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 
 
-_Base: Any = mp_forkserver.ForkServer  # whose attributes aren't public
-
-
-class _ForkServer(_Base):  # type: ignore[misc]
+class _ForkServer(mp_forkserver.ForkServer):
     """A fork server for our workers only, which imports what they need.
 
     Its socket is unlinked as soon as it listens, if possible, and reached through a
     descriptor: no name stays behind.
     """
 
+    # These the base class has made; they aren't public.
     _forkserver_address: str | None
     _forkserver_alive_fd: int | None
-    # A descriptor on the socket's place in the file system.
-    _door: int | None = None
+    _forkserver_pid: int | None
 
     def __init__(
         self,
@@ -63,7 +61,10 @@ class _ForkServer(_Base):  # type: ignore[misc]
         """
         super().__init__()
         self._others = others
-        self.workers: weakref.WeakSet[Any] = weakref.WeakSet()  # that it has started
+        # The processes that it has started.
+        self.workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+        # A descriptor on the socket's place in the file system.
+        self._door: int | None = None
         self._began_in: _Surroundings | None = None
         self._read: dict[str, float] = {}
         self._take(modules)
@@ -178,7 +179,7 @@ class _ForkServer(_Base):  # type: ignore[misc]
 
         While it has workers it stays, since it is to report their exit codes.
         """
-        if any(not process._closed for process in self.workers):
+        if not all(map(_is_closed, self.workers)):
             return False
         self.part()
         pid = self._forkserver_pid
@@ -221,6 +222,12 @@ class _ForkServer(_Base):  # type: ignore[misc]
             os.lstat(through)
             os.unlink(address)
             self._forkserver_address = through
+
+
+def _is_closed(process: BaseProcess) -> bool:
+    """True once the exit code of a process was read and ``close`` called."""
+    is_closed: bool = process._closed  # type: ignore[attr-defined]
+    return is_closed
 
 
 def _new_folder() -> str:
@@ -398,13 +405,14 @@ def server_with(*modules: str) -> _ForkServer:
     return _ForkServer(others=modules)
 
 
-def start(process: Any, server: _ForkServer | None = None) -> None:
+def start(process: BaseProcess, server: _ForkServer | None = None) -> None:
     """Start a process from a fork server, or from that of the workers.
 
     If the fork server dies meanwhile, start another and try once more.
     """
     with _as_workers_start(server):
-        is_servers = process._start_method == "forkserver"
+        method: str = process._start_method  # type: ignore[attr-defined]
+        is_servers = method == "forkserver"
         server = server or _our_server()
         try:
             with server.in_time() if is_servers else contextlib.nullcontext():
@@ -440,13 +448,13 @@ def _as_workers_start(server: _ForkServer | None) -> Iterator[None]:
         connect = mp_forkserver.connect_to_new_process
         prepare = spawn.get_preparation_data
 
-        def connect_to_new_process(descriptors: Any) -> Any:
+        def connect_to_new_process(descriptors: Sequence[int]) -> tuple[int, int]:
             is_ours = threading.get_ident() == here
             if not is_ours:
                 return connect(descriptors)
             return (server or _our_server()).connect_to_new_process(descriptors)
 
-        def get_preparation_data(name: str) -> dict[str, Any]:
+        def get_preparation_data(name: str) -> dict[str, object]:
             data = prepare(name)
             if threading.get_ident() != here:
                 return data
@@ -517,7 +525,7 @@ def _disown() -> None:
         _coming = None
 
 
-def forget(processes: Iterable[Any]) -> None:
+def forget(processes: Iterable[BaseProcess]) -> None:
     """Have multiprocessing neither end ``processes`` at exit nor wait for them."""
     for process in processes:
         getattr(mp_process, "_children", set()).discard(process)
