@@ -84,6 +84,11 @@ class Rules:
     door: Door = BATCHES
 
     @property
+    def starts_processes(self) -> bool:
+        """True if the workers are processes on this machine that mpiter starts."""
+        return self.shares_memory and not self.in_process
+
+    @property
     def most(self) -> int:
         """The largest number of batches in flight.
 

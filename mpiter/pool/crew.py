@@ -72,9 +72,6 @@ class Crew:
         self._writer = writer
         self._bell = bell
         self._name = backend.name
-        self._is_here = backend.shares_memory
-        # The workers are processes on this machine that we start and end.
-        self._are_ours = self._is_here and not backend.in_process
         self._staff: _Staff | None = None
         # The places with a worker, until its end was reported.
         self._taken: set[int] = set()
@@ -87,7 +84,7 @@ class Crew:
         self._drawn: set[str] = set()
         # How many workers have ended in each place; new workers get this too.
         self._ended_in: Counter[int] = Counter()
-        self._must_note = not self._is_here or rules.max_samples is not None
+        self._must_note = not rules.shares_memory or rules.max_samples is not None
         self.dataset = new_key()  # key in the workers' registry
         self.staff()
 
@@ -100,11 +97,11 @@ class Crew:
         assert self._staff is None
         rules = self._rules
         # Workers on other machines can't see the board, which then needs no arena.
-        arena = self._arena if self._is_here else None
+        arena = self._arena if rules.shares_memory else None
         board = Board(rules.workers, arena)
         box: BlackBox | None = None
         environment: dict[str, str] | None = None
-        if self._are_ours:
+        if rules.starts_processes:
             box = BlackBox()
             environment = dict(os.environ)
         watch: Watch | None = None
@@ -190,7 +187,7 @@ class Crew:
         self._drawn |= done.drawn
         # A worker on another machine can't write to the board, so we do when it
         # answers.
-        if not self._is_here:
+        if not self._rules.shares_memory:
             cells = staff.board.cells(worker)
             cells[CELL.ready] = 1
             cells[CELL.since] = time.monotonic_ns()
@@ -204,7 +201,7 @@ class Crew:
     def pids(self) -> tuple[int, ...]:
         # Another thread may dismiss the workers meanwhile.
         staff = self._staff
-        if self._are_ours and staff is not None:
+        if self._rules.starts_processes and staff is not None:
             return tuple(staff.pool.pids.values())
         return ()
 
@@ -232,7 +229,7 @@ class Crew:
                         line,
                         limit,
                         staff.box,
-                        self._is_here,
+                        self._rules.shares_memory,
                     )
         for eviction in list(self._evictions.values()):
             eviction.go_on(staff.pool)
@@ -248,7 +245,7 @@ class Crew:
         for place, one in enumerate(lines):
             if one.ready:
                 self._proven.add(place)
-        if not self._is_here:
+        if not self._rules.shares_memory:
             line = endings.in_hand(told.blocks, line, eviction is not None)
         how = told.how or endings.ended(code)
         stack = ""
@@ -258,7 +255,7 @@ class Crew:
             how = eviction.how
             stack = eviction.stack
         else:
-            if self._are_ours:
+            if self._rules.starts_processes:
                 known_code = told.code
             if staff.box is not None and code < 0:
                 stack = staff.box.read()

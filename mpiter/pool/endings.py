@@ -195,17 +195,20 @@ class Eviction:
         line: Line,
         limit: float,
         box: BlackBox | None,
-        is_here: bool,
+        shares_memory: bool,
     ) -> None:
-        """Ask the worker for its stack; ``is_here`` if it runs on this machine."""
+        """Ask the worker for its stack.
+
+        If it ``shares_memory`` with this process, it runs on this machine.
+        """
         doing = "made no progress" if line.ready else "was not ready to work"
         self.how = f"{doing} for {limit:g} s"
-        is_stopped = is_here and machine.stat_of(line.pid)[:1] == ["T"]
+        is_stopped = shares_memory and machine.stat_of(line.pid)[:1] == ["T"]
         if is_stopped:
             self.how += " (it is stopped, SIGSTOP)"
         # Without a box the worker is a thread, whose stack this process can see.
         self.stack = ""
-        if is_here and not box:
+        if shares_memory and not box:
             self.stack = thread_stack(line.pid)
         self._worker = worker
         self._box = box
