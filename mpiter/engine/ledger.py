@@ -16,7 +16,7 @@ import numpy as np
 
 from ..order.cursor import Plan, Stretch
 from ..rules import Rules
-from ..worker.block import Block, Done, Fault, Keys, Place, make_block
+from ..worker.block import Block, Done, Fault, Keys, Place, SentStretch, make_block
 from ..worker.board import Line
 from .delivery import Delivery, Room
 
@@ -212,7 +212,7 @@ def _part(
     stretches: Iterable[Stretch],
     first: int,
     stop: int,
-) -> Iterator[tuple[int, int, int, Keys]]:
+) -> Iterator[SentStretch]:
     """Yield the parts of a batch's stretches between two rows.
 
     It reads no further than it must, since there may be very many stretches.

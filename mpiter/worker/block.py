@@ -31,6 +31,8 @@ Place = tuple[int, int, int, int]  # batch, row, epoch, position
 # One key for each row.  Indices are sent to a process as the bytes of their int64s,
 # which takes less time than pickling an array; a tuple has a sampler's own keys.
 Keys = bytes | Indices | tuple[Any, ...]
+# A stretch as it travels: its first row, the epoch and position of that row, the keys.
+SentStretch = tuple[int, int, int, Keys]
 
 
 class Block(NamedTuple):
@@ -42,8 +44,7 @@ class Block(NamedTuple):
     batch: int
     row: int  # the first one, counted in the batch
     rows: int
-    # Each stretch has its first row, the epoch and position of that row, and the keys.
-    stretches: Iterable[tuple[int, int, int, Keys]]
+    stretches: Iterable[SentStretch]
     # The pickled layout.  It is empty while samples are sent as objects.
     brief: bytes = b""
     # The slot's place in shared memory.  Without one the columns are sent.
