@@ -240,9 +240,9 @@ class SerialIterator(_Door, iterators.SerialIterator):
 class _Converter(chainer.dataset.Converter):  # type: ignore[misc]
     def __call__(
         self,
-        batch: Any,
+        batch: object,
         device: Any = None,
-        padding: Any = None,
+        padding: object = None,
     ) -> Any:
         columns = None
         if isinstance(batch, Batch):

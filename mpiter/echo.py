@@ -53,7 +53,7 @@ class Bundles(Wrapping):
     (30, 30)
     """
 
-    def __init__(self, dataset: Any, times: int = 2) -> None:
+    def __init__(self, dataset: object, times: int = 2) -> None:
         whole("times", times, least=1)
         reads = getattr(dataset, "read", None)
         transforms = getattr(dataset, "transform", None)
@@ -465,7 +465,7 @@ def _is_array(value: object) -> bool:
     return isinstance(value, np.ndarray) or hasattr(value, "new_empty")
 
 
-def _parts(value: Any, by_torch: bool) -> list[Any]:
+def _parts(value: object, by_torch: bool) -> list[Any]:
     """Return the parts of a container of columns.
 
     In mpiter's own batches, containers of other classes are values.
@@ -488,7 +488,7 @@ def _columns(value: Any, by_torch: bool) -> Iterator[Any]:
         yield from _columns(part, by_torch)
 
 
-def _rows_in(batch: Any, by_torch: bool) -> int:
+def _rows_in(batch: object, by_torch: bool) -> int:
     if isinstance(batch, Batch):
         return len(batch)
     for column in _columns(batch, by_torch):
@@ -557,7 +557,7 @@ def _mixed(
     return type(first)(found)
 
 
-def _copied(batch: Any) -> Any:
+def _copied(batch: object) -> Any:
     if isinstance(batch, Batch):
         return Batch.of_rows(copy.deepcopy([*batch]))
     return copy.deepcopy(batch)

@@ -151,7 +151,7 @@ class Checkpoint:
         background: bool = True,
         strict: bool = True,
         alone: bool = False,
-        **named: Any,
+        **named: object,
     ) -> None:
         if not isinstance(path, (str, os.PathLike)):
             kind = type(path).__name__

@@ -241,7 +241,7 @@ def check_part(name: str, part: Any) -> None:
         raise OptionError(f"{what}: pass {instead}; the options have other names.")
 
 
-def gives_batches(part: Any) -> bool:
+def gives_batches(part: object) -> bool:
     """Return True for a part that may be another library's loader."""
     # Some of torch's modules can be iterated as well.
     if type(part) is dict or hasattr(part, "parameters"):

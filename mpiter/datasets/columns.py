@@ -241,7 +241,7 @@ def _as_column(part: Any) -> Any:
     return _of_numpy(part)
 
 
-def _of_numpy(data: Any) -> Any:
+def _of_numpy(data: object) -> Any:
     """Return an array of JAX's as one of NumPy's; anything else unchanged.
 
     Its rows are then read fifty times as fast.
@@ -312,7 +312,7 @@ class Wrapping:
     dataset: Any
 
 
-def users(dataset: Any) -> Any:
+def users(dataset: object) -> Any:
     """Return the user's dataset, without our wrappers."""
     while isinstance(dataset, Wrapping):
         dataset = dataset.dataset

@@ -136,7 +136,7 @@ def _of_subset(
     return inner(numbers)
 
 
-def _rows_of(part: Any, keys: Keys) -> Any:
+def _rows_of(part: object, keys: Keys) -> Any:
     """Return the rows of a column in new memory.
 
     They are the kind of array or tensor that the column is.

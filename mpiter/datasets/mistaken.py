@@ -30,7 +30,7 @@ _FEW = 4
 
 def refuse_mistaken(
     data: Any,
-    batch_size: Any = None,
+    batch_size: object = None,
     by_key: bool = False,
 ) -> None:
     """Raise an OptionError if ``data`` is no dataset, and it is plain what was meant.
@@ -75,7 +75,7 @@ def _can_be_read(value: object) -> bool:
     return hasattr(kind, "__getitem__") or hasattr(kind, "__iter__")
 
 
-def _as_if_readable(data: Any, by_key: bool) -> str | None:
+def _as_if_readable(data: object, by_key: bool) -> str | None:
     """Say what was meant if ``data`` seems to have ``[]``, but not for samples."""
     kind = type(data)
     package = kind.__module__.partition(".")[0]

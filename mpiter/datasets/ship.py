@@ -156,7 +156,7 @@ class Shipment:
     ``modules`` are those that opening it imports, without those that every worker has.
     """
 
-    def __init__(self, cargo: Any, hold: type[Hold] = Mapped) -> None:
+    def __init__(self, cargo: object, hold: type[Hold] = Mapped) -> None:
         self._maps_files = hold.maps_files
         # Tensors in shared memory that the pickle refers to.  None: they are copied.
         self._kept: list[Any] | None = None
@@ -216,7 +216,7 @@ class Shipment:
             notice(_told(stays))
         return pickle.loads(pickled, buffers=buffers)
 
-    def holds(self, cargo: Any) -> bool:
+    def holds(self, cargo: object) -> bool:
         """Return True if packing ``cargo`` now would give the same bytes.
 
         Then workers needn't get it again.
@@ -418,7 +418,7 @@ def _look_for_handles(cargo: object) -> None:
 class _Handles(_ByValue):
     """Leaves out whatever can't be pickled, but for handles."""
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         try:
             reduced = super().reducer_override(value)
             is_object = reduced is NotImplemented and not isinstance(value, type)

@@ -264,7 +264,7 @@ class Compose:
         return image
 
 
-def adapted(transform: Any) -> Callable[[Any], Any]:
+def adapted(transform: object) -> Callable[[Any], Any]:
     """Return ``transform`` as a function that takes arrays and Pillow's images."""
     ours = (Resize, RandomResizedCrop, Crop, Flip, Normalize, Compose)
     if isinstance(transform, ours):
@@ -278,7 +278,7 @@ def adapted(transform: Any) -> Callable[[Any], Any]:
     return partial(_applied, transform, library)
 
 
-def _applied(transform: Any, library: str, image: Any) -> Any:
+def _applied(transform: Any, library: str, image: object) -> Any:
     """Apply a function of an array, or a transform of torchvision or Albumentations."""
     # torchvision takes Pillow's images, and tensors that a step before has made.  It
     # draws from torch's generator, which mpiter seeds.

@@ -126,7 +126,7 @@ def check_dataset(
     )
 
 
-def _serial(dataset: Any, batch_size: int) -> SerialIterator:
+def _serial(dataset: object, batch_size: int) -> SerialIterator:
     return SerialIterator(dataset, batch_size, repeat=False, shuffle=False, seed=_SEED)
 
 

@@ -26,7 +26,7 @@ from ..transport.memory import arena_at
 _Scaling = tuple[Sequence[float], Sequence[float]] | None
 
 
-def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
+def mapped(tree: object, change: Callable[[Any], Any]) -> Any:
     """Return ``tree`` with ``change`` applied to each value in its containers.
 
     The containers keep their types if possible.

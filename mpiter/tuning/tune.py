@@ -65,7 +65,7 @@ def tune(
     max_workers: int | None = None,
     budget_s: float | None = BUDGET_S,
     step: Callable[[Any], object] | None = None,
-    **loading: Any,
+    **loading: object,
 ) -> Tuned:
     """Find the best number of workers, by loading from ``dataset`` with several.
 

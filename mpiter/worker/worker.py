@@ -179,7 +179,7 @@ def begin(setup: Setup, number: int) -> None:
     cells[CELL.ready] = 1
 
 
-def settle_at(worker: Worker, dataset: Any, copies: bool) -> None:
+def settle_at(worker: Worker, dataset: object, copies: bool) -> None:
     """Find out how to read ``dataset``.
 
     With ``copies``, samples are copied if it says that it isn't repeatable.
