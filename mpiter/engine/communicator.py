@@ -26,7 +26,11 @@ class _Communicator:
     ``taken`` is called with each delivery as it is taken.
     """
 
-    def __init__(self, n_prefetch: int, taken: Callable[[Delivery], None]) -> None:
+    def __init__(
+        self,
+        n_prefetch: int,
+        taken: Callable[[Delivery], None],
+    ) -> None:
         self._most = n_prefetch
         self._taken = taken
         # Reentrant, since the garbage collector may call ``terminate`` in a thread that
@@ -45,7 +49,11 @@ class _Communicator:
         """How many more batches the loop may put, at least."""
         return self._most - len(self.queue)
 
-    def put(self, deliveries: Iterable[Delivery], run: int) -> None:
+    def put(
+        self,
+        deliveries: Iterable[Delivery],
+        run: int,
+    ) -> None:
         """Queue deliveries; those of an earlier run are dropped."""
         with self._lock:
             if self.is_terminated:
@@ -56,7 +64,11 @@ class _Communicator:
                 # still be listed, and would get the only notification.
                 self._not_empty.notify_all()
 
-    def get(self, stalled: Callable[[float], None], glance_s: float = 1.0) -> Delivery:
+    def get(
+        self,
+        stalled: Callable[[float], None],
+        glance_s: float = 1.0,
+    ) -> Delivery:
         """Wait for the next delivery.
 
         Every ``glance_s`` seconds ``stalled`` gets the time waited so far.

@@ -81,7 +81,12 @@ class Delivery:
     # Its number among the deliveries of its run.
     number: int = 0
 
-    def store(self, first: int, payload: Payload, opens: Opens) -> None:
+    def store(
+        self,
+        first: int,
+        payload: Payload,
+        opens: Opens,
+    ) -> None:
         """Store the values that came with the answer to a block.
 
         ``first`` is the block's first row, and ``opens`` unseals values.
@@ -99,7 +104,10 @@ class Delivery:
         return not self.is_end and self.contents is None and self.error is None
 
 
-def ending(at: Cursor, error: BaseException | None = None) -> Delivery:
+def ending(
+    at: Cursor,
+    error: BaseException | None = None,
+) -> Delivery:
     """Return the delivery that ends a run.
 
     ``error`` is the one that has ended it, if it concerns no single batch.
@@ -108,7 +116,12 @@ def ending(at: Cursor, error: BaseException | None = None) -> Delivery:
     return Delivery(nothing, error=error, is_end=True)
 
 
-def finish(batch: Delivery, rules: Rules, tally: Tally, contents: _Contents) -> None:
+def finish(
+    batch: Delivery,
+    rules: Rules,
+    tally: Tally,
+    contents: _Contents,
+) -> None:
     """Set the batch's error, or its contents.
 
     ``contents`` makes these of the rows that haven't failed.

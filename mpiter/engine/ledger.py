@@ -45,7 +45,11 @@ class Ledger:
         # Blocks that are with workers, by number: also those of earlier runs.
         self.out: dict[int, tuple[Block, Delivery]] = {}
 
-    def enter(self, plan: Plan, room: Room) -> None:
+    def enter(
+        self,
+        plan: Plan,
+        room: Room,
+    ) -> None:
         """Add a batch that is to be fetched into ``room``."""
         batch = Delivery(plan, room, missing=plan.rows)
         self.batches[plan.number] = batch
@@ -97,7 +101,11 @@ class Ledger:
         self.out[number] = block, batch
         return block
 
-    def recall(self, numbers: Collection[int], is_lost: bool = False) -> int:
+    def recall(
+        self,
+        numbers: Collection[int],
+        is_lost: bool = False,
+    ) -> int:
         """Queue the rows of these blocks to be sent again, before any others.
 
         Their worker is dead; or, with ``is_lost``, it could not be killed and may still

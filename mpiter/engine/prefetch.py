@@ -64,7 +64,11 @@ class Run(NamedTuple):
 
 
 class _NoPlans(Plans):
-    def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
+    def step(
+        self,
+        cursor: Cursor,
+        number: int = 0,
+    ) -> Plan | None:
         return None
 
     def end_at(self, cursor: Cursor) -> bool:
@@ -388,7 +392,11 @@ class _PrefetchLoop:
             most_out = _MOST_OUT
         return parts, most_out, most
 
-    def _plan(self, rooms: Rooms, most_in_flight: int) -> Halt | None:
+    def _plan(
+        self,
+        rooms: Rooms,
+        most_in_flight: int,
+    ) -> Halt | None:
         """Plan one more batch and add it to the ledger, or return why not."""
         horizon = self._horizon
         in_flight = len(self.ledger.batches) + len(self.communicator.queue)
@@ -420,7 +428,11 @@ class _PrefetchLoop:
         self._delivered = 0
         self._phase = Phase.FETCHING
 
-    def _settle(self, team: Team, done: Done) -> None:
+    def _settle(
+        self,
+        team: Team,
+        done: Done,
+    ) -> None:
         """Note the rows of a worker's answer as done, and store what came with it."""
         self.notices.add(*done.notices)
         if done.startup is not None:
@@ -470,7 +482,11 @@ class _PrefetchLoop:
         if block.brief:
             self.tally.odd_rows += len(payload.odd_rows)
 
-    def _place(self, rooms: Rooms, batch: Delivery) -> None:
+    def _place(
+        self,
+        rooms: Rooms,
+        batch: Delivery,
+    ) -> None:
         """Write samples that came as objects into the columns of their batch.
 
         The first sample of all decides what columns there are.
@@ -529,7 +545,11 @@ class _PrefetchLoop:
             self._delivered += 1
         self.communicator.put(deliveries, self._run.number)
 
-    def _recover(self, team: Team, end: End) -> None:
+    def _recover(
+        self,
+        team: Team,
+        end: End,
+    ) -> None:
         """Handle the death of a worker: its rows are sent again."""
         try:
             self._recovery.recover(end, self.ledger)

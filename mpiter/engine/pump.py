@@ -161,7 +161,10 @@ class Pumping(Generic[LoopT]):
         if self.loop is not None and not self.loop.carries(self.options.cargo):
             self.change(self.options)
 
-    def next(self, passed: Callable[[], object] = lambda: None) -> Any:
+    def next(
+        self,
+        passed: Callable[[], object] = lambda: None,
+    ) -> Any:
         """Return the next batch that has samples left.
 
         ``passed`` is called for each batch that has none and is skipped.
@@ -251,7 +254,11 @@ class Pumping(Generic[LoopT]):
             tally.waits = tally.waits[0] + ended - began, None
             self._hooks.tell(Hook.waited, began, ended)
 
-    def _hand_out(self, loop: LoopT, delivery: Delivery) -> Any:
+    def _hand_out(
+        self,
+        loop: LoopT,
+        delivery: Delivery,
+    ) -> Any:
         """Return the delivery's batch, or raise its error, or the end of all."""
         contents = delivery.contents
         plan = delivery.plan

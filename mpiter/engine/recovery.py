@@ -56,7 +56,11 @@ class Recovery:
         # The number of single workers that were replaced.
         self.restarts = 0
 
-    def recover(self, end: End, ledger: Ledger) -> None:
+    def recover(
+        self,
+        end: End,
+        ledger: Ledger,
+    ) -> None:
         """Have the ledger send the worker's rows again.
 
         Raise an error if continuing is pointless.
@@ -168,7 +172,11 @@ class Recovery:
         self._set_back(end, text)
         return None
 
-    def _set_back(self, end: End, text: str) -> None:
+    def _set_back(
+        self,
+        end: End,
+        text: str,
+    ) -> None:
         """Count a setback, unless another worker died with this one.
 
         Raise an error if there are too many.
@@ -194,7 +202,10 @@ class Recovery:
             raise _crashed(end, text) from _trace(end.stack)
 
 
-def doings(lines: Sequence[Line], ledger: Ledger) -> str:
+def doings(
+    lines: Sequence[Line],
+    ledger: Ledger,
+) -> str:
     """Say which samples the workers are fetching; any thread may call this."""
     told = []
     for worker, line in enumerate(lines):

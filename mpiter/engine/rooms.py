@@ -79,7 +79,11 @@ class Rooms:
         """Return True if a batch of ``rows`` rows needs a first sample for its room."""
         return self._tree is None and (not self._as_objects or rows > MANY)
 
-    def learn(self, sample: Any, rows: int) -> None:
+    def learn(
+        self,
+        sample: Any,
+        rows: int,
+    ) -> None:
         """Lay out rooms for samples like ``sample``; its batch has ``rows`` rows."""
         tree = describe(sample)
         if self._as_objects:
@@ -120,7 +124,13 @@ class Rooms:
         self.bytes = layout.size
         self.slots.resize(layout.size)
 
-    def fill(self, room: Room, row: int, rows: int, columns: list[Raw]) -> None:
+    def fill(
+        self,
+        room: Room,
+        row: int,
+        rows: int,
+        columns: list[Raw],
+    ) -> None:
         """Write ``columns`` of ``rows`` rows into ``room``, from row ``row`` on."""
         assert room.layout is not None
         assert room.slot is not None
@@ -145,7 +155,11 @@ class Rooms:
                 # A dataset in a thread may use the memory of these values again.
                 batch.asides[row] = tuple([copied(some[0]) for some in values])
 
-    def contents(self, batch: Delivery, failed: frozenset[int]) -> Contents:
+    def contents(
+        self,
+        batch: Delivery,
+        failed: frozenset[int],
+    ) -> Contents:
         """Return the batch's contents without the rows that failed.
 
         Its columns are leased, or copied if a lease must not be given.

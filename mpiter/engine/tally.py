@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..stats import Stats
 from ..worker.block import Fault
@@ -37,6 +37,17 @@ class Skipped:
             self.first += tuple((fault.index, fault.summary) for fault in faults[:more])
 
 
+class _Moment(NamedTuple):
+    """A moment from which a period is counted: what there was until then."""
+
+    at: float = 0.0
+    wait_s: float = 0.0
+    batches: int = 0
+
+
+_START = _Moment()
+
+
 @dataclass(slots=True)
 class Tally:
     """The counters behind ``Stats``."""
@@ -53,11 +64,10 @@ class Tally:
     waits: tuple[float, float | None] = (0.0, None)
     # When the first batch came.
     began: float | None = None
-    # Where the period that a look tells of begins: the time, the seconds waited until
-    # then, and the batches.
-    since: tuple[float, float, int] = (0.0, 0.0, 0)
+    # Where the period that a look tells of begins.
+    since: _Moment = _START
     # The same for the period after the next look.
-    looked: tuple[float, float, int] = (0.0, 0.0, 0)
+    looked: _Moment = _START
     # The samples that were skipped since the last good one.
     barren: int = 0
 
@@ -74,11 +84,17 @@ class Tally:
         if self.began is None:
             self.began = time.monotonic()
             self.start_s = self.wait_s
-            self.since = self.looked = (self.began, self.wait_s, 0)
+            self.looked = _Moment(self.began, self.start_s)
+            self.since = self.looked
         self.batches += 1
         self.samples += samples
 
-    def fetched(self, samples: int, seconds: float, cpu_s: float) -> None:
+    def fetched(
+        self,
+        samples: int,
+        seconds: float,
+        cpu_s: float,
+    ) -> None:
         """Update the moving averages: ``samples`` samples took ``seconds``."""
         if not samples:
             return
@@ -111,13 +127,14 @@ class Tally:
             return found
         now = time.monotonic()
         wait_s = self.wait_s
-        if now - self.looked[0] >= _LOOK_S and self.batches > self.looked[2]:
+        has_more = self.batches > self.looked.batches
+        if has_more and now - self.looked.at >= _LOOK_S:
             self.since = self.looked
-            self.looked = (now, wait_s, self.batches)
-        then, waited, batches = self.since
+            self.looked = _Moment(now, wait_s, self.batches)
+        since = self.since
         return replace(
             found,
-            recent_s=now - then,
-            recent_wait_s=wait_s - waited,
-            recent_batches=self.batches - batches,
+            recent_s=now - since.at,
+            recent_wait_s=wait_s - since.wait_s,
+            recent_batches=self.batches - since.batches,
         )

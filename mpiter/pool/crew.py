@@ -181,7 +181,11 @@ class Crew:
         self._look(staff)
         return events
 
-    def _note(self, staff: _Staff, done: Done) -> None:
+    def _note(
+        self,
+        staff: _Staff,
+        done: Done,
+    ) -> None:
         """Record the generators in use, and retire a worker that has fetched enough."""
         worker = done.worker
         self._drawn |= done.drawn
@@ -234,7 +238,11 @@ class Crew:
         for eviction in list(self._evictions.values()):
             eviction.go_on(staff.pool)
 
-    def _ended(self, staff: _Staff, told: Died) -> End:
+    def _ended(
+        self,
+        staff: _Staff,
+        told: Died,
+    ) -> End:
         """Return why a worker has ended and what it was doing, and free its place."""
         worker = told.number
         code = told.code or 0
@@ -299,7 +307,12 @@ class Crew:
         self._clear(staff.board, staff.box, is_clean)
         return is_clean
 
-    def _clear(self, board: Board, box: BlackBox | None, is_clean: bool) -> None:
+    def _clear(
+        self,
+        board: Board,
+        box: BlackBox | None,
+        is_clean: bool,
+    ) -> None:
         """Forget the workers.
 
         What they had is freed, unless one of them may still write into it.

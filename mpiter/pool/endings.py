@@ -130,7 +130,11 @@ class Watch:
     def is_due(self) -> bool:
         return self._stopwatch.since >= self.interval
 
-    def look(self, lines: Mapping[int, Line], busy: Collection[int]) -> list[int]:
+    def look(
+        self,
+        lines: Mapping[int, Line],
+        busy: Collection[int],
+    ) -> list[int]:
         """Return the workers that are stuck.
 
         ``lines`` has each one's line on the board (memory that all share); ``busy`` are
@@ -169,7 +173,11 @@ class Patience:
         self._of_the_start = 0.0
         self._is_over = False
 
-    def ends(self, waited: float, starting: bool) -> bool:
+    def ends(
+        self,
+        waited: float,
+        starting: bool,
+    ) -> bool:
         """True if the time is over after ``waited`` seconds; once for each batch."""
         if self._limit is None or self._is_over:
             return False

@@ -34,7 +34,11 @@ Answer = tuple[int, bytes, list[bytearray]]
 
 
 class WorkerEnd:
-    def __init__(self, tasks: Connection, answers: Connection) -> None:
+    def __init__(
+        self,
+        tasks: Connection,
+        answers: Connection,
+    ) -> None:
         # These own the descriptors.
         self._owners = (tasks, answers)
         self._down = os.fdopen(tasks.fileno(), "rb", closefd=False)
@@ -66,7 +70,11 @@ class WorkerEnd:
             return (number, task)
         return None
 
-    def send(self, number: int, value: object) -> None:
+    def send(
+        self,
+        number: int,
+        value: object,
+    ) -> None:
         """Send ``value`` as the answer to task ``number``.
 
         If it can't be pickled, the error is raised before anything is sent.
@@ -80,7 +88,10 @@ class WorkerEnd:
             raise SystemExit(f"the way to the main process is gone: {error}") from None
 
 
-def _packed(number: int, value: object) -> list[_Part]:
+def _packed(
+    number: int,
+    value: object,
+) -> list[_Part]:
     buffers: list[memoryview] = []
     keep = partial(stays_in_line, buffers)
     pickled = pickle.dumps(value, protocol=5, buffer_callback=keep)
@@ -90,7 +101,10 @@ def _packed(number: int, value: object) -> list[_Part]:
     return [head + pickled, *buffers]
 
 
-def _rest(parts: list[_Part], written: int) -> list[_Part]:
+def _rest(
+    parts: list[_Part],
+    written: int,
+) -> list[_Part]:
     """Return what is left of ``parts`` after their first ``written`` bytes."""
     done = 0
     for part in parts:
@@ -108,7 +122,11 @@ def _rest(parts: list[_Part], written: int) -> list[_Part]:
 class PoolEnd:
     """The Pool's end of a worker's two pipes; its descriptors never block."""
 
-    def __init__(self, tasks: Connection, answers: Connection) -> None:
+    def __init__(
+        self,
+        tasks: Connection,
+        answers: Connection,
+    ) -> None:
         # These own the descriptors.
         self.tasks = tasks
         self.answers = answers
@@ -126,7 +144,11 @@ class PoolEnd:
         # All processes that could write to the pipe have closed it.
         self.has_ended = False
 
-    def send(self, number: int, task: bytes) -> bool:
+    def send(
+        self,
+        number: int,
+        task: bytes,
+    ) -> bool:
         """Send a task, which is empty after the last.
 
         Return False if ``flush`` must be called once ``tasks`` is writable.

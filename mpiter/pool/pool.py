@@ -133,7 +133,11 @@ class Pool(Workers):
             self.close()
             raise
 
-    def map_async(self, func: Work, blocks: Iterable[Block]) -> None:
+    def map_async(
+        self,
+        func: Work,
+        blocks: Iterable[Block],
+    ) -> None:
         for block in blocks:
             chosen: Member = self._least_busy()
             # A plain tuple takes less time than a block.
@@ -276,7 +280,11 @@ class Pool(Workers):
             self._forget(worker, None)
             self._bell.ring()
 
-    def _forget(self, worker: Member, code: int | None) -> None:
+    def _forget(
+        self,
+        worker: Member,
+        code: int | None,
+    ) -> None:
         del self._workers[worker.number]
         end = worker.end
         for place in (end.down, end.up, worker.death):
@@ -327,7 +335,10 @@ def _failed(what: str, error: Exception) -> RemoteTraceback:
     return RemoteTraceback(traceback.format_exc(), what + summary)
 
 
-def _opened(answer: Answer, block: Block) -> Fields | Lost:
+def _opened(
+    answer: Answer,
+    block: Block,
+) -> Fields | Lost:
     """Return a worker's answer to a block, or Lost if it can't be unpickled."""
     _, pickled, buffers = answer
     try:

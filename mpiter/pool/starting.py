@@ -248,7 +248,11 @@ class _Preload(list[str]):
     find another mpiter, or none.
     """
 
-    def __init__(self, usual: list[str], of_datasets: list[str]) -> None:
+    def __init__(
+        self,
+        usual: list[str],
+        of_datasets: list[str],
+    ) -> None:
         super().__init__(usual)
         self._of_datasets = of_datasets
 
@@ -405,7 +409,10 @@ def server_with(*modules: str) -> _ForkServer:
     return _ForkServer(others=modules)
 
 
-def start(process: BaseProcess, server: _ForkServer | None = None) -> None:
+def start(
+    process: BaseProcess,
+    server: _ForkServer | None = None,
+) -> None:
     """Start a process from a fork server, or from that of the workers.
 
     If the fork server dies meanwhile, start another and try once more.

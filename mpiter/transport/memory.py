@@ -60,7 +60,10 @@ class _Handle(Protocol):
     def detach(self) -> int: ...
 
 
-def _opened_again(kind: type[SharedFile], handle: _Handle) -> SharedFile:
+def _opened_again(
+    kind: type[SharedFile],
+    handle: _Handle,
+) -> SharedFile:
     file = kind.__new__(kind)
     file.fd = handle.detach()
     return file
@@ -116,7 +119,11 @@ class Arena:
                 return start
         return None
 
-    def _give(self, start: int, size: int) -> None:
+    def _give(
+        self,
+        start: int,
+        size: int,
+    ) -> None:
         """Add a range to the free ones, and join it with its neighbours."""
         stop = start + size
         at = bisect.bisect(self._free, (start, stop))
@@ -148,7 +155,11 @@ class Arena:
         for gone in self._watchers:
             gone(self.address + start)
 
-    def free(self, start: int, size: int) -> None:
+    def free(
+        self,
+        start: int,
+        size: int,
+    ) -> None:
         """Free a range, and return its memory to the system where that is possible."""
         size = aligned(size, PAGE)
         self._give_up(start)
@@ -157,7 +168,11 @@ class Arena:
             self.map.madvise(mmap.MADV_REMOVE, start, size)
         self._give(start, size)
 
-    def _commit(self, start: int, size: int) -> None:
+    def _commit(
+        self,
+        start: int,
+        size: int,
+    ) -> None:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(self._file.fd, start, size)
             return
@@ -320,7 +335,10 @@ def unlinked_file() -> int:
     return handle
 
 
-def _map_as_much_as_possible(file: SharedFile, size: int) -> tuple[int, mmap.mmap]:
+def _map_as_much_as_possible(
+    file: SharedFile,
+    size: int,
+) -> tuple[int, mmap.mmap]:
     while True:
         try:
             os.ftruncate(file.fd, size)

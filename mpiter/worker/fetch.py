@@ -294,7 +294,11 @@ class _Fetching:
                 self._fail(error, row)
                 row += 1
 
-    def _fail(self, error: BaseException, row: int) -> None:
+    def _fail(
+        self,
+        error: BaseException,
+        row: int,
+    ) -> None:
         self.let_pass(error)
         place, index = self._found(row)
         if isinstance(error, Unsendable):
@@ -365,7 +369,12 @@ class _Fetching:
         self._write(samples, range(count), row)
         return True
 
-    def part(self, error: BaseException, key: object, at: int) -> None:
+    def part(
+        self,
+        error: BaseException,
+        key: object,
+        at: int,
+    ) -> None:
         """Record that sample ``at`` of the several in the row being fetched failed."""
         self.let_pass(error)
         place, _ = self._found(self._cells[CELL.row])

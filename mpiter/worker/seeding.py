@@ -84,7 +84,10 @@ def seed_for(draws: bool) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def step_to(beyond: int, seeds: bool = True) -> None:
+def step_to(
+    beyond: int,
+    seeds: bool = True,
+) -> None:
     """Use the place of sample number ``beyond`` of the row.
 
     With ``seeds``, seed the global generators for it.
@@ -95,7 +98,10 @@ def step_to(beyond: int, seeds: bool = True) -> None:
         seed_globals(*_place(now.at), now.seeds)
 
 
-def go_to(position: int, seeds: bool = True) -> None:
+def go_to(
+    position: int,
+    seeds: bool = True,
+) -> None:
     """Use ``position`` in place of the row's own.
 
     With ``seeds``, seed the global generators for it.
@@ -181,7 +187,10 @@ def globals_mark() -> Mark:
     return mine, numpys, torchs
 
 
-def drawn_between(before: Mark, after: Mark) -> frozenset[str]:
+def drawn_between(
+    before: Mark,
+    after: Mark,
+) -> frozenset[str]:
     """Return the names of the generators that were drawn from between two marks."""
     if before == after:
         return NONE

@@ -80,7 +80,12 @@ class _Sealed:
         self._seals = seals
         self.rows: list[int] = []
 
-    def add(self, row: int, value: object, sample: object) -> None:
+    def add(
+        self,
+        row: int,
+        value: object,
+        sample: object,
+    ) -> None:
         """Seal ``value``, which is ``sample`` or a part of it."""
         try:
             self._seals.add(value)
@@ -121,7 +126,11 @@ class Sheet:
         """Fetch the samples of ``keys`` one by one, and write them from ``row`` on."""
         self.make(seeded)(dataset, keys, row, cells, self.odd, self.keep)
 
-    def odd(self, row: int, sample: object) -> None:
+    def odd(
+        self,
+        row: int,
+        sample: object,
+    ) -> None:
         """Seal a sample that fits no columns."""
         if self.apart is None:
             self.apart = _Sealed(self.new())
@@ -147,7 +156,11 @@ class Sheet:
     def fail(self, row: int) -> None:
         """Note that fetching this row has failed, if such rows need a note."""
 
-    def together(self, row: int, samples: Sequence[Any]) -> bool:
+    def together(
+        self,
+        row: int,
+        samples: Sequence[Any],
+    ) -> bool:
         """Write samples that were fetched at once; return False if they don't fit."""
         if self.layout is None:
             return False
@@ -187,7 +200,11 @@ class _ByReference(Sheet):
 
     at_once = (Rows, np.ndarray, list)
 
-    def __init__(self, rows: int, looks: bool) -> None:
+    def __init__(
+        self,
+        rows: int,
+        looks: bool,
+    ) -> None:
         super().__init__(None, _taking, (), Held)
         self._held = Held()
         self._count = rows
@@ -222,7 +239,11 @@ class _ByReference(Sheet):
     def fail(self, row: int) -> None:
         self._failed.add(row)
 
-    def together(self, row: int, samples: Sequence[Any]) -> bool:
+    def together(
+        self,
+        row: int,
+        samples: Sequence[Any],
+    ) -> bool:
         is_whole = len(samples) == self._count
         if is_whole:
             self._held.hold(samples)
@@ -295,7 +316,10 @@ class Writer:
         return Sheet(layout, make, columns, seals)
 
 
-def _bind(tree: Node | None, columns: Sequence[Any]) -> _Bound:
+def _bind(
+    tree: Node | None,
+    columns: Sequence[Any],
+) -> _Bound:
     """Return a function that returns the loop for ``columns``.
 
     Its argument says whether the loop seeds the generators for each sample.

@@ -179,7 +179,11 @@ def begin(setup: Setup, number: int) -> None:
     cells[CELL.ready] = 1
 
 
-def settle_at(worker: Worker, dataset: object, copies: bool) -> None:
+def settle_at(
+    worker: Worker,
+    dataset: object,
+    copies: bool,
+) -> None:
     """Find out how to read ``dataset``.
 
     With ``copies``, samples are copied if it says that it isn't repeatable.
@@ -198,7 +202,10 @@ def settle_at(worker: Worker, dataset: object, copies: bool) -> None:
     was_asked()
 
 
-def call_hooks(info: WorkerInfo, worker_init: WorkerInit | None) -> None:
+def call_hooks(
+    info: WorkerInfo,
+    worker_init: WorkerInit | None,
+) -> None:
     """Call the user's ``worker_init``, then the dataset's own, if its class has one.
 
     It is looked up in the class, because instances of wrappers may seem to have any
