@@ -64,6 +64,8 @@ class Run(NamedTuple):
 
 
 class _NoPlans(Plans):
+    """Plans of no batch at all."""
+
     def step(
         self,
         cursor: Cursor,
@@ -423,10 +425,10 @@ class _PrefetchLoop:
         self.ledger.abandon()
         self._recovery.begin_anew()
         self._run = run
+        self._phase = Phase.FETCHING
+        self._delivered = 0
         self._epoch_taken = run.cursor.epoch
         self._horizon.begin(run.cursor, run.plans)
-        self._delivered = 0
-        self._phase = Phase.FETCHING
 
     def _settle(
         self,
