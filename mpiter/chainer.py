@@ -278,7 +278,7 @@ stacked already.
 """
 
 
-def _plain(columns: Any) -> Any:
+def _plain(columns: Any) -> object:
     """Return ``columns`` if ``concat_examples`` would make the same; else None."""
     parts: Iterable[Any] = (columns,)
     if type(columns) is dict:

@@ -348,7 +348,7 @@ class Echo(Generic[B]):
         length = _rows_in(batches[0], self._by_torch)
         return _mixed(batches, rows, length, self._by_torch)
 
-    def _use(self, batch: Any, use: int) -> Any:
+    def _use(self, batch: Any, use: int) -> object:
         """Return the batch with use number ``use`` of each sample."""
         if not self._bundles:
             return batch
@@ -520,7 +520,7 @@ def _mixed(
     rows: list[_Rows],
     length: int,
     by_torch: bool,
-) -> Any:
+) -> object:
     """Return rows of several batches as one batch, a copy that the user may modify.
 
     The first of these batches has ``length`` rows.

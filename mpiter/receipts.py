@@ -36,7 +36,7 @@ Terms = tuple[int | None, int]
 _log = logging.getLogger("mpiter")
 
 
-def _plain(key: object) -> Any:
+def _plain(key: object) -> object:
     """Return a sampler's key as a value that JSON has."""
     if isinstance(key, np.generic):
         return key.item()

@@ -240,7 +240,7 @@ class JaxRanks:
     def close(self) -> None:
         pass
 
-    def _rows(self, own: np.ndarray[Any, Any]) -> Any:
+    def _rows(self, own: np.ndarray[Any, Any]) -> object:
         shape = (self.size, *own.shape)
         return self._jax.make_array_from_process_local_data(
             self._a_row_each, own[None], shape

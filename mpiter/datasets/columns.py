@@ -219,7 +219,7 @@ def _is_array(part: object) -> bool:
     That is arrays, tensors, series and the like.
     """
     try:
-        shape: Any = getattr(part, "shape", None)
+        shape: object = getattr(part, "shape", None)
     except RuntimeError:
         # A nested tensor has no shape.
         return False
@@ -241,7 +241,7 @@ def _as_column(part: Any) -> Any:
     return _of_numpy(part)
 
 
-def _of_numpy(data: object) -> Any:
+def _of_numpy(data: object) -> object:
     """Return an array of JAX's as one of NumPy's; anything else unchanged.
 
     Its rows are then read fifty times as fast.
@@ -281,7 +281,7 @@ def _package(value: object) -> str:
     return type(value).__module__.partition(".")[0]
 
 
-def _part(column: Any, indices: _Indices) -> Any:
+def _part(column: Any, indices: _Indices) -> object:
     if isinstance(column, (list, range)):
         return [column[index] for index in indices.tolist()]
     part = column[indices]

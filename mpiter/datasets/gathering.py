@@ -126,7 +126,7 @@ def _of_subset(
     subset: Any,
     inner: Gather,
     keys: Keys,
-) -> Any:
+) -> object:
     """Gather rows of the dataset in ``subset`` by the indices that it has now."""
     indices = subset.indices
     rows = keys if type(keys) is range else keys.tolist()

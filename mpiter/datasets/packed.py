@@ -279,5 +279,5 @@ class _ByName(pickle.Unpickler):
         super().__init__(io.BytesIO(data))
         self._names = names
 
-    def persistent_load(self, number: int) -> Any:
+    def persistent_load(self, number: int) -> object:
         return self._names[number]

@@ -370,7 +370,7 @@ def _map_again(
     mode: Literal["r", "r+"],
     offset: int,
     shape: tuple[int, ...],
-) -> Any:
+) -> object:
     if 0 in shape:
         return np.empty(shape, dtype)
     return np.memmap(filename, dtype, mode, offset, shape)

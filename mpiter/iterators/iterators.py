@@ -289,7 +289,7 @@ class Columns:
     def __call__(self, contents: Contents) -> Any:
         return columns_of(contents, self._settle, self._stacks)
 
-    def of_columns(self, columns: Any) -> Any:
+    def of_columns(self, columns: Any) -> object:
         """Return columns that this process has gathered itself."""
         return columns
 

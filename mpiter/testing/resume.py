@@ -176,7 +176,7 @@ def _endless(loader: Resumable) -> Iterator[Any]:
             yield batch
 
 
-def _saved(loader: Resumable) -> Any:
+def _saved(loader: Resumable) -> object:
     """Return the loader's state as it comes back from a file."""
     state = loader.state_dict()
     # Another library's state may hold more than JSON can.

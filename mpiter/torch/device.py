@@ -247,7 +247,7 @@ class DevicePrefetcher:
             return tensor.to(self.dtype)
         return tensor
 
-    def _here(self, value: Any) -> Any:
+    def _here(self, value: Any) -> object:
         if _counts(value):
             return self._prepared(_tensor(value).to(self.device))
         return value
@@ -265,7 +265,7 @@ class _Sent:
     # The event behind the copy, which shows whether that has finished.
     arrived: torch.cuda.Event
     # The batch in the host's memory, kept until the copy has finished.
-    host: Any
+    host: object
 
 
 class _Ahead:
@@ -326,7 +326,7 @@ class _Ahead:
         passes = getattr(loader, "passes", 0)
         return _Sent(batch, state, is_new_epoch, passes, arrived, host)
 
-    def _copied(self, value: Any) -> Any:
+    def _copied(self, value: Any) -> object:
         """Return a tensor or an array on the device; any other value as it is."""
         if not _counts(value):
             return value

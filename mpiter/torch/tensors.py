@@ -55,7 +55,7 @@ def collated(samples: Sequence[Any], stacks: Stacker) -> Any:
     return tensors_of(contents, stacks)
 
 
-def collated_anywhere(samples: object) -> Any:
+def collated_anywhere(samples: object) -> object:
     """Collate as torch does, but not in torch's shared memory.
 
     torch uses that in workers.  mpiter copies the batch into memory of its own, so it
@@ -95,7 +95,7 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
     return default_collate(samples_of(contents))
 
 
-def tensors_of_columns(columns: Any) -> Any:
+def tensors_of_columns(columns: Any) -> object:
     """Return what torch's ``default_collate`` would make of the rows of ``columns``.
 
     None if torch must be asked.
@@ -180,7 +180,7 @@ def _holds_tensors(sample: Any) -> bool:
     return any(isinstance(part, torch.Tensor) for part in parts)
 
 
-def _built(node: Node, columns: Iterator[Any]) -> Any:
+def _built(node: Node, columns: Iterator[Any]) -> object:
     if isinstance(node, Group):
         parts = [_built(part, columns) for part in node.parts]
         if not parts:

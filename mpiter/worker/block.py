@@ -85,7 +85,7 @@ class Fault:
 
     batch: int
     row: int
-    index: Any
+    index: object
     epoch: int
     position: int
     worker: str

@@ -53,7 +53,7 @@ class Payload(NamedTuple):
     odd: Any = None
     odd_rows: Sequence[int] = ()
     # Of samples in the columns, the values that have no column: a tuple for each.
-    asides: Any = None
+    asides: object = None
     aside_rows: Sequence[int] = ()
 
 
