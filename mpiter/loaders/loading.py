@@ -40,7 +40,7 @@ from ..typevars import B_co
 from ..worker import home
 from ..worker.here import WorkerInfo
 from .batched import Batched
-from .drawing import Drawn, Generators, InOne, Place, load, samplers_in, save
+from .drawing import Drawn, Generators, InOne, Start, load, samplers_in, save
 from .shards import Streamed
 from .streams import ShardPumps, Streaming, warn_of_state
 
@@ -96,7 +96,7 @@ class Pass:
 
     def __init__(
         self,
-        place: Place,
+        place: Start,
         plans: Coming,
         seed: int,
         order: Order,
@@ -132,10 +132,10 @@ class Pass:
         with contextlib.suppress(StopIteration):
             pump.start()
 
-    def place(self) -> Place:
+    def place(self) -> Start:
         plans = self.plans
         if isinstance(plans, Pace):
-            known = Place(self.epoch)
+            known = Start(self.epoch)
         else:
             known = plans.place(self.position)
         return known._replace(
@@ -370,7 +370,7 @@ class Loading(Generic[B_co]):
             made.receipts.length = len(self.dataset)
             made.receipts.step = (self.batch_size or 1) * self.drop_last
         made.prepare()
-        self._next = Place()  # where the next iter() begins
+        self._next = Start()  # where the next iter() begins
         self._settle_in()
 
     def _settle_in(self) -> None:
@@ -423,7 +423,7 @@ class Loading(Generic[B_co]):
             return Batched(self.dataset, collate, skips, stacks, alone)
         return self.dataset
 
-    def _plans(self, place: Place) -> Coming:
+    def _plans(self, place: Start) -> Coming:
         """Return the plans of an epoch from ``place`` on.
 
         Calls the sampler's ``iter()``, but draws no keys yet.
@@ -592,10 +592,10 @@ class Loading(Generic[B_co]):
         epoch: Epoch[B_co] = Epoch(self, current)
         current.go(self._pump())
         self._pass = current
-        self._next = Place(place.epoch + 1, keeps_seed=self._keeps_seed)
+        self._next = Start(place.epoch + 1, keeps_seed=self._keeps_seed)
         return epoch
 
-    def _aside(self, place: Place) -> Aside:
+    def _aside(self, place: Start) -> Aside:
         """Return a maker of contexts for asking a sampler.
 
         In such a context, a resumed sampler finds the global generators as it left

@@ -27,10 +27,18 @@ from .worker import Worker
 
 _LONGEST = 20_000  # characters of a traceback
 Indices = NDArray[np.int64]
-Place = tuple[int, int, int, int]  # batch, row, epoch, position
 # One key for each row.  Indices are sent to a process as the bytes of their int64s,
 # which takes less time than pickling an array; a tuple has a sampler's own keys.
 Keys = bytes | Indices | tuple[Any, ...]
+
+
+class Place(NamedTuple):
+    """Where a sample is: its batch and row, and its place in the order."""
+
+    batch: int  # number
+    row: int  # counted in the batch
+    epoch: int
+    position: int
 
 
 class Block(NamedTuple):
@@ -60,7 +68,7 @@ class Block(NamedTuple):
             found = listed(keys)
             offset = row - first
             if 0 <= offset < len(found):
-                place = (self.batch, row, epoch, position + offset)
+                place = Place(self.batch, row, epoch, position + offset)
                 return place, found[offset]
         return None
 

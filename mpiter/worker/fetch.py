@@ -283,7 +283,7 @@ class _Fetching:
             # Each sample of the row has its own fault.  The last of these now says that
             # nothing is left of the row.
             faults = self.faults
-            last = max(at for at, fault in enumerate(faults) if fault.row == place[1])
+            last = max(at for at, fault in enumerate(faults) if fault.row == place.row)
             faults[last] = replace(faults[last], ends_row=True)
         else:
             self.faults.append(take_down(error, place, index, self._worker))
@@ -293,7 +293,7 @@ class _Fetching:
         block = self._block
         at = row - self._first
         position = self._position + at
-        place = (block.batch, block.row + row, self._epoch, position)
+        place = Place(block.batch, block.row + row, self._epoch, position)
         return place, self._keys[at]
 
     def _read_together(
@@ -348,13 +348,11 @@ class _Fetching:
         """Record that sample ``at`` of the several in the row being fetched failed."""
         self.let_pass(error)
         place, _ = self._found(self._cells[CELL.row])
-        batch, row, epoch, first = place
-        position = first + at
+        place = place._replace(position=place.position + at)
         # A dataset may try again, and one failed sample must not count as two.
         for known in self.faults:
-            if known.row == row and known.position == position:
+            if known.row == place.row and known.position == place.position:
                 return
-        place = (batch, row, epoch, position)
         fault = take_down(error, place, key, self._worker)
         self.faults.append(replace(fault, ends_row=False))
 

@@ -36,7 +36,7 @@ from launched import (
 
 import mpiter
 from mpiter.checkpoint import agreement, checkpoint, file
-from mpiter.checkpoint.agreement import Agreement, Place, Wish
+from mpiter.checkpoint.agreement import Agreement, Moment, Wish
 from mpiter.errors import RankError
 
 TERM = 15
@@ -139,7 +139,7 @@ def test_all_ranks_learn_the_same_wishes_after_the_same_step_and_no_later_than_t
         answers = []
         for number, wish in enumerate(steps):
             answers.append(agreed.after_step(number, wish[ranks.rank]))
-        return [*answers, agreed.at_once(Place.EXIT, len(steps), Wish())]
+        return [*answers, agreed.at_once(Moment.EXIT, len(steps), Wish())]
 
     answers = in_ranks(3, run)
     assert answers[0] == answers[1] == answers[2]
@@ -176,11 +176,11 @@ def test_steps_that_take_long_are_ended_at_once(
 
 
 def at_another_number_of_steps(agreed: Agreement, rank: int) -> None:
-    agreed.at_once(Place.EXIT, 7 - rank, Wish())
+    agreed.at_once(Moment.EXIT, 7 - rank, Wish())
 
 
 def at_another_place(agreed: Agreement, rank: int) -> None:
-    agreed.at_once(Place.EXIT if rank else Place.SAVE, 7, Wish())
+    agreed.at_once(Moment.EXIT if rank else Moment.SAVE, 7, Wish())
 
 
 def a_step_further(agreed: Agreement, rank: int) -> None:
@@ -188,7 +188,7 @@ def a_step_further(agreed: Agreement, rank: int) -> None:
     if rank:
         agreed.after_step(8, Wish())
     else:
-        agreed.at_once(Place.EXIT, 7, Wish())
+        agreed.at_once(Moment.EXIT, 7, Wish())
 
 
 PLACES = {
@@ -218,7 +218,7 @@ def test_ranks_that_are_elsewhere_are_told_of_both_places(how: str) -> None:
         PLACES[how](agreed, ranks.rank)
         # A rank may look at the message that is under way only after its next step.
         agreed.after_step(9, Wish())
-        agreed.at_once(Place.EXIT, 9, Wish())
+        agreed.at_once(Moment.EXIT, 9, Wish())
 
     first, second = in_ranks(2, run)
     for rank, error in enumerate((first, second)):
