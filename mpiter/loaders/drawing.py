@@ -23,8 +23,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import StateError
-from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch, Whole, make_cursor
-from ..order.order import Indices
+from ..order.cursor import (
+    Cursor,
+    Pace,
+    Plan,
+    Plans,
+    Stretch,
+    Whole,
+    listed,
+    make_cursor,
+)
+from ..order.order import Keys
 from ..order.state import LARGEST, begun, check, number_of, typed
 from ..samples.jsonable import decoded, encoded
 from ..samples.tensors import torch_with
@@ -153,19 +162,16 @@ class InOne(Pace):
         if found is None:
             return None
         keys, count, position, after = found
-        if isinstance(keys, np.ndarray):
-            listed = keys.tolist()
-        else:
-            listed = list(keys)
-        return [listed], count, position, after
+        return [listed(keys)], count, position, after
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         plan = Pace.step(self, cursor, number)
         if plan is None:
             return None
         stretches = [*plan.stretches]
-        indices = [stretch.indices for stretch in stretches]
-        keys = np.concatenate(indices).tolist()
+        keys = list[Any]()
+        for stretch in stretches:
+            keys += listed(stretch.indices)
         row = stretches[0]._replace(indices=(keys,))
         return plan._replace(rows=1, stretches=(row,), samples=len(keys))
 
@@ -380,7 +386,7 @@ class Drawn(Plans):
         if isinstance(keys, Exception):
             raise keys
         count = len(keys)
-        rows: tuple[Any, ...] | Indices
+        rows: Keys
         samples: int | None = None
         if self._in_one:
             rows = (keys,)
@@ -439,7 +445,7 @@ def _told_of_one(key: Any) -> bytes:
         return _ADDRESS.sub("", repr(key) + ", ").encode()
 
 
-def _compact(keys: list[Any]) -> Indices | tuple[Any, ...]:
+def _compact(keys: list[Any]) -> Keys:
     if set(map(type, keys)) == {int}:
         with contextlib.suppress(OverflowError):
             return np.array(keys, np.int64)

@@ -246,7 +246,8 @@ def raised(fault: Fault) -> Exception:
 def _note(fault: Fault) -> str:
     position = f"(position {fault.position} of epoch {fault.epoch})"
     where = f"{position}, fetched by {fault.worker}"
-    if isinstance(fault.index, tuple):
+    # A batch of a stream is fetched by a key that isn't a sample's.
+    if getattr(fault.index, "is_batch", False):
         return f"mpiter: {fault.index!r:.60} {where}."
     if isinstance(fault.index, list):
         return f"mpiter: samples {fault.index!r:.60} {where}, together."

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from ..datasets.columns import takes_any_key
 from ..samples.copying import Copies, Refilled
 from . import home, seeding
 from .block import (
@@ -309,20 +310,19 @@ class _Fetching:
         worker = self._worker
         cells = self._cells
         count = len(keys)
-        if (
-            worker.reader is None
-            or count < 2
-            or self._seeds
-            or self._block.singly
-            or isinstance(indices, tuple)
-        ):
+        if worker.reader is None or count < 2 or self._seeds or self._block.singly:
+            return False
+        together: Any = indices
+        if not isinstance(indices, tuple):
+            together = as_array(indices)
+        elif not takes_any_key(worker.dataset):
             return False
         cells[CELL.row] = row
         cells[CELL.active] = 2
         seeding.begin_anew()
         samples: Any = ()
         try:
-            samples = worker.reader(as_array(indices))
+            samples = worker.reader(together)
         except BaseException as error:
             # The samples are fetched again one by one, which shows the one that fails.
             self.let_pass(error)
