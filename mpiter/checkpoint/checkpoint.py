@@ -910,6 +910,7 @@ class Checkpoint:
         rank = self._ranks.rank
         size = self._ranks.size
         own = OfRank(states["ranks"], rank, size, self.path)
+        own.refuse_own_orders(parts)
         self._parts.load(parts | own.places, self.path)
         self.finished = states["steps"]
         self.epoch = states["epoch"]

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -318,6 +319,29 @@ def test_ranks_that_shuffle_each_in_its_own_way_are_told_when_their_number_chang
     ):
         train_in(3, partial(train, seeds=1))
     train_in(2, partial(train, seeds=2))
+
+
+def test_ranks_whose_order_samplers_disagree_are_told_on_resuming(
+    train_in: TrainIn, path: Path
+) -> None:
+    def train(rank: int, size: int, apart: int) -> list[int]:
+        def sampler(order: Any, position: int) -> Any:
+            return np.roll(order, 2 + apart * rank)
+
+        shard = (rank, size)
+        options: dict[str, Any] = {"order_sampler": sampler, "shard": shard}
+        stream = mpiter.batches(range(24), 2, n_processes=0, **options)
+        with mpiter.Checkpoint(path, stream) as c:
+            return [int(key) for key in next(c.steps(stream))]
+
+    assert train_in(2, partial(train, apart=0)) == [[22, 23], [0, 1]]
+    assert train_in(3, partial(train, apart=0)) == [[2, 3], [4, 5], [6, 7]]
+    path.unlink()
+    train_in(2, partial(train, apart=1))
+    others, own = train_in(2, partial(train, apart=1))
+    told = "gave rank 1 another order than rank 0"
+    raised([own], mpiter.StateError, told)
+    raised([others], RankError, told)
 
 
 REFUSED: dict[str, tuple[Callable[[Path, int], mpiter.Checkpoint], str]] = {
