@@ -485,7 +485,7 @@ class Horizon:
         if self._ahead:
             to = self._ahead[0].before
         # Only samplers have a state that may get too far ahead.
-        if to is None or not isinstance(to.order, Sampled):
+        if to is None or type(to.order) is not Sampled:
             return False
         return to.epoch > epoch + 1
 

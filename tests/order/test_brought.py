@@ -17,7 +17,9 @@ from orders import KEYS, EveryThird, Failing, Mixed, Thirds, Weighted
 import mpiter
 from mpiter import OptionError, Shard, StateError
 from mpiter.audit import audit
+from mpiter.echo import Bundles, Echo
 from mpiter.order.brought import Brought
+from mpiter.staging import Staging
 from mpiter.testing import check_dataset, check_resume
 
 
@@ -562,3 +564,34 @@ def test_a_rank_whose_order_sampler_gives_another_order_is_told_on_resuming():
     alone = serial(range(10), order_sampler=other)
     alone.load_state_dict(state)
     assert alone.epoch == it.epoch
+
+
+class Stored(Thirds):
+    """A dataset that can be staged, and whose samples can be transformed."""
+
+    def source(self, key: Any) -> str:
+        return f"store/{key}"
+
+    def fetch(self, key: Any) -> bytes:
+        return str(key).encode()
+
+    def read(self, key: Any) -> int:
+        return super().__getitem__(key)[1]
+
+    def transform(self, number: int) -> int:
+        return number
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.fetch(key).decode()
+
+
+def test_what_wraps_a_dataset_passes_its_order_on_or_has_its_own(tmp_path):
+    wanted = Stored().expected(1)
+    keys = [str(KEYS["names"](number)) for number in wanted]
+    staging = Staging(tmp_path, "1MB")
+    with serial(staging.of(Stored()), 5) as it:
+        assert next(it) + next(it) == keys[:10]
+    assert staging.stats().copied >= 10
+    with serial(Bundles(Stored(), 2), 5) as it:
+        assert next(it) == [(number, number) for number in wanted[:5]]
+        assert next(Echo(it, 2, shuffle_buffer=0)) == wanted[5:10]
