@@ -37,7 +37,7 @@ def brings_order(dataset: Any, **instead: object) -> bool:
     return True
 
 
-def order_of(dataset: Any, seed: int, shuffle: Any) -> Brought | None:
+def order_of(dataset: Any, seed: int, shuffle: object) -> Brought | None:
     """Return the order of epoch 0 that the dataset brings; None if it brings none.
 
     ``shuffle`` is the user's argument.

@@ -234,7 +234,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         # it for the number of an epoch's last batch.
         whole_epoch: int | None = None
         if self._has_order:
-            whole_epoch = self._rest(0)
+            whole_epoch = self._rest(0, self._under_way)
         if whole_epoch is None:
             whole_epoch = int(_TorchsLoader.__len__(self))
         return whole_epoch
