@@ -201,7 +201,7 @@ class Order(ABC):
     def costs(self, start: int, stop: int) -> Sequence[float] | NDArray[Any] | None:
         """Return what each sample at these positions costs the training, as numbers.
 
-        None, the default: all cost the same.
+        None, the default: all cost the same.  No iterator deals samples by their cost.
         """
         return None
 
