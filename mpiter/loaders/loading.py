@@ -497,6 +497,12 @@ class Loading(Generic[B_co]):
             return Shuffled(length, self._seed, epoch)
         return Sequential(length)
 
+    def _order_in(self, current: Pass | None) -> EpochOrder:
+        """Return the order of ``current``, or of the next epoch."""
+        if current is not None:
+            return current.order
+        return self._order_of(self._next.epoch)
+
     def _rest(self, position: int, current: Pass | None = None) -> int | None:
         """Return the number of batches from ``position`` to the epoch's end.
 
@@ -504,18 +510,16 @@ class Loading(Generic[B_co]):
         dataset or the sampler has no length.
         """
         size, drops = self._cut
-        source: Any = self._sampled
-        try:
-            if source is not None:
+        if self._brought is not None:
+            length = len(self._order_in(current))
+        else:
+            try:
+                source = self._sampled
+                if source is None:
+                    source = self.dataset
                 length = len(source)
-            elif self._brought is None:
-                length = len(self.dataset)
-            elif current is not None:
-                length = len(current.order)
-            else:
-                length = len(self._order_of(self._next.epoch))
-        except (TypeError, NotImplementedError):
-            return None
+            except (TypeError, NotImplementedError):
+                return None
         if self._is_stream:
             return max(0, batches_of(length, size or 1, drops) - position)
         left = max(0, length - position)
@@ -524,7 +528,9 @@ class Loading(Generic[B_co]):
     def _warn_of_nothing(self) -> None:
         """Warn of an epoch that has come to its end without a batch."""
         if self._is_stream or self._goes_through_all:
-            what = "dataset" if self._brought is None else "dataset's order"
+            what = "dataset"
+            if self._brought is not None:
+                what = "dataset's order"
             source = users(self.dataset)
         else:
             what = "sampler"
@@ -718,7 +724,7 @@ class Loading(Generic[B_co]):
         length = agreed.get("dataset_length")
         order: EpochOrder | None = None
         if self._brought is not None:
-            order = self._order_of(place.epoch) if current is None else current.order
+            order = self._order_in(current)
             length = len(order)
         if length is not None:
             size = self._cut[0] or 1

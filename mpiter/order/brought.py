@@ -104,7 +104,7 @@ class Brought(EpochOrder):
             yield len(self.later(epoch)), 1
 
     def onwards(self, at: int, position: int) -> tuple[int, Brought, int]:
-        # They are gone through one by one, by the length of each.
+        # Epochs may differ in length, so each is looked at.
         order = self
         while at >= len(order):
             at -= len(order)
