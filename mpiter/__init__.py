@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         batches,
     )
     from .loaders.loader import DataLoader
+    from .order.order import Order
     from .order.ranks import Shard
     from .samples.batch import Batch
     from .tuning.tune import tune
@@ -82,6 +83,7 @@ _WHEN_ASKED = {
     ),
     "batches": "iterators.iterators",
     "DataLoader": "loaders.loader",
+    "Order": "order.order",
     "Shard": "order.ranks",
     "Batch": "samples.batch",
     "tune": "tuning.tune",
@@ -112,6 +114,7 @@ __all__ = [
     "MultiprocessIterator",
     "MultithreadIterator",
     "OptionError",
+    "Order",
     "Packed",
     "Process",
     "SampleError",

@@ -213,7 +213,7 @@ def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
                 if {*map(type, keys)} <= {int}:
                     keys = np.array(keys, np.int64)
                 else:
-                    keys = np.array([*map(str, keys)])
+                    keys = np.array([str(_as_tuple(key)) for key in keys])
                 rank, size = run.who
                 name = (
                     f"rank {rank} of {size} at place {place}, line {number} of "
@@ -233,6 +233,13 @@ def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
         raise OptionError(
             f"{path}: line {number} is damaged, or no receipt ({error!r:.90})."
         ) from error
+
+
+def _as_tuple(key: Any) -> Any:
+    """Return a key that is a tuple as such: in JSON it has become a list."""
+    if isinstance(key, list):
+        return tuple(map(_as_tuple, key))
+    return key
 
 
 def _launches(runs: list[_Run]) -> tuple[list[int], list[str]]:

@@ -9,6 +9,7 @@ importable: on NumPy 2 or Python 3.12 and later, ``import mpiter.chainer_compat`
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
@@ -31,6 +32,7 @@ except Exception as error:
 from .errors import StateError
 from .iterators import iterators
 from .iterators.iterator import DatasetIterator
+from .order.brought import Brought
 from .order.cursor import Cursor
 from .order.order import Given, Indices
 from .order.state import SEEDS
@@ -82,6 +84,10 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
     def serialize(self, serializer: _Serializer) -> None:
         """Save the position to a snapshot or load it, as the ``serializer`` says."""
         here = self._cursor
+        # Chainer's keys can't tell of an order that the dataset brings.
+        if isinstance(here.order, Brought):
+            _exchange_state(serializer, self)
+            return
         order = here.order.array()
         position = _exchange(serializer, "current_position", here.position)
         epoch = _exchange(serializer, "epoch", here.epoch)
@@ -161,6 +167,28 @@ def _exchange(
     if found is None:
         return value
     return type(value)(found)
+
+
+def _exchange_state(serializer: _Serializer, iterator: DatasetIterator[Any]) -> None:
+    """Save the iterator's state as the bytes of its JSON, or load it."""
+    key = "mpiter_state"
+    if not isinstance(serializer, chainer.serializer.Deserializer):
+        text = json.dumps(iterator.state_dict())
+        serializer(key, np.frombuffer(text.encode(), np.uint8))
+        return
+    found = None
+    with suppress(KeyError):
+        found = serializer(key, None)
+    if found is None:
+        raise StateError(
+            "the snapshot is of an iterator whose dataset brings no order; this one's "
+            "does."
+        )
+    try:
+        state = json.loads(np.asarray(found).tobytes())
+    except ValueError as error:
+        raise StateError(f"the snapshot's {key} is damaged: {error}.") from error
+    iterator.load_state_dict(state)
 
 
 def _exchange_order(

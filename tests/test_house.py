@@ -181,6 +181,7 @@ def test_the_public_names():
         "MultiprocessIterator",
         "MultithreadIterator",
         "OptionError",
+        "Order",
         "Packed",
         "Process",
         "SampleError",

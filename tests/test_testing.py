@@ -21,7 +21,7 @@ from datasets import Random, Squares
 
 import mpiter
 from mpiter.testing import check_dataset, check_resume
-from mpiter.testing.interrupting import Interruption, Place, Run, Spot, places, run
+from mpiter.testing.interrupting import Interruption, Point, Run, Spot, places, run
 
 LOADERS: dict[str, Callable[[], Any]] = {
     "batches without workers": lambda: mpiter.batches(
@@ -406,7 +406,7 @@ def test_places_are_spread_over_all_steps_and_lines_and_over_what_next_does() ->
 def test_a_place_that_a_run_does_not_come_to_is_made_up_for_a_step_later(
     tmp_path: Path,
 ) -> None:
-    place = Place(Spot(2, __file__, 0), 0)
+    place = Point(Spot(2, __file__, 0), 0)
     trainer = Trainer()
     report = run(
         trainer,

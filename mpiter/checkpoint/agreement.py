@@ -23,8 +23,8 @@ from .ranks import Numbers, Ranks
 _LONG_S = 0.25
 
 
-class Place(IntEnum):
-    """Where ranks agree."""
+class Moment(IntEnum):
+    """When ranks agree."""
 
     STEP = 0
     PASS = 1
@@ -33,12 +33,14 @@ class Place(IntEnum):
     EXIT = 4
 
 
-_PLACES = {
-    Place.STEP: "has finished step {step:,}",
-    Place.PASS: "has come to the end of its loader's epoch after {step:,} steps",
-    Place.EPOCH: "has come to the end of the loop over c.epochs() after {step:,} steps",
-    Place.SAVE: "has called c.save() after {step:,} steps",
-    Place.EXIT: "has left the block after {step:,} steps",
+_TELLS = {
+    Moment.STEP: "has finished step {step:,}",
+    Moment.PASS: "has come to the end of its loader's epoch after {step:,} steps",
+    Moment.EPOCH: (
+        "has come to the end of the loop over c.epochs() after {step:,} steps"
+    ),
+    Moment.SAVE: "has called c.save() after {step:,} steps",
+    Moment.EXIT: "has left the block after {step:,} steps",
 }
 
 
@@ -95,15 +97,15 @@ class Agreement:
         # might save once more after the next one.
         if agreed.signal or agreed.saves:
             return agreed
-        self._tell(Place.STEP, step, wish)
+        self._tell(Moment.STEP, step, wish)
         if self._takes_long:
             return self._look(step)
         return agreed
 
-    def at_once(self, place: Place, step: int, wish: Wish) -> Wish:
+    def at_once(self, moment: Moment, step: int, wish: Wish) -> Wish:
         """Tell this rank's wish, and wait for what all agree on."""
         agreed = self._look(step)
-        self._tell(place, step, wish)
+        self._tell(moment, step, wish)
         return agreed | self._look(step)
 
     def gathered(self, text: str) -> list[str]:
@@ -142,16 +144,16 @@ class Agreement:
         if self._answer is None:
             self._ranks.close()
 
-    def _tell(self, place: Place, step: int, wish: Wish) -> None:
+    def _tell(self, moment: Moment, step: int, wish: Wish) -> None:
         now = time.monotonic()
         took_s = now - self._at
-        takes_long = place is Place.STEP and self.is_leader and took_s > _LONG_S
+        takes_long = moment is Moment.STEP and self.is_leader and took_s > _LONG_S
         self._at = now
-        here = step * len(Place) + place
+        here = step * len(Moment) + moment
         mine = [
             # Ranks can only find the highest of their numbers.  The highest of all
-            # -here gives the lowest of all places, so these two tell whether all ranks
-            # are at the same place.
+            # -here gives the lowest of all, so these two tell whether all ranks are at
+            # the same moment of the same step.
             here,
             -here,
             wish.signal,
@@ -180,7 +182,7 @@ class Agreement:
                 "batches, and call c.step() and c.save() alike."
             )
         # Only after a step has rank 0 said how long it took.
-        if last % len(Place) == Place.STEP:
+        if last % len(Moment) == Moment.STEP:
             self._takes_long = bool(takes_long)
         return Wish(number, bool(saves))
 
@@ -199,5 +201,5 @@ def _lost_ranks_named() -> Iterator[None]:
 
 
 def _told(here: int) -> str:
-    step, place = divmod(here, len(Place))
-    return _PLACES[Place(place)].format(step=step)
+    step, moment = divmod(here, len(Moment))
+    return _TELLS[Moment(moment)].format(step=step)

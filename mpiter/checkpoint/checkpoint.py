@@ -27,7 +27,7 @@ from ..engine.options import flag, seconds, whole
 from ..errors import OptionError, StateError, warn
 from ..typevars import T
 from . import file
-from .agreement import Agreement, Place, Wish
+from .agreement import Agreement, Moment, Wish
 from .kept import Keeping
 from .parts import OfRank, Parts, States, place_in
 from .passes import Passes
@@ -286,7 +286,7 @@ class Checkpoint:
                 # All parts are saved below, and a signal waits until they are.
                 if not was_left_in_tail:
                     self._state = _State.BETWEEN
-                self._agree(Place.EXIT)
+                self._agree(Moment.EXIT)
                 if was_left_in_tail:
                     # The body of the epoch's loop was left after the last step, so
                     # what follows that step is done again on resuming.  The parts may
@@ -428,7 +428,7 @@ class Checkpoint:
         # A plain loop doesn't tell that a step has begun, but its loader has moved
         # then.
         if self._state is not _State.STEP and not self._moved():
-            self._pause(Place.SAVE)
+            self._pause(Moment.SAVE)
             self._react_late()
 
     def epochs(self, total: int) -> Iterator[int]:
@@ -460,7 +460,7 @@ class Checkpoint:
             self._finish()
             if has_moved and not self.finished:
                 self._passes.warn_without_steps()
-            if not self._pause(Place.EPOCH) and stays_safe:
+            if not self._pause(Moment.EPOCH) and stays_safe:
                 # Until the next step begins, workers start, or a last evaluation
                 # follows.  That may take long, and a signal needn't wait for it.
                 self._held = held
@@ -525,7 +525,7 @@ class Checkpoint:
                 ended.append(name)
         self._finish()
         if not self._counts_epochs or not ended:
-            self._pause(Place.STEP)
+            self._pause(Moment.STEP)
             return self._state is _State.BETWEEN and not self._ranks.are_several
         self._end_pass(ended)
         return False
@@ -551,7 +551,7 @@ class Checkpoint:
         if not self._can_stay(ended):
             return
         self._ended = ended
-        if not self._pause(Place.PASS):
+        if not self._pause(Moment.PASS):
             self._hold_ready()
         self._react_late()
 
@@ -595,7 +595,7 @@ class Checkpoint:
 
     # -- saving, and signals -----------------------------------------------------------
 
-    def _agree(self, place: Place) -> Wish:
+    def _agree(self, moment: Moment) -> Wish:
         """Return what all ranks together wish for here.
 
         A signal that another rank has heard is treated as if this one had heard it.
@@ -607,22 +607,22 @@ class Checkpoint:
         wish = Wish(self._heard or 0, saves)
         # The answer of after_step() may be that of the step before.  The steps after
         # which to save are known in advance, and must be saved after exactly that step.
-        if place is Place.STEP and not self._is_step_kept():
+        if moment is Moment.STEP and not self._is_step_kept():
             agreed = self._ranks.after_step(self.finished, wish)
         else:
-            agreed = self._ranks.at_once(place, self.finished, wish)
+            agreed = self._ranks.at_once(moment, self.finished, wish)
         if agreed.signal:
             self._heard = agreed.signal
         return agreed
 
-    def _pause(self, place: Place) -> bool:
+    def _pause(self, moment: Moment) -> bool:
         """Save if a save is due, or if a signal was held back.
 
         Then call that signal's original handler.  Return True if a save was due,
         whether it succeeded or not: so all ranks return the same.
         """
         self._tell_errors()
-        agreed = self._agree(place)
+        agreed = self._agree(moment)
         if agreed.signal:
             self._save_together(keeps=True)
             _say_if(self._ranks.is_leader, f"saved: {self.path}")
@@ -910,6 +910,7 @@ class Checkpoint:
         rank = self._ranks.rank
         size = self._ranks.size
         own = OfRank(states["ranks"], rank, size, self.path)
+        own.refuse_own_orders(parts)
         self._parts.load(parts | own.places, self.path)
         self.finished = states["steps"]
         self.epoch = states["epoch"]

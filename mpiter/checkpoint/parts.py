@@ -166,6 +166,23 @@ class OfRank:
             self.generators = self._read(generators)
             self.places = self._read(places or "{}")
 
+    def refuse_own_orders(self, parts: States) -> None:
+        """Raise a StateError if an order sampler gave this rank an order of its own.
+
+        ``parts`` are what rank 0 has saved.
+        """
+        for name, place in self.places.items():
+            # There is a checksum with ``shard=`` only, where all ranks need one order.
+            if "sampler_checksum" not in place:
+                continue
+            if place.get("indices") != parts[name].get("indices"):
+                raise StateError(
+                    f"{self._path} was saved by ranks whose order_sampler of {name} "
+                    f"gave rank {self._rank} another order than rank 0: samples came "
+                    "twice, and others never.  With shard=, it must return the same "
+                    "array in every rank.  Begin anew, with another path."
+                )
+
     def give_back_generators(self, step: int) -> None:
         """Have the global random generators go on where they were.
 

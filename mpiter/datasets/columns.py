@@ -19,6 +19,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -302,8 +303,9 @@ def _named(columns: _Columns) -> Iterator[tuple[str, Any]]:
     return ((f"column {at}", column) for at, column in enumerate(columns))
 
 
-# Reads the samples with the indices in an array, as a sequence.
-Reader = Callable[[_Indices], Any]
+# Reads the samples with the indices in an array, as a sequence.  A ``__getitems__`` of
+# the user's gets keys in a tuple as well.
+Reader = Callable[[Any], Any]
 
 
 class Wrapping:
@@ -342,7 +344,7 @@ def reader_of(dataset: Any) -> Reader | None:
     if kind in (np.ndarray, np.memmap):
         return lambda indices: np.asarray(dataset[indices])
     if callable(getattr(kind, "__getitems__", None)):
-        return lambda indices: _in_order(dataset.__getitems__(indices.tolist()))
+        return partial(_by_getitems, dataset)
     if chainer is None:
         return None
     if kind in (chainer.datasets.TupleDataset, chainer.datasets.DictDataset):
@@ -352,6 +354,18 @@ def reader_of(dataset: Any) -> Reader | None:
             # The dataset itself gathers the rows as a tuple or a dict of columns.
             return lambda indices: Rows(dataset[indices], len(indices))
     return None
+
+
+def takes_any_key(dataset: Any) -> bool:
+    """Return True if many samples can be read at once by keys that aren't numbers."""
+    kind = type(dataset)
+    return kind is not Table and callable(getattr(kind, "__getitems__", None))
+
+
+def _by_getitems(dataset: Any, keys: _Indices | tuple[Any, ...]) -> Any:
+    if isinstance(keys, tuple):
+        return _in_order(dataset.__getitems__(list(keys)))
+    return _in_order(dataset.__getitems__(keys.tolist()))
 
 
 def _in_order(samples: Any) -> Any:

@@ -117,7 +117,7 @@ class Recovery:
         self.setbacks.clear()
         if self._stacks:
             batches = {delivery.plan.number for delivery in deliveries}
-            places = [place for place in self._stacks if place[0] in batches]
+            places = [place for place in self._stacks if place.batch in batches]
             self._tell_stacks(places)
 
     def begin_anew(self) -> None:

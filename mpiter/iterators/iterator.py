@@ -8,6 +8,8 @@ order sampler takes effect with the next epoch, while another dataset, batch siz
 
 from __future__ import annotations
 
+import logging
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
@@ -17,20 +19,22 @@ import numpy as np
 from ..datasets.columns import offered
 from ..engine import describing
 from ..engine.alone import pump_for
+from ..engine.bringing import brings_order, order_of
 from ..engine.options import Options, flag, function, whole
-from ..errors import IteratorClosed, OptionError, warn
+from ..errors import IteratorClosed, OptionError, StateError, warn
+from ..order.brought import Brought
 from ..order.cursor import Cursor, Pace, batches_of
 from ..order.order import (
+    EpochOrder,
     Given,
     Listed,
-    Order,
     Sampled,
     Sampler,
     SamplerOfTheMoment,
     Sequential,
     Shuffled,
 )
-from ..order.state import load, save
+from ..order.state import load, save, typed
 from ..samples.batch import Batch
 from ..samples.tree import Contents
 from ..stats import Stats
@@ -39,6 +43,9 @@ from ..worker.seeding import seed_for
 
 if TYPE_CHECKING:
     from ..typevars import Parts, Samples
+
+_log = logging.getLogger("mpiter")
+_CHECKSUM = "sampler_checksum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,7 @@ class Sampling:
 
     def check(self, options: Options) -> None:
         """Refuse a dataset that can't be iterated over with these options."""
+        brings = brings_order(options.dataset, order_sampler=self.order_sampler)
         try:
             length = len(options.dataset)
         except TypeError as error:
@@ -80,26 +88,27 @@ class Sampling:
                 "has not; pass a list, an array or an object with __len__ and "
                 "__getitem__."
             ) from error
-        if self.wrap and length == 0 and self.order_sampler is None:
-            raise OptionError(
-                "the dataset is empty, so it cannot be repeated; pass repeat=False or "
-                "fill it."
-            )
-        if options.shard is not None and self.order_sampler is not None:
-            raise OptionError(
-                "shard and order_sampler exclude each other: each rank would ask a "
-                "sampler of its own, and these need not agree.  Leave order_sampler "
-                "out: shuffle and seed= make one order for all ranks."
-            )
         if self.drop_last:
             options.check_drop_last()
-        # How many samples an order sampler will return isn't known.
-        if self.order_sampler is not None:
-            return
+        # How many samples an order sampler will return isn't known, and the dataset
+        # hasn't yet made the order that it brings.
+        if self.order_sampler is None and not brings:
+            self.check_length(length, options, "dataset")
+
+    def check_length(self, length: int, options: Options, what: str) -> None:
+        """Refuse epochs of ``length`` samples that can't be repeated, or warn of none.
+
+        ``what`` has this length.
+        """
+        if self.wrap and length == 0:
+            raise OptionError(
+                f"the {what} is empty, so it cannot be repeated; pass repeat=False or "
+                "fill it."
+            )
         batch_size = options.batch_size
         drops = bool(self.drop_last)
         if not batches_of(length, batch_size, drops, options.share()):
-            why = "the dataset is empty"
+            why = f"the {what} is empty"
             if length:
                 why = (
                     f"drop_last leaves out all {length} samples, since "
@@ -129,13 +138,18 @@ class DatasetIterator(Generic[Data_co]):
     _lists_hold_samples = False
     # The number of passes over the epochs, with the present one.
     _passes = 1
+    # A checksum of the first order that the order sampler returned, for ``shard=``.
+    _sampler_checksum: int | None = None
 
     def __init__(self, options: Options, sampling: Sampling) -> None:
         sampling.check(options)
         self._sampling = sampling
         self._sampler = SamplerOfTheMoment(sampling.order_sampler)
         self._begin(options)
-        self._go(Cursor(0, 0, False, self._first_order()))
+        order = self._first_order()
+        if isinstance(order, Brought):
+            sampling.check_length(len(order), options, "order")
+        self._go(Cursor(0, 0, False, order))
 
     def _begin(self, options: Options) -> None:
         options.prepare()
@@ -219,7 +233,7 @@ class DatasetIterator(Generic[Data_co]):
         """Continue from ``cursor``, and drop the batches in flight."""
         self._pump.go(cursor, self._pace, seed)
 
-    def _go_by(self, order: Order) -> None:
+    def _go_by(self, order: EpochOrder) -> None:
         """Continue in another order from the same position.
 
         If that order is shorter, continue from its last sample.
@@ -228,11 +242,14 @@ class DatasetIterator(Generic[Data_co]):
         last = max(len(order) - 1, 0)
         self._go(here._replace(order=order, position=min(here.position, last)))
 
-    def _order_of(self, epoch: int, indices: Any = None) -> Order:
+    def _order_of(self, epoch: int, indices: Any = None) -> EpochOrder:
         """Return the order of an epoch.
 
         Its ``indices`` are needed where they don't follow from the seed.
         """
+        brought = order_of(self.dataset, self.seed, self._sampling.shuffle)
+        if brought is not None:
+            return brought.later(epoch)
         if self._sampler.sampler is not None:
             # If this is the present order, those that the sampler was asked for ahead
             # come after it, as they would have.
@@ -247,17 +264,25 @@ class DatasetIterator(Generic[Data_co]):
             return Shuffled(length, self.seed, epoch)
         return Given(indices, Shuffled(length, self.seed, epoch + 1))
 
-    def _first_order(self) -> Order:
+    def _first_order(self) -> EpochOrder:
         sampler = self._sampler.sampler
         if sampler is None:
             return self._order_of(0)
-        return Sampled(sampler(np.arange(len(self.dataset)), 0), self._sampler)
+        order = Sampled(sampler(np.arange(len(self.dataset)), 0), self._sampler)
+        if self._pump.options.shard is not None:
+            self._sampler_checksum = zlib.crc32(order.array().tobytes())
+            _log.info(
+                "order_sampler: the first order has the checksum %08x, which must be "
+                "the same in all ranks",
+                self._sampler_checksum,
+            )
+        return order
 
     def reset(self) -> None:
         """Start again from the first epoch."""
         self._refuse_if_closed("be reset")
         now = self._cursor.order
-        order: Order
+        order: EpochOrder
         # The sampler was asked ahead, and isn't asked again for what it has given.
         if isinstance(now, Sampled):
             order = now.over_again(len(self.dataset))
@@ -320,7 +345,10 @@ class DatasetIterator(Generic[Data_co]):
 
     @property
     def dataset(self) -> Any:
-        """The dataset; assigning one of another length begins a new order."""
+        """The dataset; assigning one of another length begins a new order.
+
+        So does one that brings its order.
+        """
         return self._pump.options.dataset
 
     @dataset.setter
@@ -328,7 +356,10 @@ class DatasetIterator(Generic[Data_co]):
         length = len(self.dataset)
         self._change(dataset=dataset)
         # A sampler's order stays: it says which samples come, whatever the length.
-        if len(self.dataset) != length and self._sampler.sampler is None:
+        if self._sampler.sampler is not None:
+            return
+        was_brought = isinstance(self._cursor.order, Brought)
+        if was_brought or brings_order(dataset) or len(self.dataset) != length:
             self._go_by(self._order_of(self.epoch))
 
     @property
@@ -376,10 +407,12 @@ class DatasetIterator(Generic[Data_co]):
         sampling = replace(self._sampling, shuffle=shuffle, order_sampler=sampler)
         sampling.check(self._pump.options)
         self._sampler.sampler = sampler
+        # The first order was another sampler's.
+        self._sampler_checksum = None
         order = self._cursor.order
         if sampler is None:
-            order = Sequential(len(self.dataset))
             self._sampling = sampling
+            order = self._order_of(self.epoch)
         elif not isinstance(order, Sampled):
             # This epoch's order stays: it becomes the first of the sampler's chain.
             indices = order.array()
@@ -408,13 +441,26 @@ class DatasetIterator(Generic[Data_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch handed out, as values for JSON."""
-        return save(self._cursor, self.seed, self._agreed())
+        state = save(self._cursor, self.seed, self._agreed())
+        if self._sampler_checksum is not None:
+            state[_CHECKSUM] = self._sampler_checksum
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from where ``state`` was saved, by whatever number of workers."""
         self._refuse_if_closed("load a state")
         self._pump.options.warn_of_disorder()
-        self._go(*load(state, self._agreed(), self._cursor.order))
+        cursor, seed = load(state, self._agreed(), self._cursor.order)
+        if self._sampler_checksum is not None and _CHECKSUM in state:
+            saved = typed(state, _CHECKSUM, int)
+            if saved != self._sampler_checksum:
+                raise StateError(
+                    "the order_sampler gives another first order than in the process "
+                    "that saved the state.  With shard=, it must return the same "
+                    "array in every rank and at every start: have it depend on a "
+                    "seed and its arguments alone."
+                )
+        self._go(cursor, seed)
 
     def _agreed(self) -> dict[str, Any]:
         """Return what a state must agree with.
@@ -434,11 +480,13 @@ class DatasetIterator(Generic[Data_co]):
         The copy is at the same position and has its own workers.
         """
         here: Any = self._cursor
-        indices = None
+        kept: Any = None
         if isinstance(here.order, Listed):
-            indices = here.order.array()
+            kept = here.order.array()
+        elif isinstance(here.order, Brought):
+            kept = here.order.saved(here.position)
         # Other orders follow from the seed, and are made anew.
-        here = here._replace(order=indices)
+        here = here._replace(order=kept)
         pump = replace(self._pump.options, seed=self.seed), here
         return {**self.__dict__, "_sampler": self._sampler.sampler, "_pump": pump}
 
@@ -447,7 +495,10 @@ class DatasetIterator(Generic[Data_co]):
         self.__dict__.update(state, _sampler=SamplerOfTheMoment(state["_sampler"]))
         self._begin(options)
         self._pump.cursor = here
-        self._go(here._replace(order=self._order_of(here.epoch, here.order)))
+        order = self._order_of(here.epoch, here.order)
+        if isinstance(order, Brought):
+            order = order.back(here.order, here.position)
+        self._go(here._replace(order=order))
 
 
 def _late(limit: float, waited: float, doings: str) -> Warning:

@@ -233,7 +233,7 @@ class Batches(Stacks[Data_co, Ragged_co], DatasetIterator[Data_co]):
 
     def __iter__(self) -> Self:
         """Continue this pass over the epochs; at its end, begin the next."""
-        self._began = self.epoch, self.current_position
+        self._began = self._cursor
         stays = self._stays
         self._stays = False
         if self._pace.end_at(self._cursor) and not stays:
@@ -259,24 +259,30 @@ class Batches(Stacks[Data_co, Ragged_co], DatasetIterator[Data_co]):
         if epochs_of_a_pass := self._sampling.epochs:
             epochs = cursor.epoch + (cursor.position > 0)
             self._passes = max(1, -(-epochs // epochs_of_a_pass))
-        self._began = cursor.epoch, cursor.position
+        self._began = cursor
         super()._go(cursor, seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy goes on from its cursor, which is where it begins.
+        return {**super().__getstate__(), "_began": None}
 
     def __len__(self) -> int:
         """The number of batches in a pass; after a resume, of those that are left."""
         sampling = self._sampling
-        epoch, position = self._began
+        began = self._began
         if sampling.epochs is None:
             raise TypeError("endless batches have no length; pass epochs=.")
         share = self._pump.options.share()
-        length = len(self._cursor.order)
         drop_last = bool(sampling.drop_last)
-        in_epoch = batches_of(length, self.batch_size, drop_last, share)
+        left = self._passes * sampling.epochs - began.epoch
         # This pass is over, and the next ``for`` begins another.
         if self._pace.end_at(self._cursor):
-            return in_epoch * sampling.epochs
-        left = in_epoch * (self._passes * sampling.epochs - epoch)
-        return left - -(-position // share.step(self.batch_size))
+            began = self._cursor
+            left = sampling.epochs
+        batches = 0
+        for length, epochs in began.order.lengths(left):
+            batches += epochs * batches_of(length, self.batch_size, drop_last, share)
+        return batches - -(-began.position // share.step(self.batch_size))
 
 
 class Columns:

@@ -23,8 +23,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import StateError
-from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch, Whole, make_cursor
-from ..order.order import Indices
+from ..order.cursor import (
+    Cursor,
+    Pace,
+    Plan,
+    Plans,
+    Stretch,
+    Whole,
+    listed,
+    make_cursor,
+)
+from ..order.order import Keys
 from ..order.state import LARGEST, begun, check, number_of, typed
 from ..samples.jsonable import decoded, encoded
 from ..samples.tensors import torch_with
@@ -38,7 +47,7 @@ _OF_LISTS: type[Iterator[Any]] = type(iter([]))
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-class Place(NamedTuple):
+class Start(NamedTuple):
     """The place where an epoch begins or goes on.
 
     ``position`` and ``drawn`` count samples, those of all ranks together; with a batch
@@ -62,7 +71,7 @@ class Place(NamedTuple):
     keeps_seed: bool = False
 
 
-def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
+def save(place: Start, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
     """Return a state.
 
     A loader that loads it must agree with the options in ``agreed``.
@@ -82,7 +91,7 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
+def load(state: Any, agreed: dict[str, Any]) -> tuple[Start, int]:
     """Return the place and the seed in ``state``.
 
     Raise a StateError that says what is wrong with the state if it can't be loaded.
@@ -91,7 +100,7 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
     epoch = number_of(state, "epoch")
     furthest = agreed.get("dataset_length", LARGEST)
     position = number_of(state, "position", high=furthest)
-    place = Place(
+    place = Start(
         epoch=epoch,
         position=position,
         generators=typed(state, "generators", dict),
@@ -153,19 +162,16 @@ class InOne(Pace):
         if found is None:
             return None
         keys, count, position, after = found
-        if isinstance(keys, np.ndarray):
-            listed = keys.tolist()
-        else:
-            listed = list(keys)
-        return [listed], count, position, after
+        return [listed(keys)], count, position, after
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         plan = Pace.step(self, cursor, number)
         if plan is None:
             return None
         stretches = [*plan.stretches]
-        indices = [stretch.indices for stretch in stretches]
-        keys = np.concatenate(indices).tolist()
+        keys = list[Any]()
+        for stretch in stretches:
+            keys += listed(stretch.indices)
         row = stretches[0]._replace(indices=(keys,))
         return plan._replace(rows=1, stretches=(row,), samples=len(keys))
 
@@ -173,7 +179,7 @@ class InOne(Pace):
 class _Lot(NamedTuple):
     """What a sampler gave for one batch (keys or an error), and the place before."""
 
-    before: Place
+    before: Start
     keys: list[Any] | Exception
 
 
@@ -187,7 +193,7 @@ class Drawn(Plans):
     def __init__(
         self,
         sampler: Iterable[Any],
-        place: Place,
+        place: Start,
         batch_size: int | None,
         drop_last: bool,
         in_one: bool,
@@ -198,9 +204,9 @@ class Drawn(Plans):
         self._in_one = in_one
         self._keys: Iterator[Any] | None = None
         # The place up to which keys are drawn.
-        self._last = Place(place.epoch)
+        self._last = Start(place.epoch)
         # What the sampler gave last, and at which place.
-        self._given: tuple[Place | None, Any] = None, ()
+        self._given: tuple[Start | None, Any] = None, ()
         self._lots: dict[int, _Lot] = {}  # by position
         self._has_ended = False
 
@@ -220,7 +226,7 @@ class Drawn(Plans):
             self._keys = map(next, repeat(found))
         return self._keys
 
-    def go_to(self, place: Place, generators: dict[str, Any]) -> None:
+    def go_to(self, place: Start, generators: dict[str, Any]) -> None:
         """Skip the keys before ``place``.
 
         Raise a StateError if they aren't those that were given when it was saved.
@@ -341,7 +347,7 @@ class Drawn(Plans):
             position += len(keys)
         samples = last.samples + len(keys)
         checksum = zlib.crc32(_told(keys), last.checksum)
-        self._last = Place(
+        self._last = Start(
             last.epoch,
             position,
             drawn=position,
@@ -361,8 +367,8 @@ class Drawn(Plans):
             if lot.keys is not error
         }
 
-    def place(self, position: int) -> Place:
-        """Return the ``Place`` to save for the batch at ``position``.
+    def place(self, position: int) -> Start:
+        """Return the ``Start`` to save for the batch at ``position``.
 
         From there the sampler can continue with that batch.
         """
@@ -380,7 +386,7 @@ class Drawn(Plans):
         if isinstance(keys, Exception):
             raise keys
         count = len(keys)
-        rows: tuple[Any, ...] | Indices
+        rows: Keys
         samples: int | None = None
         if self._in_one:
             rows = (keys,)
@@ -439,7 +445,7 @@ def _told_of_one(key: Any) -> bytes:
         return _ADDRESS.sub("", repr(key) + ", ").encode()
 
 
-def _compact(keys: list[Any]) -> Indices | tuple[Any, ...]:
+def _compact(keys: list[Any]) -> Keys:
     if set(map(type, keys)) == {int}:
         with contextlib.suppress(OverflowError):
             return np.array(keys, np.int64)

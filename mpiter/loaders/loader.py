@@ -12,6 +12,7 @@ import numpy as np
 from ..datasets.columns import as_dataset
 from ..datasets.mistaken import refuse_mistaken, refuse_no_sampler
 from ..engine.arguments import OfLoaders, takes
+from ..engine.bringing import brings_order
 from ..engine.options import flag, function, whole
 from ..errors import OptionError
 from ..iterators.iterators import Columns
@@ -172,6 +173,9 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         if shard is not None:
             check_sharing(dataset, is_stream, sampler, batch_sampler, generator)
             seed = seed or 0
+        brings = not is_stream and brings_order(
+            dataset, sampler=sampler, batch_sampler=batch_sampler
+        )
         self.dataset = as_dataset(dataset)
         self.batch_size = None if batch_sampler is not None else batch_size
         self.shuffle = bool(shuffle)
@@ -188,7 +192,7 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         self.prefetch_factor = prefetch_factor
         self.persistent_workers = options.get("persistent_workers")
         if seed is None:
-            self._seed = seed_from(generator, draws=self.shuffle)
+            self._seed = seed_from(generator, draws=self.shuffle or brings)
         else:
             self._seed = int(seed)
         alone = batch_sampler is None and batch_size is None
@@ -220,7 +224,7 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         else:
             worker_init = None
         given = {"on_error": on_error, "shard": shard, **options}
-        self._begin(served, num_workers, worker_init, given)
+        self._begin(served, num_workers, worker_init, shuffle, given)
 
     if TYPE_CHECKING:
 

@@ -20,6 +20,7 @@ from ..datasets.columns import Table, users
 from ..datasets.gathering import gather_of
 from ..engine import describing
 from ..engine.alone import pump_for
+from ..engine.bringing import order_of
 from ..engine.options import Options, seconds, whole
 from ..engine.tally import Skipped
 from ..errors import (
@@ -31,8 +32,10 @@ from ..errors import (
     WorkerCrashed,
     warn,
 )
+from ..order.brought import Brought
 from ..order.cursor import Cursor, Pace, batches_of
-from ..order.order import Order, Sequential, Shuffled
+from ..order.order import EpochOrder, Sequential, Shuffled
+from ..order.state import number_of
 from ..pool.backends import Process
 from ..rules import LOADERS
 from ..stats import Stats
@@ -40,7 +43,7 @@ from ..typevars import B_co
 from ..worker import home
 from ..worker.here import WorkerInfo
 from .batched import Batched
-from .drawing import Drawn, Generators, InOne, Place, load, samplers_in, save
+from .drawing import Drawn, Generators, InOne, Start, load, samplers_in, save
 from .shards import Streamed
 from .streams import ShardPumps, Streaming, warn_of_state
 
@@ -96,10 +99,10 @@ class Pass:
 
     def __init__(
         self,
-        place: Place,
+        place: Start,
         plans: Coming,
         seed: int,
-        order: Order,
+        order: EpochOrder,
         generators: dict[str, Any],
         most: int,
     ) -> None:
@@ -110,7 +113,7 @@ class Pass:
         self.generators = generators
         self._keeps_seed = place.keeps_seed
         self._seed = seed
-        self._order = order
+        self.order = order
         self._most = most
         # A resumed sampler has to draw as far ahead as it had when the state was saved:
         # if it shares a generator with others, each draws what it drew then.  A place
@@ -125,17 +128,17 @@ class Pass:
         # The pump counts the samples left out in all epochs, so ``next`` compares with
         # the number before this one.
         self._skipped = pump.skipped
-        here = Cursor(self.position, self.epoch, False, self._order)
+        here = Cursor(self.position, self.epoch, False, self.order)
         pump.go(here, self.plans, self._seed)
         # Nothing may be left to fetch.  Then ``iter()`` succeeds all the same, and
         # ``next()`` raises StopIteration.
         with contextlib.suppress(StopIteration):
             pump.start()
 
-    def place(self) -> Place:
+    def place(self) -> Start:
         plans = self.plans
         if isinstance(plans, Pace):
-            known = Place(self.epoch)
+            known = Start(self.epoch)
         else:
             known = plans.place(self.position)
         return known._replace(
@@ -185,7 +188,7 @@ class Pass:
         else:
             # The pump is at the beginning of the next epoch, so all of this one was
             # handed out.
-            self.position = len(self._order)
+            self.position = len(self.order)
 
     def _pass_by(self) -> None:
         """Go on after a batch whose samples were all left out."""
@@ -286,6 +289,11 @@ class Loading(Generic[B_co]):
     _begins_late = False
     # Only the first epoch draws a seed.
     _keeps_seed = False
+    # The order that the dataset brings, of the epoch of the last state that was loaded,
+    # or of the first.
+    _brought: Brought | None = None
+    # The user's argument, for that order.
+    _shuffle_passed: object = None
     # The length that a stream has told the user who asked for it.
     _told_length: int | None = None
 
@@ -294,11 +302,12 @@ class Loading(Generic[B_co]):
         served: Any,
         num_workers: int,
         worker_init: Callable[[WorkerInfo], Any] | None,
+        shuffle: object,
         options: Mapping[str, Any],
     ) -> None:
         """Finish the construction: check ``options`` and prepare the backend.
 
-        Workers fetch rows from ``served``.
+        Workers fetch rows from ``served``.  ``shuffle`` is the user's argument.
         """
         more = {name: value for name, value in options.items() if name not in _KNOWN}
         workers = workers_of(num_workers)
@@ -366,11 +375,16 @@ class Loading(Generic[B_co]):
             )
         if self.drop_last:
             made.check_drop_last()
+        if self._sampled is None and not self._is_stream:
+            self._shuffle_passed = shuffle
+            self._brought = order_of(self.dataset, self._seed, shuffle)
         if not self._is_stream and self._goes_through_all and made.receipts is not None:
-            made.receipts.length = len(self.dataset)
+            # The keys of an order that the dataset brings may be any.
+            if self._brought is None:
+                made.receipts.length = len(self.dataset)
             made.receipts.step = (self.batch_size or 1) * self.drop_last
         made.prepare()
-        self._next = Place()  # where the next iter() begins
+        self._next = Start()  # where the next iter() begins
         self._settle_in()
 
     def _settle_in(self) -> None:
@@ -423,7 +437,7 @@ class Loading(Generic[B_co]):
             return Batched(self.dataset, collate, skips, stacks, alone)
         return self.dataset
 
-    def _plans(self, place: Place) -> Coming:
+    def _plans(self, place: Start) -> Coming:
         """Return the plans of an epoch from ``place`` on.
 
         Calls the sampler's ``iter()``, but draws no keys yet.
@@ -462,6 +476,8 @@ class Loading(Generic[B_co]):
         if not self._goes_through_all:
             kind = "sampler" if self._cut[0] else "batch_sampler"
             return {"kind": kind, "drop_last": drops}
+        if self._brought is not None:
+            return {"kind": "dataset", "order": self._brought.name, "drop_last": drops}
         found: dict[str, Any] = {
             "kind": "dataset",
             "dataset_length": len(self.dataset),
@@ -471,19 +487,39 @@ class Loading(Generic[B_co]):
             found["shuffle"] = self._shuffles
         return found
 
-    def _rest(self, position: int) -> int | None:
+    def _order_of(self, epoch: int) -> EpochOrder:
+        """Return the order of an epoch whose batches no sampler determines."""
+        # Those of earlier epochs than that of a loaded state aren't needed any more.
+        if self._brought is not None:
+            return self._brought.later(max(0, epoch - self._brought.epoch))
+        length = len(self.dataset)
+        if length and self._shuffles:
+            return Shuffled(length, self._seed, epoch)
+        return Sequential(length)
+
+    def _order_in(self, current: Pass | None) -> EpochOrder:
+        """Return the order of ``current``, or of the next epoch."""
+        if current is not None:
+            return current.order
+        return self._order_of(self._next.epoch)
+
+    def _rest(self, position: int, current: Pass | None = None) -> int | None:
         """Return the number of batches from ``position`` to the epoch's end.
 
-        None if it isn't known, because the dataset or the sampler has no length.
+        That of ``current``, or of the next one.  None if it isn't known, because the
+        dataset or the sampler has no length.
         """
         size, drops = self._cut
-        try:
-            source = self._sampled
-            if source is None:
-                source = self.dataset
-            length = len(source)
-        except (TypeError, NotImplementedError):
-            return None
+        if self._brought is not None:
+            length = len(self._order_in(current))
+        else:
+            try:
+                source = self._sampled
+                if source is None:
+                    source = self.dataset
+                length = len(source)
+            except (TypeError, NotImplementedError):
+                return None
         if self._is_stream:
             return max(0, batches_of(length, size or 1, drops) - position)
         left = max(0, length - position)
@@ -493,6 +529,8 @@ class Loading(Generic[B_co]):
         """Warn of an epoch that has come to its end without a batch."""
         if self._is_stream or self._goes_through_all:
             what = "dataset"
+            if self._brought is not None:
+                what = "dataset's order"
             source = users(self.dataset)
         else:
             what = "sampler"
@@ -516,7 +554,7 @@ class Loading(Generic[B_co]):
         begun = self._next.position
         if current is not None:
             begun = current.begun
-        rest = self._rest(begun)
+        rest = self._rest(begun, current)
         if rest is None:
             what = "dataset" if self._sampled is None else "sampler"
             raise TypeError(
@@ -548,7 +586,7 @@ class Loading(Generic[B_co]):
         else:
             step = self._recipe.share().step(size)
         batch = -(-here.position // step)
-        total = self._rest(0)
+        total = self._rest(0, current)
         if total is not None:
             batch = min(batch, total)  # a short one may be left out
         facts = [
@@ -575,12 +613,9 @@ class Loading(Generic[B_co]):
                     seed = self._seed
                 else:
                     seed = self._seed_of_epoch()
-                length = 0
+                order: EpochOrder = Sequential(0)
                 if isinstance(plans, Pace):
-                    length = len(self.dataset)
-                order: Order = Sequential(length)
-                if length and self._shuffles:
-                    order = Shuffled(length, self._seed, place.epoch)
+                    order = self._order_of(place.epoch)
                 most = self._recipe.rules().most
                 current = Pass(place, plans, seed, order, begun_with, most)
             except StateError:
@@ -592,10 +627,10 @@ class Loading(Generic[B_co]):
         epoch: Epoch[B_co] = Epoch(self, current)
         current.go(self._pump())
         self._pass = current
-        self._next = Place(place.epoch + 1, keeps_seed=self._keeps_seed)
+        self._next = Start(place.epoch + 1, keeps_seed=self._keeps_seed)
         return epoch
 
-    def _aside(self, place: Place) -> Aside:
+    def _aside(self, place: Start) -> Aside:
         """Return a maker of contexts for asking a sampler.
 
         In such a context, a resumed sampler finds the global generators as it left
@@ -687,12 +722,19 @@ class Loading(Generic[B_co]):
         # A last batch that is too short is never handed out.  The place is then the
         # epoch's end, so that no other batch size finds a whole batch there.
         length = agreed.get("dataset_length")
+        order: EpochOrder | None = None
+        if self._brought is not None:
+            order = self._order_in(current)
+            length = len(order)
         if length is not None:
             size = self._cut[0] or 1
             step = self._recipe.share().step(size)
             if length - place.position < step * self.drop_last:
                 place = place._replace(position=length)
-        return save(place, self._seed, agreed)
+        state = save(place, self._seed, agreed)
+        if isinstance(order, Brought):
+            state |= order.saved(place.position)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next ``iter()`` go on from where ``state`` was saved.
@@ -700,7 +742,13 @@ class Loading(Generic[B_co]):
         The number of workers may be another one.
         """
         self._recipe.warn_of_disorder()
-        self._next, self._seed = load(state, self._agreed())
+        place, seed = load(state, self._agreed())
+        if self._brought is not None:
+            order = self._brought.resumed(state, seed, place.epoch, place.position)
+            number_of(state, "position", high=len(order))
+            self._brought = order
+        self._next = place
+        self._seed = seed
 
     @property
     def fetches_here(self) -> bool:
@@ -717,7 +765,7 @@ class Loading(Generic[B_co]):
         return (
             current is not None
             and self._next.generators is None
-            and self._rest(current.position) == 0
+            and self._rest(current.position, current) == 0
         )
 
     has_passes = True  # each ``for`` loop is one
@@ -756,18 +804,28 @@ class Loading(Generic[B_co]):
 
         A copy, also by pickle, is at the same place and starts its own.
         """
-        own = {"_pumps", "_resting", "_is_closed", "_skipped", "_has_warned"}
+        own = {
+            "_brought",
+            "_has_warned",
+            "_is_closed",
+            "_pumps",
+            "_resting",
+            "_skipped",
+        }
         state = {
             name: value for name, value in self.__dict__.items() if name not in own
         }
         state["_pass"] = None
-        if self._pass is not None:
+        # An order that the dataset brings is made anew, and goes on by a state.
+        if self._pass is not None or self._brought is not None:
             state["_pass"] = self.state_dict()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         place = state.pop("_pass")
         self.__dict__.update(state)
+        if self._sampled is None and not self._is_stream:
+            self._brought = order_of(self.dataset, self._seed, self._shuffle_passed)
         self._settle_in()
         if place is not None:
             self.load_state_dict(place)

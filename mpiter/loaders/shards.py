@@ -67,6 +67,10 @@ class Wanted(NamedTuple):
     run: int
     number: int
 
+    @property
+    def is_batch(self) -> bool:
+        return True
+
     def __repr__(self) -> str:
         return f"batch {self.number} of its shard"
 

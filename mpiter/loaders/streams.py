@@ -25,7 +25,7 @@ from ..samples.batch import samples_of
 from ..stats import Stats, total
 from ..worker import seeding
 from ..worker.here import WorkerInfo, here
-from .drawing import Place
+from .drawing import Start
 from .shards import Mark, Wanted, arguments_of_state
 
 
@@ -82,7 +82,7 @@ class Streaming:
 
     def __init__(
         self,
-        place: Place,
+        place: Start,
         count: int,
         length: int | None = None,
         before: dict[str, Any] | None = None,
@@ -143,7 +143,7 @@ class Streaming:
             )
         warn(text, UserWarning)
 
-    def place(self, position: int) -> Place:
+    def place(self, position: int) -> Start:
         """Return the place to save: after the batches that the shards have read."""
         shards = self.shards
         # Each shard reads the whole stream, so the mark of one is saved: of the one
@@ -151,7 +151,7 @@ class Streaming:
         if not self.is_own:
             shards = [max(shards, key=_elements_before)]
         stream = self._saved(self.turn, shards)
-        return Place(self._epoch, self.read, drawn=self.read, stream=stream)
+        return Start(self._epoch, self.read, drawn=self.read, stream=stream)
 
     def after(self) -> dict[str, Any] | None:
         """Return where the next epoch begins, if the same streams go on.

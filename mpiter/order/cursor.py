@@ -25,10 +25,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import OptionError
-from .order import NO_INDICES, Indices, Listed, Order, Sampled
+from .brought import Brought
+from .order import EpochOrder, Indices, Keys, Listed, Sampled
 
 # Keys, at the most, of the batches that are planned in one call.
 _AT_ONCE = 1 << 11
+
+
+def listed(keys: Sequence[Any] | Indices) -> list[Any]:
+    """Return keys as a list of Python's own numbers, or of other objects."""
+    if isinstance(keys, np.ndarray):
+        found: list[Any] = keys.tolist()
+        return found
+    return list(keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,7 @@ class Cursor(NamedTuple):
     epoch: int
     # The last batch crossed an epoch boundary.
     is_new_epoch: bool
-    order: Order
+    order: EpochOrder
     # -1 stands for "no batch yet", as in Chainer's snapshots.
     previous_epoch_detail: float = -1.0
 
@@ -107,15 +116,15 @@ make_cursor: Callable[[tuple[Any, ...]], Cursor] = partial(tuple.__new__, Cursor
 class Stretch(NamedTuple):
     """A contiguous range of an epoch's order.
 
-    It has the ``indices`` at ``position``, ``position + 1``, … of ``epoch``.
+    It has the keys at ``position``, ``position + 1``, … of ``epoch``.
     """
 
     # The row of the batch where it begins.
     row: int
     epoch: int
     position: int
-    # A tuple of keys if a sampler has given other objects than ints.
-    indices: Indices | tuple[Any, ...]
+    # A tuple if a sampler or an order has given other objects than ints.
+    indices: Keys
 
 
 class Plan(NamedTuple):
@@ -180,12 +189,12 @@ class Plans:
         """Return the plans of one of several ranks."""
         raise NotImplementedError
 
-    def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """Return the samples from number ``start`` to ``stop`` after ``cursor``.
+    def beyond(self, cursor: Cursor, start: int, stop: int) -> list[Any]:
+        """Return the keys of samples number ``start`` to ``stop`` after ``cursor``.
 
         As many as are known by now.
         """
-        return NO_INDICES
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +215,13 @@ class Pace(Plans):
     def shared(self, share: Share) -> Pace:
         return replace(self, share=share)
 
-    def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """Return the samples found by planning on.
+    def beyond(self, cursor: Cursor, start: int, stop: int) -> list[Any]:
+        """Return the keys found by planning on.
 
         This is done with a copy of the order, whose cache would change otherwise.
         """
         now = cursor.order
-        order: Order
+        order: EpochOrder
         if isinstance(now, Sampled):
             # The sampler mustn't be asked here, so later epochs are unknown.
             order = Listed(now.array())
@@ -220,7 +229,7 @@ class Pace(Plans):
             order = copy.copy(now)
         place = cursor._replace(order=order)
         seen = 0
-        found = [NO_INDICES]
+        found = list[Any]()
         while seen < stop and len(order):
             plan = self.step(place)
             if plan is None:
@@ -228,13 +237,12 @@ class Pace(Plans):
             place = plan.after
             for stretch in plan.stretches:
                 if isinstance(now, Sampled) and stretch.epoch > cursor.epoch:
-                    return np.concatenate(found)
-                indices = np.asarray(stretch.indices)
+                    return found
                 first = max(0, start - seen)
                 last = max(0, stop - seen)
-                found.append(indices[first:last])
-                seen += len(indices)
-        return np.concatenate(found)
+                found += listed(stretch.indices[first:last])
+                seen += len(stretch.indices)
+        return found
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         position, epoch, _, order, _ = cursor
@@ -320,11 +328,10 @@ class Pace(Plans):
                 "Epoch size must be positive for an iterator that repeats: the "
                 "dataset is empty."
             )
-        epochs, position = divmod(here + step, length)
-        order = cursor.order.following(here).later(epochs - 1)
+        epochs, order, position = cursor.order.onwards(here + step, here)
         detail = cursor.epoch_detail
         after = Cursor(position, cursor.epoch + epochs, True, order, detail)
-        ours = _Stretches(cursor, here + first, here + end, runs_on=True)
+        ours = _stretches(cursor, here + first, here + end, runs_on=True)
         return Plan(number, each, ours, cursor, after)
 
     def _bounded(self, cursor: Cursor, number: int) -> Plan | None:
@@ -348,7 +355,7 @@ class Pace(Plans):
         else:
             after = _next_epoch(cursor)
         after = after._replace(previous_epoch_detail=cursor.epoch_detail)
-        ours = _Stretches(cursor, here + first, here + end, runs_on=False)
+        ours = _stretches(cursor, here + first, here + end, runs_on=False)
         fills = max(0, end - max(first, left))
         return Plan(number, end - first, ours, cursor, after, fills=fills)
 
@@ -357,6 +364,17 @@ def _next_epoch(cursor: Cursor) -> Cursor:
     epoch = cursor.epoch + 1
     order = cursor.order.following(cursor.position)
     return cursor._replace(position=0, epoch=epoch, is_new_epoch=True, order=order)
+
+
+def _stretches(
+    cursor: Cursor, start: int, stop: int, runs_on: bool
+) -> Iterable[Stretch]:
+    found = _Stretches(cursor, start, stop, runs_on)
+    # An order of the user's may raise an error, which belongs to this plan: the batches
+    # that were planned before come first.
+    if isinstance(cursor.order, Brought):
+        return tuple(found)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,10 +395,11 @@ class _Stretches:
         _, epoch, _, order, _ = cursor
         # The part of one of the last ranks may begin in a later epoch; or, if it only
         # fills up the step, among the first samples of this one.
-        passed, at = divmod(self.start, len(order))
-        if passed and self.runs_on:
+        if self.runs_on:
+            passed, order, at = order.onwards(self.start, cursor.position)
             epoch += passed
-            order = order.following(cursor.position).later(passed - 1)
+        else:
+            at = self.start % len(order)
         rows = self.stop - self.start
         row = 0
         while row < rows:
@@ -466,7 +485,7 @@ class Horizon:
         if self._ahead:
             to = self._ahead[0].before
         # Only samplers have a state that may get too far ahead.
-        if to is None or not isinstance(to.order, Sampled):
+        if to is None or type(to.order) is not Sampled:
             return False
         return to.epoch > epoch + 1
 

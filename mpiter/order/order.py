@@ -1,5 +1,7 @@
 """The order in which an epoch's samples come: functions of (seed, epoch, position).
 
+``Order`` is what users derive their own from.  ``EpochOrder`` adds what cursors need.
+
 ``take(a, b)`` of the library's own orders depends only on a few numbers.  The shuffle
 visits each index exactly once, and needs no memory that grows with the length: 10**12
 samples cost what 10**3 cost.  Lengths are below 2**62.
@@ -14,16 +16,19 @@ uniform.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from math import isqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import OptionError
+from ..errors import OptionError, StateError
 
 Indices = NDArray[np.int64]
+# What a dataset is indexed with: whole numbers, or objects such as tuples.
+Keys = Indices | tuple[Any, ...]
 Words = NDArray[np.uint64]
 Digits = NDArray[np.uint32]
 # An order sampler: takes an order and a position in it, and returns the next order.
@@ -139,40 +144,136 @@ def _added(
     return least
 
 
-class Order:
-    """The order of one epoch, which also gives the orders of later epochs."""
+class Order(ABC):
+    """The order of the samples in one epoch: the base class of orders of your own.
 
+    A dataset brings its order by a method ``mpiter_order(seed, shuffle)``, which
+    returns the order of epoch 0; every iterator and loader then goes by it.  ``seed``
+    is the iterator's or loader's, a whole number.  ``shuffle`` is the argument as it
+    was passed; None if it was left out.
+
+    Keys, which ``take`` returns, are what ``dataset[key]`` gets in the workers: whole
+    numbers, or tuples of anything that can be pickled, such as ``("web", 17)``.
+    NumPy's numbers arrive as Python's, named tuples as plain ones.
+
+    An order is a function of the position: the same seed gives the same keys in every
+    process, at whatever time, so that all ranks agree and a state resumes.  Its methods
+    are called by one thread at a time, in the process that iterates.
+
+    >>> import mpiter
+    >>> class Backwards(mpiter.Order):
+    ...     def __init__(self, length):
+    ...         self.length = length
+    ...     def __len__(self):
+    ...         return self.length
+    ...     def take(self, start, stop):
+    ...         return [self.length - 1 - at for at in range(start, stop)]
+    ...     def later(self, epochs):
+    ...         return self
+    >>> class Tens:
+    ...     def __len__(self):
+    ...         return 5
+    ...     def __getitem__(self, index):
+    ...         return index * 10
+    ...     def mpiter_order(self, seed, shuffle):
+    ...         return Backwards(5)
+    >>> with mpiter.batches(Tens(), 2, n_processes=0) as stream:
+    ...     print(*stream)
+    [40 30] [20 10] [0]
+    """
+
+    @abstractmethod
     def __len__(self) -> int:
-        raise NotImplementedError
+        """Return the number of samples in the epoch, whatever ``len(dataset)`` is."""
 
-    def take(self, start: int, stop: int) -> Indices:
-        """Return the indices at positions ``start`` to ``stop``, or the epoch's end."""
-        raise NotImplementedError
+    @abstractmethod
+    def take(self, start: int, stop: int) -> Sequence[Any] | NDArray[Any]:
+        """Return the keys at positions ``start`` to before ``stop``.
 
-    def keys(self, start: int, stop: int) -> range | Indices:
+        They are an array of whole numbers, a range or a list.  Positions are within
+        the epoch, and come in any order: each call must be quick.
+        """
+
+    @abstractmethod
+    def later(self, epochs: int) -> Order:
+        """Return the order ``epochs`` epochs later, without going through those."""
+
+    def costs(self, start: int, stop: int) -> Sequence[float] | NDArray[Any] | None:
+        """Return what each sample at these positions costs the training, as numbers.
+
+        None, the default: all cost the same.  No iterator deals samples by their cost.
+        """
+        return None
+
+    def state(self, position: int) -> Any:
+        """Return what a state must hold for ``restored``, as values for JSON.
+
+        ``position`` is where in this epoch the state is saved.  With None, the
+        default, the state holds a checksum of the keys around the position: it is
+        loaded only where the order has as many keys, and these.
+        """
+        return None
+
+    def restored(self, state: Any, position: int) -> Order:
+        """Return the order of this epoch that goes on from a state.
+
+        ``state`` is what ``state(position)`` returned where it was saved.  Raise an
+        error if this order can't go on from there.
+        """
+        raise StateError(
+            "the state holds what an order's state() returned, and "
+            f"{type(self).__name__} has no restored(state, position)."
+        )
+
+
+class EpochOrder(Order):
+    """An order as cursors use it."""
+
+    @abstractmethod
+    def take(self, start: int, stop: int) -> Keys:
+        """Return the keys at positions ``start`` to ``stop``, or the epoch's end."""
+
+    @abstractmethod
+    def later(self, epochs: int) -> EpochOrder: ...
+
+    def keys(self, start: int, stop: int) -> range | Keys:
         """Return what ``take`` does, as a range where the indices follow one another.
 
         A slice reads faster.
         """
         return self.take(start, stop)
 
-    def later(self, epochs: int) -> Order:
-        """Return the order ``epochs`` epochs later."""
-        raise NotImplementedError
-
     def array(self) -> Indices | None:
-        """Return the whole order as an array; None for 0, 1, 2, …"""
-        raise NotImplementedError
+        """Return the whole order as an array; None for 0, 1, 2, …
 
-    def following(self, position: int) -> Order:
+        None stands, too, for an order that isn't kept as a whole.
+        """
+        return None
+
+    def following(self, position: int) -> EpochOrder:
         """Return the next epoch's order.
 
         An order sampler gets ``position``, the cursor's when it is called.
         """
         return self.later(1)
 
+    def lengths(self, epochs: int) -> Iterator[tuple[int, int]]:
+        """Yield the lengths of so many epochs, and how many have each."""
+        yield len(self), epochs
 
-class Sequential(Order):
+    def onwards(self, at: int, position: int) -> tuple[int, EpochOrder, int]:
+        """Return where position ``at`` lies, which may be beyond the epoch's end.
+
+        It is so many epochs later, in that epoch's order, at a position in it.
+        ``position`` is the cursor's.
+        """
+        epochs, at = divmod(at, len(self))
+        if epochs:
+            return epochs, self.following(position).later(epochs - 1), at
+        return 0, self, at
+
+
+class Sequential(EpochOrder):
     """The order 0, 1, 2, … in every epoch."""
 
     def __init__(self, length: int) -> None:
@@ -190,12 +291,8 @@ class Sequential(Order):
     def later(self, epochs: int) -> Sequential:
         return self
 
-    def array(self) -> None:
-        # In Chainer too, None stands for 0, 1, 2, …
-        return None
 
-
-class Shuffled(Order):
+class Shuffled(EpochOrder):
     """The library's own shuffle, never held in memory as a whole.
 
     Each epoch has a new permutation.
@@ -253,7 +350,7 @@ class Shuffled(Order):
         return self.take(0, self._length)
 
 
-class Listed(Order):
+class Listed(EpochOrder):
     """An order held in memory as an array.
 
     The array is a private copy, since samplers may shuffle theirs in place.
@@ -283,7 +380,7 @@ class Listed(Order):
     def take(self, start: int, stop: int) -> Indices:
         return self._array[start:stop]
 
-    def later(self, epochs: int) -> Order:
+    def later(self, epochs: int) -> EpochOrder:
         return self
 
     def array(self) -> Indices:
@@ -300,7 +397,7 @@ class Given(Listed):
         super().__init__(array)
         self._following = following
 
-    def later(self, epochs: int) -> Order:
+    def later(self, epochs: int) -> EpochOrder:
         if epochs:
             return self._following.later(epochs - 1)
         return self

@@ -2,8 +2,8 @@
 
 Guarantees that a state is checked key by key before anything changes, and that nothing
 in it is unpickled, imported or evaluated: a state is numbers, strings and lists of
-numbers.  Its size is constant with the library's own orders; with an ``order_sampler``
-it contains the present epoch's order.
+numbers, and what an order of the user's adds.  Its size is constant, but with an
+``order_sampler`` it contains the present epoch's order.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import StateError
+from .brought import Brought
 from .cursor import Cursor
-from .order import Given, Listed, Order, Sampled, Sequential, Shuffled
+from .order import EpochOrder, Given, Listed, Sampled, Sequential, Shuffled
 
 _T = TypeVar("_T")
 # A state, or a part of one: values that JSON can hold, by name.
@@ -48,13 +49,15 @@ def save(cursor: Cursor, seed: int, agreed: State) -> dict[str, Any]:
         state[name] = getattr(cursor, name)
     if isinstance(order, Listed):
         state["indices"] = order.array().tolist()
+    elif isinstance(order, Brought):
+        state |= order.saved(cursor.position)
     return state
 
 
 def load(
     state: State,
     agreed: State,
-    now: Order,
+    now: EpochOrder,
 ) -> tuple[Cursor, int]:
     """Return the cursor and the seed in ``state``, or raise a StateError.
 
@@ -62,7 +65,11 @@ def load(
     """
     seed = check(state, _with_order(agreed, now), "iterator")
     epoch = number_of(state, "epoch")
-    order = _order(state, seed, epoch, now, agreed["dataset_length"])
+    order: EpochOrder
+    if isinstance(now, Brought):
+        order = now.resumed(state, seed, epoch, number_of(state, "position"))
+    else:
+        order = _order(state, seed, epoch, now, agreed["dataset_length"])
     last = max(len(order) - 1, 0)
     position = number_of(state, "position", 0, last)
     detail = typed(state, "previous_epoch_detail", float)
@@ -72,17 +79,22 @@ def load(
     return Cursor(position, epoch, is_new_epoch, order, detail), seed
 
 
-def _with_order(agreed: State, order: Order) -> State:
-    return {"kind": "iterator", "order": _ORDERS[type(order)], **agreed}
+def _with_order(agreed: State, order: EpochOrder) -> State:
+    if not isinstance(order, Brought):
+        return {"kind": "iterator", "order": _ORDERS[type(order)], **agreed}
+    # The order has a length of its own.
+    found = {"kind": "iterator", "order": order.name, **agreed}
+    del found["dataset_length"]
+    return found
 
 
 def _order(
     state: State,
     seed: int,
     epoch: int,
-    now: Order,
+    now: EpochOrder,
     length: int,
-) -> Order:
+) -> EpochOrder:
     """Return the order of the epoch that the state is of."""
     if isinstance(now, Sequential):
         return now

@@ -296,9 +296,9 @@ class Stager(Hook):
         if self._front <= self._ahead // 2 and not self._has_ended:
             while self._front < self._ahead:
                 found = plans.beyond(plan.after, self._front, self._ahead)
-                if not len(found):
+                if not found:
                     break
-                for index in found.tolist():
+                for index in found:
                     self._wanted.put(index)
                 self._front += len(found)
         if begins:

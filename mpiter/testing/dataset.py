@@ -74,15 +74,18 @@ def check_dataset(
     seconds = []
     here = []
     with _serial(dataset, 1) as singly:
-        count = min(samples, len(singly.dataset))
-        assert count, "there is nothing to check: the dataset is empty."
         before = _open_files()
-        for _ in range(count):
+        # Of an order that the dataset brings, the samples may be fewer than these.
+        for _ in range(samples):
             began = time.perf_counter()
-            (sample,) = next(singly)
+            found = next(singly, None)
+            if found is None:
+                break
             seconds.append(time.perf_counter() - began)
             # The dataset may reuse the sample's memory for the next one.
-            here.append(copy.deepcopy(sample))
+            here.append(copy.deepcopy(found[0]))
+        count = len(here)
+        assert count, "there is nothing to check: the dataset is empty."
     # Some files are opened once and stay open, such as a library's.
     left_open = _open_files() - before
     assert left_open < max(2, count // 2), (

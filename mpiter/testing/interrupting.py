@@ -55,7 +55,7 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Point:
     """A spot, and how often it was reached before."""
 
     spot: Spot
@@ -67,7 +67,7 @@ class Interruption:
     """Which signal comes, where, and in which rank."""
 
     signal: int = 0
-    place: Place | None = None
+    place: Point | None = None
     rank: int = 0
 
 
@@ -103,7 +103,7 @@ class _Watch:
     """Follows the lines of a run, and calls ``interrupt`` at ``place``."""
 
     def __init__(self, train: Train, path: Path, only_inside: bool) -> None:
-        self.place: Place | None = None
+        self.place: Point | None = None
         self.interrupt: Callable[[], None] = _nothing
         self.seen = Counter[Spot]()
         self.came = ""
@@ -171,14 +171,14 @@ class _Watch:
             if self._checkpoint is not None:
                 step = self._checkpoint.finished
             spot = Spot(step, frame.f_code.co_filename, frame.f_lineno)
-            place = Place(spot, self.seen[spot])
+            place = Point(spot, self.seen[spot])
             self.seen[spot] += 1
             if not self.came and self._is_due(place):
                 self.came = self._told(frame)
                 self.interrupt()
         return self._on_line
 
-    def _is_due(self, here: Place) -> bool:
+    def _is_due(self, here: Point) -> bool:
         """Return True at the place, or a step later if the run hasn't come to it.
 
         Another rank of the program may come to other lines, and so may a slower run.
@@ -270,7 +270,7 @@ def run(
     return report
 
 
-def places(seen: Counter[Spot], most: int) -> list[Place]:
+def places(seen: Counter[Spot], most: int) -> list[Point]:
     """Return at most so many places, spread over the steps of a run and their lines."""
     steps = dict[int, tuple[list[Spot], list[Spot]]]()
     for spot in seen:
@@ -280,7 +280,7 @@ def places(seen: Counter[Spot], most: int) -> list[Place]:
         else:
             of_program.append(spot)
     numbers = sorted(steps)
-    chosen = dict[Place, None]()
+    chosen = dict[Point, None]()
     for number in range(_TRIES * most):
         step = numbers[number % most * len(numbers) // most]
         of_program, of_ours = steps[step]
@@ -289,7 +289,7 @@ def places(seen: Counter[Spot], most: int) -> list[Place]:
         spots = of_ours if is_within else of_program
         spot = spots[int(number * _GOLDEN % 1 * len(spots))]
         before = int(number * _PLASTIC % 1 * seen[spot])
-        chosen[Place(spot, before)] = None
+        chosen[Point(spot, before)] = None
         if len(chosen) == most:
             break
     return list(chosen)

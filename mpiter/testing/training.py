@@ -24,7 +24,7 @@ from ..typevars import T
 from .interrupting import (
     Interruption,
     Killed,
-    Place,
+    Point,
     Report,
     Run,
     Train,
@@ -156,13 +156,13 @@ class _Check:
                 f"depend on time, threads or a generator that isn't seeded."
             )
 
-    def places(self, most: int) -> list[Place]:
+    def places(self, most: int) -> list[Point]:
         """Return the places at which to interrupt."""
         seen = self._expected[0].seen
         assert seen is not None
         return places(seen, most)
 
-    def is_tried(self, number: int, place: Place) -> bool:
+    def is_tried(self, number: int, place: Point) -> bool:
         """Interrupt the training at a place, and resume it; False if it isn't there."""
         for one in self._folder.iterdir():
             shutil.rmtree(one)

@@ -19,11 +19,12 @@ from torch.utils.data import _utils
 from ..datasets.columns import as_dataset
 from ..datasets.mistaken import refuse_mistaken, refuse_no_sampler
 from ..engine.arguments import OfLoaders, defaults, takes
+from ..engine.bringing import brings_order
 from ..engine.options import flag, function
 from ..errors import OptionError, warn
 from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
-from ..loaders.loading import Loading, workers_of
+from ..loaders.loading import Loading, Pass, workers_of
 from ..order.ranks import Sharding
 from ..pool import starting
 from ..rules import OnError
@@ -66,8 +67,9 @@ class OfTorch(OfLoaders, total=False):
 
     Attributes:
         seed: with ``shard=``, the seed of the order that all ranks share, 0 unless
-            given.  Without it the order follows from ``generator``, or from torch's
-            global one, as torch's own does.
+            given; with a dataset that brings its order, the seed of that.  Otherwise
+            the order follows from ``generator``, or from torch's global one, as torch's
+            own does.
         on_error: "raise" raises the dataset's error in place of the batch, "skip"
             leaves the sample out; ``mpiter.Skip(most=100)`` leaves out at most 100
             samples.
@@ -147,13 +149,21 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         is_stream = is_torchs_stream(dataset)
         self._seed = seed or 0
         self._shuffles = bool(shuffle)
-        self._is_shared = options.get("shard") is not None
-        if self._is_shared:
+        is_shared = options.get("shard") is not None
+        brings = not is_stream and brings_order(
+            dataset, sampler=sampler, batch_sampler=batch_sampler
+        )
+        # Batches are cut from one order, not from what torch's samplers give.
+        self._has_order = is_shared or brings
+        if is_shared:
             check_sharing(dataset, is_stream, sampler, batch_sampler, generator)
-        elif seed is not None:
+        elif brings and seed is None:
+            self._seed = _drawn_seed(generator)
+        elif seed is not None and not brings:
             raise OptionError(
                 f"seed={seed!r:.60} goes with shard=, for the order that all ranks "
-                "share.  Without it the order is torch's: pass "
+                "share, or with a dataset's own order.  Without these it is torch's: "
+                "pass "
                 f"generator=torch.Generator().manual_seed({seed!r:.60}), or call "
                 "torch.manual_seed() before each run."
             )
@@ -206,7 +216,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         worker_init = None
         if num_workers:
             worker_init = partial(_at_home, worker_init_fn)
-        self._begin(served, num_workers, worker_init, options)
+        self._begin(served, num_workers, worker_init, shuffle, options)
 
     _get_iterator = Loading.__iter__  # some frameworks call this name
 
@@ -223,8 +233,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         # The length is that of a whole epoch, after a resume too, since Lightning takes
         # it for the number of an epoch's last batch.
         whole_epoch: int | None = None
-        if self._is_shared:
-            whole_epoch = self._rest(0)
+        if self._has_order:
+            whole_epoch = self._rest(0, self._under_way)
         if whole_epoch is None:
             whole_epoch = int(_TorchsLoader.__len__(self))
         return whole_epoch
@@ -248,8 +258,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
         If torch's own ``BatchSampler`` makes the batches, it is the one within that.
         """
-        # With ``shard=``, batches are cut from the order that all ranks have.
-        if self._is_shared:
+        if self._has_order:
             return None
         # Frameworks replace the sampler within, so it is looked up each time.
         if self._begins_late:
@@ -271,14 +280,14 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         told: int | None = self._IterableDataset_len_called  # kept by torch's len()
         return told
 
-    def _rest(self, position: int) -> int | None:
+    def _rest(self, position: int, current: Pass | None = None) -> int | None:
         """Return the number of batches from ``position`` on.
 
         None for a stream, whose length torch computes itself.
         """
         if self._is_stream:
             return None
-        return super()._rest(position)
+        return super()._rest(position, current)
 
     @property
     def _keeps_seed(self) -> bool:  # type: ignore[override]
@@ -291,16 +300,14 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     def _seed_of_epoch(self) -> int:
         """Return a seed, drawn when torch draws it and from the same generator.
 
-        With ``shard=`` it is the one that all ranks share.
+        It is the order's where there is one, such as all ranks share.
         """
-        if self._is_shared:
-            return self._seed
-        drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        self._seed = int(drawn.item())
+        if not self._has_order:
+            self._seed = _drawn_seed(self.generator)
         return self._seed
 
     def _generators(self) -> Generators:
-        if self._is_shared:
+        if self._has_order:
             return Generators()
         samplers = samplers_in(self._index_sampler)
         holders = [self.generator, *samplers]
@@ -311,11 +318,18 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     def _agreed(self) -> dict[str, Any]:
         agreed = super()._agreed()
-        if self._is_shared:
+        if self._brought is not None:
+            return agreed
+        if self._has_order:
             agreed["sampler_type"] = "shard"
         else:
             agreed["sampler_type"] = type(self.sampler).__qualname__
         return agreed
+
+
+def _drawn_seed(generator: torch.Generator | None) -> int:
+    drawn = torch.empty((), dtype=torch.int64).random_(generator=generator)
+    return int(drawn.item())
 
 
 class _Tensors:

@@ -27,12 +27,20 @@ from .worker import Worker
 
 _LONGEST = 20_000  # characters of a traceback
 Indices = NDArray[np.int64]
-Place = tuple[int, int, int, int]  # batch, row, epoch, position
 # One key for each row.  Indices are sent to a process as the bytes of their int64s,
 # which takes less time than pickling an array; a tuple has a sampler's own keys.
 Keys = bytes | Indices | tuple[Any, ...]
 # A stretch as it travels: its first row, the epoch and position of that row, the keys.
 SentStretch = tuple[int, int, int, Keys]
+
+
+class Place(NamedTuple):
+    """Where a sample is: its batch and row, and its place in the order."""
+
+    batch: int  # number
+    row: int  # counted in the batch
+    epoch: int
+    position: int
 
 
 class Block(NamedTuple):
@@ -61,7 +69,7 @@ class Block(NamedTuple):
             found = listed(keys)
             offset = row - first
             if 0 <= offset < len(found):
-                place = (self.batch, row, epoch, position + offset)
+                place = Place(self.batch, row, epoch, position + offset)
                 return place, found[offset]
         return None
 
@@ -253,7 +261,8 @@ def raised(fault: Fault) -> Exception:
 def _note(fault: Fault) -> str:
     position = f"(position {fault.position} of epoch {fault.epoch})"
     where = f"{position}, fetched by {fault.worker}"
-    if isinstance(fault.index, tuple):
+    # A batch of a stream is fetched by a key that isn't a sample's.
+    if getattr(fault.index, "is_batch", False):
         return f"mpiter: {fault.index!r:.60} {where}."
     if isinstance(fault.index, list):
         return f"mpiter: samples {fault.index!r:.60} {where}, together."

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from ..datasets.columns import takes_any_key
 from ..samples.copying import Copies, Refilled
 from . import home, seeding
 from .block import (
@@ -308,7 +309,7 @@ class _Fetching:
             # Each sample of the row has its own fault.  The last of these now says that
             # nothing is left of the row.
             faults = self.faults
-            last = max(at for at, fault in enumerate(faults) if fault.row == place[1])
+            last = max(at for at, fault in enumerate(faults) if fault.row == place.row)
             faults[last] = replace(faults[last], ends_row=True)
         else:
             self.faults.append(take_down(error, place, index, self._worker))
@@ -318,7 +319,7 @@ class _Fetching:
         block = self._block
         at = row - self._first
         position = self._position + at
-        place = (block.batch, block.row + row, self._epoch, position)
+        place = Place(block.batch, block.row + row, self._epoch, position)
         return place, self._keys[at]
 
     def _read_together(
@@ -334,20 +335,19 @@ class _Fetching:
         worker = self._worker
         cells = self._cells
         count = len(keys)
-        if (
-            worker.reader is None
-            or count < 2
-            or self._seeds
-            or self._block.singly
-            or isinstance(indices, tuple)
-        ):
+        if worker.reader is None or count < 2 or self._seeds or self._block.singly:
+            return False
+        together: Any = indices
+        if not isinstance(indices, tuple):
+            together = as_array(indices)
+        elif not takes_any_key(worker.dataset):
             return False
         cells[CELL.row] = row
         cells[CELL.active] = 2
         seeding.begin_anew()
         samples: Any = ()
         try:
-            samples = worker.reader(as_array(indices))
+            samples = worker.reader(together)
         except BaseException as error:
             # The samples are fetched again one by one, which shows the one that fails.
             self.let_pass(error)
@@ -378,13 +378,11 @@ class _Fetching:
         """Record that sample ``at`` of the several in the row being fetched failed."""
         self.let_pass(error)
         place, _ = self._found(self._cells[CELL.row])
-        batch, row, epoch, first = place
-        position = first + at
+        place = place._replace(position=place.position + at)
         # A dataset may try again, and one failed sample must not count as two.
         for known in self.faults:
-            if known.row == row and known.position == position:
+            if known.row == place.row and known.position == place.position:
                 return
-        place = (batch, row, epoch, position)
         fault = take_down(error, place, key, self._worker)
         self.faults.append(replace(fault, ends_row=False))
 

@@ -14,7 +14,7 @@ import numpy as np
 
 NONE: frozenset[str] = frozenset()
 # What a sample's draws depend on: seed, epoch and position.
-DrawPlace = tuple[int, int, int]
+SeedWords = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ class Frame:
     def __init__(self) -> None:
         self.worker: WorkerInfo | None = None
         # Returns the place of the sample that is being fetched.
-        self.at: Callable[[], DrawPlace] | None = None
+        self.at: Callable[[], SeedWords] | None = None
         # The global generators that are seeded for each sample.
         self.seeds = NONE
         # The sample's number in a row that is made of several.
         self.beyond = 0
         # The sample's place, and the generator that ``get_rng`` made for it.
-        self.drawn: tuple[DrawPlace, np.random.Generator] | None = None
+        self.drawn: tuple[SeedWords, np.random.Generator] | None = None
         # Warnings for the user, which the next answer takes along.
         self.notices: list[str] = []
         # None outside of a fetch.

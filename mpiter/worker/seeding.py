@@ -24,7 +24,7 @@ import numpy.random
 
 from ..samples.tensors import torch_with
 from . import twister
-from .here import NONE, DrawPlace, here
+from .here import NONE, SeedWords, here
 
 # The generators that code draws from which doesn't call ``get_rng``.
 GLOBALS = frozenset({"random", "numpy", "torch"})
@@ -112,7 +112,7 @@ def go_to(
         step_to(position - of_row, seeds)
 
 
-def _place(at: Callable[[], DrawPlace]) -> DrawPlace:
+def _place(at: Callable[[], SeedWords]) -> SeedWords:
     seed, epoch, position = at()
     return seed, epoch, position + here.now.beyond
 

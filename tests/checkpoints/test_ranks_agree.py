@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +37,7 @@ from launched import (
 
 import mpiter
 from mpiter.checkpoint import agreement, checkpoint, file
-from mpiter.checkpoint.agreement import Agreement, Place, Wish
+from mpiter.checkpoint.agreement import Agreement, Moment, Wish
 from mpiter.errors import RankError
 
 TERM = 15
@@ -139,7 +140,7 @@ def test_all_ranks_learn_the_same_wishes_after_the_same_step_and_no_later_than_t
         answers = []
         for number, wish in enumerate(steps):
             answers.append(agreed.after_step(number, wish[ranks.rank]))
-        return [*answers, agreed.at_once(Place.EXIT, len(steps), Wish())]
+        return [*answers, agreed.at_once(Moment.EXIT, len(steps), Wish())]
 
     answers = in_ranks(3, run)
     assert answers[0] == answers[1] == answers[2]
@@ -176,11 +177,11 @@ def test_steps_that_take_long_are_ended_at_once(
 
 
 def at_another_number_of_steps(agreed: Agreement, rank: int) -> None:
-    agreed.at_once(Place.EXIT, 7 - rank, Wish())
+    agreed.at_once(Moment.EXIT, 7 - rank, Wish())
 
 
 def at_another_place(agreed: Agreement, rank: int) -> None:
-    agreed.at_once(Place.EXIT if rank else Place.SAVE, 7, Wish())
+    agreed.at_once(Moment.EXIT if rank else Moment.SAVE, 7, Wish())
 
 
 def a_step_further(agreed: Agreement, rank: int) -> None:
@@ -188,7 +189,7 @@ def a_step_further(agreed: Agreement, rank: int) -> None:
     if rank:
         agreed.after_step(8, Wish())
     else:
-        agreed.at_once(Place.EXIT, 7, Wish())
+        agreed.at_once(Moment.EXIT, 7, Wish())
 
 
 PLACES = {
@@ -218,7 +219,7 @@ def test_ranks_that_are_elsewhere_are_told_of_both_places(how: str) -> None:
         PLACES[how](agreed, ranks.rank)
         # A rank may look at the message that is under way only after its next step.
         agreed.after_step(9, Wish())
-        agreed.at_once(Place.EXIT, 9, Wish())
+        agreed.at_once(Moment.EXIT, 9, Wish())
 
     first, second = in_ranks(2, run)
     for rank, error in enumerate((first, second)):
@@ -318,6 +319,29 @@ def test_ranks_that_shuffle_each_in_its_own_way_are_told_when_their_number_chang
     ):
         train_in(3, partial(train, seeds=1))
     train_in(2, partial(train, seeds=2))
+
+
+def test_ranks_whose_order_samplers_disagree_are_told_on_resuming(
+    train_in: TrainIn, path: Path
+) -> None:
+    def train(rank: int, size: int, apart: int) -> list[int]:
+        def sampler(order: Any, position: int) -> Any:
+            return np.roll(order, 2 + apart * rank)
+
+        shard = (rank, size)
+        options: dict[str, Any] = {"order_sampler": sampler, "shard": shard}
+        stream = mpiter.batches(range(24), 2, n_processes=0, **options)
+        with mpiter.Checkpoint(path, stream) as c:
+            return [int(key) for key in next(c.steps(stream))]
+
+    assert train_in(2, partial(train, apart=0)) == [[22, 23], [0, 1]]
+    assert train_in(3, partial(train, apart=0)) == [[2, 3], [4, 5], [6, 7]]
+    path.unlink()
+    train_in(2, partial(train, apart=1))
+    others, own = train_in(2, partial(train, apart=1))
+    told = "gave rank 1 another order than rank 0"
+    raised([own], mpiter.StateError, told)
+    raised([others], RankError, told)
 
 
 REFUSED: dict[str, tuple[Callable[[Path, int], mpiter.Checkpoint], str]] = {

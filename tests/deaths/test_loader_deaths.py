@@ -24,6 +24,7 @@ from loader_kinds import (
     some,
     until_the_end,
 )
+from orders import Killing
 from scripts import lives_still, run, wait_until
 
 import mpiter
@@ -271,3 +272,21 @@ others.set()
 thread.join()
 """
     assert run(tmp_path, program(more, "torch")).ended_well().lines == ["200"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_death_over_a_sample_of_a_brought_order_names_its_key(
+    with_workers: Maker, tmp_path: Path, times: int
+) -> None:
+    dataset = Killing(tmp_path, times)
+    loader = with_workers(dataset, 4, seed=0, on_error="skip")
+    found = flat(batch[1].tolist() for batch in loader)
+    skips = loader.stats().skips
+    if times == 1:
+        assert found == dataset.expected(1)
+        assert not skips
+        return
+    assert found == [number for number in dataset.expected(1) if number != 4]
+    ((key, text),) = skips
+    assert key == ("code", 4)
+    assert "sample ('code', 4) has ended its worker twice" in text

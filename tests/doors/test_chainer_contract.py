@@ -11,6 +11,7 @@ import signal
 
 import numpy as np
 import pytest
+from orders import Thirds
 from scripts import Script, run
 
 pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
@@ -18,7 +19,7 @@ pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 te
 from chainer import iterators as theirs
 from chainer import serializers
 
-from mpiter import OptionError
+from mpiter import OptionError, StateError
 from mpiter import chainer as ours
 from mpiter.errors import IteratorClosed
 
@@ -479,3 +480,22 @@ def test_ctrl_c_ends_a_program_whose_threads_are_stuck(tmp_path):
     assert outcome.code in (1, 130, -signal.SIGINT), outcome
     assert "KeyboardInterrupt" in outcome.err
     assert outcome.left_running == []
+
+
+def test_a_snapshot_has_the_place_in_an_order_that_the_dataset_brings(make, tmp_path):
+    def numbers(it):
+        return [number for _, number in it.next()]
+
+    it = make(Thirds(20), 7, seed=0)
+    wanted = Thirds(20).expected(2)
+    numbers(it)
+    serializers.save_npz(tmp_path / "one.npz", it)
+    other = make(Thirds(20), 5, seed=1)
+    serializers.load_npz(tmp_path / "one.npz", other)
+    assert numbers(other) == wanted[7:12]
+    with pytest.raises(StateError, match="order_length=20"):
+        serializers.load_npz(tmp_path / "one.npz", make(Thirds(21), 5))
+    serializers.save_npz(tmp_path / "other.npz", make(list(range(20))))
+    with pytest.raises(StateError, match="brings no order"):
+        serializers.load_npz(tmp_path / "other.npz", other)
+    assert numbers(other) == wanted[12:17]

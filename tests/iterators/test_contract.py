@@ -25,6 +25,8 @@ from datasets import (
     Unpicklable,
     plain_batch,
 )
+from orders import Failing as FailingThirds
+from orders import ThirdsAtOnce
 from pairs import slow_but
 from ways import iterator
 
@@ -202,6 +204,38 @@ def test_each_epoch_has_an_order_of_its_own(default: dict[str, Any]) -> None:
         second = next(it)
     assert sorted(first) == sorted(second) == list(range(30))
     assert first != second
+
+
+def test_an_order_that_the_dataset_brings_is_followed(default: dict[str, Any]) -> None:
+    dataset = FailingThirds(20)
+    wanted = [number for number in dataset.expected(2) if number != 4]
+    options = {"seed": 0, "on_error": "skip", **default}
+    with iterator(dataset, 7, **options) as it:
+        found = next(it) + next(it)
+        state = json.loads(json.dumps(it.state_dict()))
+        found += next(it) + next(it)
+        assert [number for _, number in found] == wanted[: len(found)]
+        skips = it.stats().skips
+    assert set(skips) == {(("code", 4), "ValueError: no such page")}
+    with iterator(dataset, 3, n_processes=0, seed=0, on_error="skip") as other:
+        other.load_state_dict(state)
+        assert [number for _, number in next(other)] == wanted[13:16]
+    with (
+        iterator(dataset, 20, seed=0, **default) as it,
+        pytest.raises(ValueError, match="no such page") as caught,
+    ):
+        next(it)
+    assert "sample ('code', 4) (position 8 of epoch 0)" in caught.value.__notes__[0]
+
+
+def test_keys_of_an_order_are_read_together_where_the_dataset_can(
+    default: dict[str, Any],
+) -> None:
+    dataset = ThirdsAtOnce(20, "rows")
+    with iterator(dataset, 8, seed=0, repeat=False, **default) as it:
+        # The first rows may be fetched one by one, to see what samples are like.
+        found = [number for _, number in next(it) + next(it)]
+    assert found == dataset.expected(1)[:16]
 
 
 def shares_generators(options: dict[str, Any]) -> bool:

@@ -122,17 +122,6 @@ def test_ranks_on_one_machine_share_its_cores(monkeypatch):
     assert MultiprocessIterator(DRAWING, 4, shard=(1, 64)).n_processes == 1
 
 
-def test_a_sampler_of_ones_own_is_refused():
-    def sampler(order, position):
-        return order
-
-    with pytest.raises(OptionError, match="shard and order_sampler exclude each other"):
-        batches(DRAWING, 4, n_processes=0, order_sampler=sampler, shard=(0, 2))
-    it = SerialIterator(DRAWING, 4, shard=(0, 2))
-    with pytest.raises(OptionError, match="shard and order_sampler exclude each other"):
-        it.order_sampler = sampler
-
-
 def test_leaving_samples_out_and_giving_each_contradict():
     with pytest.raises(OptionError, match="leave one of them out"):
         batches(

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import Random, Squares
-from loader_kinds import Maker, epoch, flat, plain, some
+from loader_kinds import NO_TORCH, Maker, epoch, flat, plain, some
+from orders import Thirds, ThirdsAtOnce
 
 import mpiter
 
@@ -384,3 +385,57 @@ def test_keys_of_several_types_are_the_same_keys_however_they_are_drawn(
     second = loader(data, 2, sampler=keys)
     second.load_state_dict(saved(first))
     assert epoch(second) == whole[taken:]
+
+
+@pytest.mark.parametrize("way", ["rows", "whole", "together", "one by one"])
+def test_the_order_that_a_dataset_brings_goes_on_under_other_ranks_and_sizes(
+    loader: Maker, way: str
+) -> None:
+    dataset: Any = Thirds(LENGTH)
+    options: dict[str, Any] = {"collate_fn": list} if way == "whole" else {}
+    if way == "together":
+        dataset = ThirdsAtOnce(LENGTH, "rows")
+
+    def numbers(batch: Any) -> list[int]:
+        if way == "whole":
+            return [number for _, number in plain(batch)]
+        found: Any = plain(batch[1])
+        return found if isinstance(found, list) else [found]
+
+    wanted = dataset.expected(2, seed=3)
+    size = None if way == "one by one" else 4
+    first = loader(dataset, size, seed=3, **options)
+    under_way = iter(first)
+    found = flat([numbers(next(under_way)) for _ in range(2)])
+    assert found == wanted[: len(found)]
+    state = saved(first)
+    assert flat(map(numbers, under_way)) == wanted[len(found) : LENGTH]
+    assert flat(map(numbers, first)) == wanted[LENGTH:]
+    if size is None:
+        return
+    ranks = []
+    for rank in range(2):
+        shard = mpiter.Shard(rank, 2, exact=True)
+        other = loader(dataset, 3, num_workers=0, shard=shard, **options)
+        other.load_state_dict(state)
+        # torch's is that of the whole epoch.
+        assert len(other) == (3 if loader.kind == "numpy" else 4)
+        ranks.append([numbers(batch) for batch in other])
+    steps = flat(flat(step) for step in zip(*ranks, strict=True))
+    assert steps == wanted[len(found) : LENGTH]
+
+
+@pytest.mark.torch
+def test_torchs_loader_takes_a_seed_for_an_order_that_the_dataset_brings() -> None:
+    torch = pytest.importorskip("torch", reason=NO_TORCH)
+    make = mpiter.torch.DataLoader
+    seeds = []
+    for options in ({"seed": 5}, {"generator": torch.Generator().manual_seed(1)}) * 2:
+        seeds.append(make(Thirds(), 2, **options).state_dict()["seed"])
+    assert seeds[0] == seeds[2] == "5"
+    assert seeds[1] != seeds[0]
+    with pytest.raises(mpiter.OptionError, match="sampler says another"):
+        make(Thirds(), 2, sampler=torch.utils.data.SequentialSampler(Thirds()))
+    # It has other keys than what it is made of, and an order of its own.
+    subset = torch.utils.data.Subset(Thirds(20, "numbers"), [3, 1])
+    assert epoch(make(subset, 2, shuffle=False))[0][1] == [3, 1]

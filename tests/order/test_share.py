@@ -169,7 +169,7 @@ def test_what_lies_ahead_of_a_rank_is_what_will_be_planned_for_it(
         while len(found) < len(keys) and len(
             piece := pace.beyond(cursor, len(found), min(len(found) + 7, len(keys)))
         ):
-            found += piece.tolist()
+            found += piece
         assert found == keys
 
 
