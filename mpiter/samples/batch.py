@@ -18,21 +18,16 @@ import numpy as np
 
 from ..errors import OptionError, UnevenSamples
 from ..typevars import T
-from . import tensors
+from .kinds import Array, Kind, leaf_for
 from .tree import (
-    Array,
     Aside,
     Contents,
     Group,
-    Leaf,
     Node,
     Rows,
-    Scalar,
-    Tensor,
     asides_of,
     describe,
     gather,
-    leaf_for,
     merge,
     scatter,
 )
@@ -113,11 +108,8 @@ def _padded(place: Place, values: Sequence[Any]) -> Any:
     if not _are_arrays(leaves):
         return _refused(place, values)
     arrays: list[Any] = []
-    for value in values:
-        if isinstance(value, np.ndarray):
-            arrays.append(value)
-        else:
-            arrays.append(tensors.as_array(value))
+    for leaf, value in zip(leaves, values, strict=True):
+        arrays.append(leaf.array(value))
     shapes = [array.shape for array in arrays]
     largest = np.max(shapes, axis=0)
     dtype = np.result_type(*arrays)
@@ -139,7 +131,7 @@ _WAYS: dict[str, Settle] = {
 # With these, a list in a sample is a value where it can be.
 _KEEPING = {_kept, _padded}
 # What a value would be in a tree; of a list its length.
-_Form = Leaf | Aside | int
+_Form = Kind | Aside | int
 
 
 def _as_arrays(values: Sequence[Any]) -> Sequence[Any]:
@@ -176,7 +168,7 @@ def _leaves(values: Sequence[Any]) -> list[_Form]:
         if type(value) is list:
             leaves.append(len(value))
         else:
-            leaves.append(leaf_for(value))
+            leaves.append(leaf_for(value) or Aside())
     return leaves
 
 
@@ -185,7 +177,7 @@ def _differing(leaves: list[_Form]) -> int | None:
 
     None also if no leaf would make a column.
     """
-    if not any(isinstance(leaf, (Leaf, int)) for leaf in leaves):
+    if not any(isinstance(leaf, (Kind, int)) for leaf in leaves):
         return None
     for row, leaf in enumerate(leaves):
         if leaf != leaves[0]:
@@ -198,7 +190,7 @@ def _stacked(leaf: _Form, values: Sequence[Any]) -> Any:
 
     They are even in this batch, but may be objects that never make a column.
     """
-    if not isinstance(leaf, Leaf):
+    if not isinstance(leaf, Kind):
         return list(values)
     column = np.empty((len(values), *leaf.shape), leaf.dtype)
     if leaf.write(column, 0, list(values)):
@@ -272,7 +264,7 @@ def _stack(
 
     ``place`` is where it lies in the sample.
     """
-    if isinstance(node, Leaf):
+    if isinstance(node, Kind):
         return node.stack(next(columns))
     if isinstance(node, Aside):
         return settle(place, next(asides))
@@ -291,7 +283,7 @@ def _stack(
     for at, part in enumerate(node.parts):
         # A column needs no place.  Most parts are columns, and a call of this function
         # for each of them would double the time.
-        if isinstance(part, Leaf):
+        if isinstance(part, Kind):
             found.append(part.stack(next(columns)))
         else:
             inner = (*place, (node, at))
@@ -412,13 +404,10 @@ def _in_place(samples: Rows, tree: Node) -> Contents | None:
         return None
     columns = []
     for part, leaf in zip(parts, leaves, strict=True):
-        if isinstance(leaf, Tensor):
-            column = tensors.as_array(part)
-        else:
-            column = part
-        if not isinstance(leaf, (Array, Scalar)):
+        if not isinstance(leaf, Kind):
             return None
-        if type(column) is not np.ndarray or column.dtype != leaf.dtype:
+        column = leaf.in_place(part)
+        if column is None or column.dtype != leaf.dtype:
             return None
         if column.shape[1:] != leaf.shape:
             return None
@@ -469,7 +458,7 @@ class Stacker:
             return None
         found = []
         for leaf, values in zip(leaves, parts, strict=True):
-            if not isinstance(leaf, Leaf):
+            if not isinstance(leaf, Kind):
                 return None
             column = np.empty((len(samples), *leaf.shape), leaf.dtype)
             if not leaf.write(column, 0, values):

@@ -1,11 +1,10 @@
 """How a sample is built (its *tree*), and where columns lie in a batch's memory.
 
 A tree consists of *groups* (tuple, list, dict, namedtuple) and, in these, *leaves*, the
-single values.  A leaf that has the same kind, dtype and shape in all samples is a
-*column*, one array for the whole batch; any other value is an *aside*, sent as an
-object.  Guarantees that a value comes back with its type, dtype and byte order, or that
-``scatter`` returns False.  Types are compared exactly: a subclass never counts as its
-base.
+single values.  A leaf that has the same kind (``kinds``), dtype and shape in all
+samples is a *column*, one array for the whole batch; any other value is an *aside*,
+sent as an object.  Guarantees that a value comes back with its type, dtype and byte
+order, or that ``scatter`` returns False.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ import numpy as np
 
 from ..errors import SharedMemoryFull
 from ..machine import memory_total
-from . import jax_arrays, tensors
 from .envelope import aligned
+from .kinds import Column, Kind, leaf_for
 
 PAGE = 4096
 # A batch of more rows may not fit into memory.
 MANY = 100_000
 
-Column = np.ndarray[Any, Any]
 # Levels of nesting.  What is deeper (a cycle, most likely) is sent as an object.
 _DEEPEST = 32
 # Parts of a list.  A longer one is data, not structure, and is sent as an object.
@@ -36,8 +34,6 @@ _WIDEST = 256
 _MOST_PARTS = 1024
 # Types of keys that are recreated from their value.
 _PLAIN_KEYS = {str, int, bool, bytes, type(None)}
-# A memory map is an ordinary array once it has been copied.
-_ARRAYS = {np.ndarray, np.memmap}
 
 
 def container(parts: Any, made: Callable[[Any], Any]) -> Any:
@@ -75,224 +71,6 @@ class Rows(Sequence[Any]):
 @dataclasses.dataclass(frozen=True, slots=True)
 class Aside:
     """A leaf without a column: its values differ in size, or are of no known kind."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Leaf:
-    """A leaf with a column: each sample's value there has this dtype and shape."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...] = ()
-
-    def write(
-        self,
-        column: Column,
-        start: int,
-        values: Any,
-    ) -> bool:
-        """Write ``values``, a list or an array, into the rows from ``start`` on.
-
-        Return False if one doesn't fit.  Many rows are written at once, because with
-        small samples most of the time goes into calling NumPy.
-        """
-        rows = column[start : start + len(values)]
-        if type(values) is not np.ndarray:
-            return self._write(rows, values)
-        if values.dtype != self.dtype:
-            return False
-        if values.shape[1:] != self.shape:
-            return False
-        rows[...] = values
-        return True
-
-    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        raise NotImplementedError
-
-    def read(self, column: Column) -> Sequence[Any]:
-        """Return the values of the rows, each as it was in its sample."""
-        return list(column)
-
-    def stack(self, column: Column) -> Any:
-        """Return the whole column in the form that ``Batch.columns`` shows."""
-        return column
-
-
-class Array(Leaf):
-    """A column of ndarrays of one dtype and shape."""
-
-    __slots__ = ()
-
-    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        if not set(map(type, values)) <= _ARRAYS:
-            return False
-        if (
-            len(values) > 1
-            and self.shape
-            and self.dtype.isnative
-            and self.dtype.kind in "biufc"
-        ):
-            # One concatenate compares dtypes and shapes at a third of the cost of
-            # asking each array.  It joins arrays of other lengths, too, which would
-            # shift the rows, so their lengths are compared first.
-            try:
-                if set(map(len, values)) != {self.shape[0]}:
-                    return False
-                joined = rows.reshape(len(rows) * self.shape[0], *self.shape[1:])
-                np.concatenate(values, out=joined, casting="no")
-            except (TypeError, ValueError):
-                return False
-            return True
-        for row, value in enumerate(values):
-            if value.shape != self.shape or value.dtype != self.dtype:
-                return False
-            rows[row] = value
-        return True
-
-    def read(self, column: Column) -> Sequence[Any]:
-        # A list of a column with one dimension would have scalars in place of arrays.
-        if self.shape:
-            return list(column)
-        return [column[row, ...] for row in range(len(column))]
-
-
-class Tensor(Array):
-    """A column of dense torch tensors on the CPU."""
-
-    __slots__ = ()
-
-    def write(
-        self,
-        column: Column,
-        start: int,
-        values: Any,
-    ) -> bool:
-        # A single array or tensor has the values as its rows.
-        if not isinstance(values, (list, tuple)):
-            values = tensors.as_array(values)
-        return super().write(column, start, values)
-
-    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        arrays = [tensors.as_array(value) for value in values]
-        return super()._write(rows, arrays)
-
-    def read(self, column: Column) -> Sequence[Any]:
-        if len(column):
-            return list(tensors.from_array(column).unbind(0))
-        return []
-
-    def stack(self, column: Column) -> Any:
-        return tensors.from_array(column)
-
-
-class OfJax(Array):
-    """A column of JAX's arrays, shown as an array of NumPy's.
-
-    Each sample has an array of JAX's again.
-    """
-
-    __slots__ = ()
-
-    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        arrays = [jax_arrays.as_array(value) for value in values]
-        return super()._write(rows, arrays)
-
-    def read(self, column: Column) -> Sequence[Any]:
-        return [jax_arrays.from_array(row) for row in super().read(column)]
-
-
-class Scalar(Leaf):
-    """A column of NumPy scalars."""
-
-    __slots__ = ()
-
-    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        if set(map(type, values)) != {self.dtype.type}:
-            return False
-        # Dates have one type and several units, which are part of the dtype.
-        if self.dtype.kind in "mM" and {one.dtype for one in values} != {self.dtype}:
-            return False
-        rows[...] = values
-        return True
-
-
-class Number(Leaf):
-    """A column of Python numbers, which ``tolist`` gives back unchanged."""
-
-    __slots__ = ()
-
-    @property
-    def kind(self) -> type:
-        return _KINDS[self.dtype.kind]
-
-    def write(
-        self,
-        column: Column,
-        start: int,
-        values: Any,
-    ) -> bool:
-        # An array has NumPy's scalars, which are no Python numbers.
-        return type(values) is not np.ndarray and super().write(column, start, values)
-
-    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        if set(map(type, values)) != {self.kind}:
-            return False
-        try:
-            rows[...] = values
-        except OverflowError:
-            # An int of more than 64 bits.
-            return False
-        return True
-
-    def read(self, column: Column) -> Sequence[Any]:
-        return column.tolist()  # type: ignore[no-any-return]
-
-
-_KINDS: dict[str, type] = {
-    "b": bool,
-    "i": int,
-    "f": float,
-    "c": complex,
-}
-_NUMBERS = {
-    bool: Number(np.dtype(bool)),
-    float: Number(np.dtype(float)),
-    complex: Number(np.dtype(complex)),
-    int: Number(np.dtype(np.int64)),
-}
-
-
-def leaf_for(value: Any) -> Leaf | Aside:
-    kind = type(value)
-    if kind in _NUMBERS:
-        # An int of more than 64 bits fits no column.
-        if kind is int and not -(1 << 63) <= value < 1 << 63:
-            return Aside()
-        return _NUMBERS[kind]
-    if kind in _ARRAYS and is_raw(value.dtype):
-        return Array(value.dtype, value.shape)
-    is_scalar = isinstance(value, np.generic) and kind is value.dtype.type
-    if is_scalar and is_raw(value.dtype):
-        # A string's length is part of its dtype, so a column would fit few of them.
-        if value.dtype.kind in "SUV":
-            return Aside()
-        return Scalar(value.dtype)
-    shared = tensors.as_array(value)
-    if shared is not None:
-        return Tensor(shared.dtype, shared.shape)
-    shown = jax_arrays.as_array(value)
-    if shown is not None and is_raw(shown.dtype):
-        return OfJax(shown.dtype, shown.shape)
-    return Aside()
-
-
-def is_raw(dtype: np.dtype[Any]) -> bool:
-    """Return True if bytes and ``dtype.str`` suffice to recreate an array."""
-    return (
-        dtype.kind in "biufcmMSUV"
-        and dtype.names is None
-        and not dtype.metadata
-        and np.dtype(dtype.str) == dtype
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -373,7 +151,7 @@ class Group:
         return self.cls(values)
 
 
-Node = Group | Leaf | Aside
+Node = Group | Kind | Aside
 
 
 def describe(sample: object) -> Node:
@@ -414,7 +192,7 @@ def _describe(
         group = "namedtuple"
         parts = tuple.__iter__(value)
     else:
-        return leaf_for(value)
+        return leaf_for(value) or Aside()
     nodes = []
     for part in parts:
         if not depth or next(left, None) is None:
@@ -423,12 +201,12 @@ def _describe(
     return Group(group, kind, names, tuple(nodes), key_types)
 
 
-def columns_of(node: Node) -> Iterator[Leaf]:
+def columns_of(node: Node) -> Iterator[Kind]:
     """Yield the leaves that have a column, in the order of the traversal."""
     if isinstance(node, Group):
         for part in node.parts:
             yield from columns_of(part)
-    elif isinstance(node, Leaf):
+    elif isinstance(node, Kind):
         yield node
 
 
@@ -467,7 +245,7 @@ def scatter(
             return False
         pairs = zip(node.parts, parts, strict=True)
         return all(scatter(part, held, columns, start, asides) for part, held in pairs)
-    if isinstance(node, Leaf):
+    if isinstance(node, Kind):
         return node.write(next(columns), start, samples)
     asides.append(samples)
     return True
@@ -486,7 +264,7 @@ def gather(
     if isinstance(node, Group):
         parts = [gather(part, columns, asides, rows) for part in node.parts]
         return node.join(parts, rows)
-    if isinstance(node, Leaf):
+    if isinstance(node, Kind):
         return node.read(next(columns))
     return next(asides)
 

@@ -13,8 +13,8 @@ import torch
 from torch.utils.data import _utils
 
 from ..samples.batch import Stacker, samples_of
-from ..samples.tensors import from_array
-from ..samples.tree import Aside, Contents, Group, Leaf, Node, Number, OfJax
+from ..samples.kinds import Kind
+from ..samples.tree import Aside, Contents, Group, Node
 
 default_collate = _utils.collate.default_collate
 # The functions that are torch's own among those for the types of values.
@@ -188,13 +188,10 @@ def _built(node: Node, columns: Iterator[Any]) -> Any:
         if node.kind == "tuple":
             return parts
         return node.build(parts)
-    if not isinstance(node, Leaf) or isinstance(node, OfJax):
+    if not isinstance(node, Kind):
         raise _NotPlain
-    # torch refuses Python's complex numbers, and says so in its own words.
-    if isinstance(node, Number) and node.kind is complex:
-        raise _NotPlain
-    column = next(columns)
     try:
-        return from_array(column)
+        return node.tensor(next(columns))
     except TypeError:
+        # torch refuses such values, and says so in its own words.
         raise _NotPlain from None

@@ -19,10 +19,10 @@ import numpy as np
 
 from ..samples.copying import Held
 from ..samples.envelope import Raw, Sealing
+from ..samples.kinds import Column
 from ..samples.tree import (
     MANY,
     Aside,
-    Column,
     Layout,
     Node,
     Rows,
