@@ -111,7 +111,7 @@ class Echo(Generic[B]):
         factor: uses of each sample.
         shuffle_buffer: the most samples to keep, so that the uses of a sample come in
             different batches.  With 0, each batch is repeated whole, at once; so are
-            those of a ``collate_fn``, ``ragged="list"`` or ``ragged="pad"``.
+            those of a ``collate_fn``, or any ``ragged=`` but "raise".
         seed: seed of the order of further uses.
 
     >>> import mpiter

@@ -35,6 +35,7 @@ BESIDE = (
     "mpiter.images.pack.pack",
     "mpiter.images.pack.Report",
     "mpiter.iterators.iterators.Batches",
+    "mpiter.samples.jagged.Jagged",
 )
 # These modules have no names for users.  They only have to be imported.
 WHOLE = ("mpiter.chainer_compat",)

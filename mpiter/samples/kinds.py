@@ -14,8 +14,8 @@ import dataclasses
 import functools
 import importlib
 import re
-from collections.abc import Callable, Sequence
-from math import isfinite
+from collections.abc import Callable, Iterator, Sequence
+from math import isfinite, prod
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -37,6 +37,8 @@ class Code(Protocol):
     """The lines of the loop that fetches samples and writes them, as they are made."""
 
     lines: list[str]
+    # Lines that run once for a sheet, before the loop begins.
+    opening: list[str]
 
     def name(self, value: object) -> str:
         """Return a name by which the lines can refer to an object."""
@@ -80,6 +82,8 @@ class Kind:
     types: ClassVar[tuple[type, ...]] = ()
     # No dataset can overwrite a value of ``types``.
     is_constant: ClassVar[bool] = True
+    # Its values differ in their first dimension.
+    is_ragged: ClassVar[bool] = False
     # The key of a value in JSON, if it is no value of JSON's own.
     tag: ClassVar[str] = ""
 
@@ -139,6 +143,43 @@ class Kind:
     def tensor(self, column: Column) -> Any:
         """Return the column as a tensor; raise a TypeError where torch makes none."""
         return tensors.from_array(column)
+
+    # -- where it lies in memory -------------------------------------------------------
+
+    def size(self, rows: int) -> int:
+        """Return the bytes of the column of so many rows."""
+        # As Python's integers: a product of NumPy's would overflow unnoticed.
+        return rows * prod(self.shape) * self.dtype.itemsize
+
+    def column(
+        self,
+        memory: Any,
+        at: int,
+        rows: int,
+        count: int,
+    ) -> Column:
+        """Return the column's first ``count`` rows.
+
+        Its ``rows`` rows lie in a buffer from the byte ``at`` on.
+        """
+        return np.ndarray((count, *self.shape), self.dtype, memory, at)
+
+    def sent(self, column: Column) -> list[Column]:
+        """Return the arrays to send where no memory is shared."""
+        return [column]
+
+    def fill(
+        self,
+        column: Column,
+        row: int,
+        rows: int,
+        sent: Iterator[Any],
+    ) -> None:
+        """Write the bytes of sent arrays into ``rows`` rows, from ``row`` on."""
+        mine = column[row : row + rows]
+        mine.reshape(-1).view("u1")[:] = memoryview(next(sent))
+
+    # -- single values -----------------------------------------------------------------
 
     @classmethod
     def copied(cls, value: Any) -> Any:
@@ -336,15 +377,22 @@ class Array(Kind):
             return array
         return None
 
+    @classmethod
+    def value(cls, array: Column) -> Any:
+        """Return the value that ``array`` shows, if possible on its memory."""
+        return array
+
     def lines(self, code: Code, value: str) -> None:
-        array = self._shown(code, value)
-        code.unless(f"{_is_dtype(code, array, self)} and {array}.shape == {self.shape}")
+        array = self.shown(code, value)
+        is_dtype = condition(code, array, self.dtype)
+        code.unless(f"{is_dtype} and {array}.shape == {self.shape}")
         column = f"{code.column()}[row]"
         if self.shape:
             column += "[...]"
         code.lines.append(f"{column} = {array}")
 
-    def _shown(self, code: Code, value: str) -> str:
+    @classmethod
+    def shown(cls, code: Code, value: str) -> str:
         """Add the lines after which a variable is surely an array, and return it."""
         kind = f"type({value})"
         array = code.name(np.ndarray)
@@ -426,10 +474,10 @@ class Array(Kind):
         return array
 
 
-def _is_dtype(code: Code, value: str, kind: Kind) -> str:
-    """Return the condition that an array has the dtype of ``kind``."""
-    dtype = code.name(kind.dtype)
-    return f"({value}.dtype is {dtype} or {value}.dtype == {dtype})"
+def condition(code: Code, array: str, dtype: np.dtype[Any]) -> str:
+    """Return the condition that the array in a variable has this dtype."""
+    name = code.name(dtype)
+    return f"({array}.dtype is {name} or {array}.dtype == {name})"
 
 
 class Tensor(Array):
@@ -447,7 +495,12 @@ class Tensor(Array):
     def array(cls, value: Any) -> Column | None:
         return tensors.as_array(value)
 
-    def _shown(self, code: Code, value: str) -> str:
+    @classmethod
+    def value(cls, array: Column) -> Any:
+        return tensors.from_array(array)
+
+    @classmethod
+    def shown(cls, code: Code, value: str) -> str:
         return _called(code, tensors.as_array, value)
 
     def write(
@@ -535,14 +588,19 @@ class OfJax(Array):
     def array(cls, value: Any) -> Column | None:
         return jax_arrays.as_array(value)
 
-    def _shown(self, code: Code, value: str) -> str:
+    @classmethod
+    def value(cls, array: Column) -> Any:
+        return jax_arrays.from_array(array)
+
+    @classmethod
+    def shown(cls, code: Code, value: str) -> str:
         return _called(code, jax_arrays.as_array, value)
 
     def _write(self, rows: Column, values: Sequence[Any]) -> bool:
         return super()._write(rows, [*map(jax_arrays.as_array, values)])
 
     def read(self, column: Column) -> Sequence[Any]:
-        return [jax_arrays.from_array(row) for row in super().read(column)]
+        return [*map(self.value, super().read(column))]
 
     def in_place(self, values: object) -> Column | None:
         return None

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from ..errors import SharedMemoryFull
 from ..machine import memory_total
 from .envelope import aligned
 from .kinds import Column, Kind, leaf_for
+from .ragged import Ragged, widened
 
 PAGE = 4096
 # A batch of more rows may not fit into memory.
@@ -224,7 +223,7 @@ def is_record(node: Node) -> bool:
     """
     if not asides_of(node):
         return False
-    return not any(leaf.shape for leaf in columns_of(node))
+    return not any(leaf.shape or leaf.is_ragged for leaf in columns_of(node))
 
 
 def scatter(
@@ -269,13 +268,21 @@ def gather(
     return next(asides)
 
 
-def merge(known: Node, seen: Node) -> Node | None:
+def merge(
+    known: Node,
+    seen: Node,
+    ragged: bool = False,
+) -> Node | None:
     """Return a tree that fits samples of both, with asides where they differ.
 
+    With ``ragged``, arrays that differ in their first dimension have a ragged column.
     None if their outermost containers differ.
     """
     if known == seen or isinstance(known, Aside):
         return known
+    if isinstance(known, Kind) and isinstance(seen, Kind):
+        wider = widened(known, seen) if ragged else None
+        return wider or Aside()
     if not isinstance(known, Group) or not isinstance(seen, Group):
         return Aside()
     outermost = dataclasses.replace(known, parts=())
@@ -286,13 +293,32 @@ def merge(known: Node, seen: Node) -> Node | None:
         if known.kind == "list":
             return Aside()
         return None
-    merged = map(merge, known.parts, seen.parts)
-    parts = tuple(part or Aside() for part in merged)
-    return dataclasses.replace(known, parts=parts)
+    parts: list[Node] = []
+    for one, other in zip(known.parts, seen.parts, strict=True):
+        parts.append(merge(one, other, ragged) or Aside())
+    return dataclasses.replace(known, parts=tuple(parts))
 
 
-# The shape, dtype and offset of a column.
-_Place = tuple[tuple[int, ...], np.dtype[Any], int]
+def with_room_for(
+    node: Node,
+    samples: Sequence[Any],
+    rows: int,
+) -> Node:
+    """Return the tree whose ragged columns have more room than before.
+
+    They have enough for batches of ``rows`` samples like ``samples``, which fit it.
+    """
+    if isinstance(node, Ragged):
+        return node.with_room_for(samples, rows)
+    if not isinstance(node, Group):
+        return node
+    held = node.split(samples)
+    if held is None:
+        return node
+    parts: list[Node] = []
+    for part, values in zip(node.parts, held, strict=True):
+        parts.append(with_room_for(part, values, rows))
+    return dataclasses.replace(node, parts=tuple(parts))
 
 
 @dataclasses.dataclass
@@ -301,31 +327,30 @@ class Layout:
 
     tree: Node
     rows: int
-    leaves: list[_Place] = dataclasses.field(init=False)
+    # Each leaf that has a column, and where this begins.
+    leaves: list[tuple[Kind, int]] = dataclasses.field(init=False)
     # The number of values of a sample that fit no column.
     asides: int = dataclasses.field(init=False)
     size: int = dataclasses.field(init=False)
+    # A column's values differ in their first dimension.
+    is_ragged: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         at = 0
         self.leaves = []
         for leaf in columns_of(self.tree):
-            self.leaves.append((leaf.shape, leaf.dtype, at))
-            # As Python's integers: a product of NumPy's would overflow unnoticed.
-            values = self.rows * int(np.prod(leaf.shape, dtype=object))
-            at = aligned(at + values * leaf.dtype.itemsize)
+            self.leaves.append((leaf, at))
+            at = aligned(at + leaf.size(self.rows))
         self.asides = asides_of(self.tree)
         self.size = aligned(at, PAGE) or PAGE
+        self.is_ragged = any(leaf.is_ragged for leaf, _ in self.leaves)
 
     def columns(self, memory: Any, rows: int | None = None) -> list[Column]:
         """Return the columns as arrays on ``memory``, any writable buffer."""
         count = self.rows
         if rows is not None:
             count = rows
-        return [
-            np.ndarray((count, *shape), dtype, memory, at)
-            for shape, dtype, at in self.leaves
-        ]
+        return [leaf.column(memory, at, self.rows, count) for leaf, at in self.leaves]
 
 
 def check_memory(tree: Node, rows: int) -> None:

@@ -13,7 +13,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from .kinds import Column, Kind
+from .kinds import Kind
+from .ragged import Area
 from .tree import Group, Node
 
 # The board's cell (``worker.board.CELL``) for the row that is being fetched.
@@ -52,6 +53,7 @@ def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
     columns = "".join(f"C{at}, " for at in range(code.columns))
     lines = [
         f"def make({columns}step):",
+        *(f"    {line}" for line in code.opening),
         "    def fetch(dataset, keys, row, cells, odd, keep):",
         "        for key in keys:",
         *(f"            {line}" for line in body),
@@ -62,12 +64,14 @@ def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
     return code.names["make"]  # type: ignore[no-any-return]
 
 
-def places(column: Column) -> Column | list[Column] | memoryview:
+def places(column: Any) -> Any:
     """Return what the loop assigns to in place of ``column``.
 
     That is a list of row views, or for numbers a memoryview.  An assignment then takes
     a quarter less time, and with numbers half.
     """
+    if isinstance(column, Area):
+        return column
     if column.ndim > 1:
         if len(column) <= _MOST_ROWS:
             return [*column]
@@ -85,6 +89,7 @@ class _Code:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.opening: list[str] = []
         self.names: dict[str, Any] = {"in_order": tuple.__iter__}
         self.asides: list[str] = []
         self.columns = 0

@@ -13,7 +13,9 @@ import torch
 from torch.utils.data import _utils
 
 from ..samples.batch import Stacker, samples_of
+from ..samples.jagged import Jagged
 from ..samples.kinds import Kind
+from ..samples.tensors import from_array
 from ..samples.tree import Aside, Contents, Group, Node
 
 default_collate = _utils.collate.default_collate
@@ -111,6 +113,60 @@ def tensors_of_columns(columns: Any) -> Any:
     if type(columns) is tuple:
         return found
     return tuple.__new__(type(columns), found)
+
+
+def settled(columns: Any, pins: bool) -> Any:
+    """Return columns that ``ragged=`` has settled as tensors, built as torch does it.
+
+    Rows of several lengths in one array become a nested tensor on the same memory.
+    With ``pins`` tensors are put into pinned memory.
+    """
+    if isinstance(columns, dict):
+        named = {name: settled(part, pins) for name, part in columns.items()}
+        return type(columns)(named)
+    if isinstance(columns, tuple) and hasattr(columns, "_fields"):
+        return tuple.__new__(type(columns), [settled(part, pins) for part in columns])
+    if isinstance(columns, (list, tuple)):
+        return [settled(part, pins) for part in columns]
+    if isinstance(columns, Jagged):
+        return nested(settled(columns.values, pins), settled(columns.offsets, pins))
+    if isinstance(columns, np.ndarray):
+        columns = from_array(columns)
+    if pins and isinstance(columns, torch.Tensor):
+        return columns.pin_memory()
+    return columns
+
+
+def nested(
+    values: torch.Tensor,
+    offsets: torch.Tensor,
+    host_offsets: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return a nested tensor of jagged layout on the memory of ``values``.
+
+    ``host_offsets`` are the same offsets where looking at them doesn't wait for a GPU.
+    """
+    lengths = offsets.diff() if host_offsets is None else host_offsets.diff()
+    return torch.nested.nested_tensor_from_jagged(
+        values,
+        offsets,
+        min_seqlen=int(lengths.min()),
+        max_seqlen=int(lengths.max()),
+    )
+
+
+def parts_of_rows(value: object) -> tuple[Any, torch.Tensor] | None:
+    """Return the values and the offsets of rows that lie in one array or tensor.
+
+    None for anything else, also for a nested tensor with gaps between its rows.
+    """
+    if isinstance(value, Jagged):
+        return value.values, torch.as_tensor(value.offsets)
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.jagged:
+        return None
+    if value.lengths() is not None:
+        return None
+    return value.values(), value.offsets()
 
 
 def _all_ways_are_torchs() -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 from ..samples.copying import Held
 from ..samples.envelope import Raw, Sealing
 from ..samples.kinds import Column
+from ..samples.ragged import Area
 from ..samples.tree import (
     MANY,
     Aside,
@@ -139,9 +140,11 @@ class Sheet:
         raw: list[Raw] | None = None
         if self.travels:
             raw = []
-            for column in self.columns:
-                flat = column.reshape(-1).view(np.uint8)
-                raw.append(Raw(flat.data))
+            assert self.layout is not None
+            for (leaf, _), column in zip(self.layout.leaves, self.columns, strict=True):
+                for array in leaf.sent(column):
+                    flat = array.reshape(-1).view(np.uint8)
+                    raw.append(Raw(flat.data))
         if raw is None and sealed is None:
             return None
         return (raw, self.rows, sealed)
@@ -245,6 +248,7 @@ class Writer:
             memory = np.empty(layout.size, np.uint8)
             columns = layout.columns(memory)
             make = _bind(layout.tree, columns)
+            _begin(columns, rows)
             return Sheet(layout, make, columns, seals, travels=True)
         key = (brief, address, row)
         bound = self._bound
@@ -257,7 +261,16 @@ class Writer:
             make = _bind(layout.tree, [*map(places, columns)])
             bound[key] = (make, columns)
         make, columns = bound[key]
+        if layout.is_ragged:
+            _begin(columns, rows)
         return Sheet(layout, make, columns, seals)
+
+
+def _begin(columns: Sequence[Any], rows: int) -> None:
+    """Prepare the ragged ones among ``columns`` for a block of ``rows`` rows."""
+    for column in columns:
+        if isinstance(column, Area):
+            column.begin(rows)
 
 
 def _bind(tree: Node | None, columns: Sequence[Any]) -> _Bound:
