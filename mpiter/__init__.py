@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from .loaders.loader import DataLoader
     from .order.ranks import Shard
     from .samples.batch import Batch
+    from .samples.leaf import Leaf, add_leaf
     from .tuning.tune import tune
 
 _WHEN_ASKED = {
@@ -84,6 +85,7 @@ _WHEN_ASKED = {
     "DataLoader": "loaders.loader",
     "Shard": "order.ranks",
     "Batch": "samples.batch",
+    **dict.fromkeys(("Leaf", "add_leaf"), "samples.leaf"),
     "tune": "tuning.tune",
 }
 
@@ -108,6 +110,7 @@ __all__ = [
     "BatchTimeout",
     "Checkpoint",
     "DataLoader",
+    "Leaf",
     "MpiterError",
     "MultiprocessIterator",
     "MultithreadIterator",
@@ -122,6 +125,7 @@ __all__ = [
     "Stats",
     "WorkerCrashed",
     "WorkerInfo",
+    "add_leaf",
     "batches",
     "get_rng",
     "get_worker_info",

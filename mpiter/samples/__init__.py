@@ -5,5 +5,6 @@ and where columns lie, ``writing`` fetches samples into them, ``ragged`` holds r
 several lengths (``jagged`` hands them out), ``batch`` is what the user gets.
 ``envelope``, ``byvalue`` and ``classes`` pickle values that fit no column.  ``tensors``
 and ``jax_arrays`` handle other libraries' arrays, ``jsonable`` writes states as JSON
-(``beside`` has their memory), ``copying`` copies samples where needed.
+(``beside`` has their memory), ``copying`` copies samples where needed.  ``leaf`` has
+the kinds that a program adds.
 """

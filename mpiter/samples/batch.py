@@ -272,7 +272,8 @@ def samples_of(contents: Contents) -> list[Any]:
     if samples is None:
         columns = iter(contents.columns)
         asides = _asides_in(contents)
-        samples = [*gather(contents.tree, columns, asides, contents.rows)]
+        absent = contents.failed.union(contents.odd)
+        samples = [*gather(contents.tree, columns, asides, contents.rows, absent)]
         for row, sample in contents.odd.items():
             samples[row] = sample
     failed = contents.failed

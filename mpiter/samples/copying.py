@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any
 
 from .kinds import CONSTANT, kind_of
+from .leaf import added
 
 # Parts of a container that are compared at the most.
 _FEW = 32
@@ -97,6 +98,9 @@ def copied(sample: Any) -> Any:
         for at in places:
             one[at] = copied(one[at])
         return one
+    if kind in added:
+        one = added[kind]
+        return one.join(map(copied, one.split(sample)))
     leaf = kind_of(kind)
     if leaf is None:
         return sample
@@ -151,6 +155,11 @@ def _arrays_in(sample: object) -> tuple[list[Any], bool]:
             if array is not None:
                 found.append(array)
                 is_fixed = is_fixed and stays
+            continue
+        if kind in added:
+            # Its parts may be made anew each time.
+            is_fixed = False
+            rest += added[kind].split(part)
             continue
         if isinstance(part, (tuple, list, dict)):
             is_fixed = is_fixed and isinstance(part, tuple)

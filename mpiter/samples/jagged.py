@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from .leaf import Leaf, add_own
+
 # Lengths that a repr shows.
 _SHOWN = 8
 
@@ -88,3 +90,18 @@ class Jagged(Sequence[Any]):
         if shape:
             kind = f"{shape} {kind}"
         return f"Jagged({len(self)} rows of {kind}, lengths {told})"
+
+
+class _OfJagged(Leaf[Jagged]):
+    """Takes rows of several lengths apart: a worker that collates sends such."""
+
+    kind = Jagged
+
+    def split(self, value: Jagged) -> tuple[Any, ...]:
+        return value.values, value.offsets
+
+    def join(self, *parts: Any) -> Jagged:
+        return Jagged(*parts)
+
+
+add_own(_OfJagged())

@@ -18,7 +18,10 @@ from typing import Any
 from ..errors import StateError
 from .beside import Beside
 from .kinds import BY_TAG, kind_of
+from .leaf import added, name_of, named
 
+# The key of a value of a kind that the program has added.
+_LEAF = "~leaf"
 # Arrays kept beside the JSON.  If None, they are written in it.
 _Memory = list[Any] | None
 
@@ -83,6 +86,10 @@ def _encoded(
         keys = (_encoded(key, path, beside) for key in value)
         pairs = [[*pair] for pair in zip(keys, parts, strict=True)]
         return {f"~{kind.__name__}": pairs}
+    if kind in added:
+        one = added[kind]
+        told = _encoded([*one.split(value)], path, beside)
+        return {_LEAF: [name_of(one), told]}
     leaf = kind_of(kind)
     if leaf is not None:
         plain = leaf.encoded(value, beside)
@@ -113,6 +120,9 @@ def _decoded(plain: Any, beside: Beside) -> Any:
     [(tag, told)] = plain.items()
     if tag in BY_TAG:
         return BY_TAG[tag].decoded(told, beside)
+    if tag == _LEAF:
+        name, parts = told
+        return named(name).join(_decoded(parts, beside))
     make = _MADE[tag]
     if type(told) is not list:
         raise TypeError(f"{tag} of {told!r:.60}")

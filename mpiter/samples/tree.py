@@ -10,7 +10,7 @@ order, or that ``scatter`` returns False.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..errors import SharedMemoryFull
 from ..machine import memory_total
 from .envelope import aligned
 from .kinds import Column, Kind, leaf_for
+from .leaf import Added, added
 from .ragged import Ragged, widened
 
 PAGE = 4096
@@ -76,7 +77,7 @@ class Aside:
 class Group:
     """A container in a sample: its exact type, its keys, and its parts."""
 
-    # One of tuple, list, dict and namedtuple.
+    # One of tuple, list, dict, namedtuple and leaf.
     kind: str
     cls: type
     # The keys of a dict; of other containers none.
@@ -128,8 +129,16 @@ class Group:
             return None
         return parts
 
-    def join(self, parts: Sequence[Sequence[Any]], rows: int) -> list[Any]:
-        """Return ``rows`` containers, made of the lists of values for each part."""
+    def join(
+        self,
+        parts: Sequence[Sequence[Any]],
+        rows: int,
+        absent: Collection[int] = (),
+    ) -> list[Any]:
+        """Return ``rows`` containers, made of the lists of values for each part.
+
+        What is returned for the rows in ``absent`` doesn't matter.
+        """
         together: Any
         if parts:
             together = zip(*parts, strict=True)
@@ -148,6 +157,52 @@ class Group:
         if self.kind == "namedtuple":
             return tuple.__new__(self.cls, values)
         return self.cls(values)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Made(Group):
+    """A value of a kind that the program has added, with its parts.
+
+    To the user it is a leaf, to mpiter a container.
+    """
+
+    # Two for one type differ by their number.
+    added: Added | None = dataclasses.field(default=None, compare=False)
+    number: int = 0
+
+    @property
+    def leaf(self) -> Added:
+        assert self.added is not None
+        return self.added
+
+    def split(self, values: Any) -> list[Sequence[Any]] | None:
+        if set(map(type, values)) != {self.cls}:
+            return None
+        parts = [*map(self.leaf.split, values)]
+        if any(len(some) != len(self.parts) for some in parts):
+            return None
+        return list(zip(*parts, strict=True))
+
+    def join(
+        self,
+        parts: Sequence[Sequence[Any]],
+        rows: int,
+        absent: Collection[int] = (),
+    ) -> list[Any]:
+        together = zip(*parts, strict=True)
+        if not absent:
+            return [*map(self.leaf.join, together)]
+        # Nothing was written there: the program's code must not see what is.
+        found: list[Any] = []
+        for row, values in enumerate(together):
+            value = None
+            if row not in absent:
+                value = self.leaf.join(values)
+            found.append(value)
+        return found
+
+    def build(self, values: Any) -> Any:
+        return self.leaf.stack(values)
 
 
 Node = Group | Kind | Aside
@@ -173,6 +228,7 @@ def _describe(
     names: tuple[Any, ...] = ()
     key_types: tuple[type, ...] = ()
     parts: Any = value
+    one: Added | None = None
     if kind in (tuple, list, dict):
         if kind is dict:
             names = tuple(value)
@@ -181,6 +237,9 @@ def _describe(
         if len(value) > _WIDEST or not _PLAIN_KEYS.issuperset(key_types):
             return Aside()
         group = kind.__name__
+    elif (one := added.get(kind)) is not None:
+        group = "leaf"
+        parts = one.split(value)
     # A class derived from a named tuple may have attributes of its own, which would be
     # lost if it were made again of its parts.
     elif (
@@ -197,6 +256,8 @@ def _describe(
         if not depth or next(left, None) is None:
             raise RecursionError
         nodes.append(_describe(part, depth - 1, left))
+    if one is not None:
+        return Made(group, kind, (), tuple(nodes), (), one, one.number)
     return Group(group, kind, names, tuple(nodes), key_types)
 
 
@@ -255,14 +316,15 @@ def gather(
     columns: Iterator[Column],
     asides: Iterator[Sequence[Any]],
     rows: int,
+    absent: Collection[int] = (),
 ) -> Sequence[Any]:
     """Return the samples made of ``columns`` and ``asides``.
 
-    Their arrays are views of the columns.
+    Their arrays are views of the columns.  ``absent`` are rows that weren't written.
     """
     if isinstance(node, Group):
-        parts = [gather(part, columns, asides, rows) for part in node.parts]
-        return node.join(parts, rows)
+        parts = [gather(part, columns, asides, rows, absent) for part in node.parts]
+        return node.join(parts, rows, absent)
     if isinstance(node, Kind):
         return node.read(next(columns))
     return next(asides)

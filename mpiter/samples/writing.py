@@ -15,7 +15,7 @@ from typing import Any
 
 from .kinds import Kind
 from .ragged import Area
-from .tree import Group, Node
+from .tree import Group, Made, Node
 
 # The board's cell (``worker.board.CELL``) for the row that is being fetched.
 ROW = 3
@@ -131,6 +131,13 @@ class _Code:
                 f"{value}),) == {types}"
             )
             held = f"{value}.values()"
+        elif isinstance(group, Made):
+            self.unless(f"type({value}) is {cls}")
+            split = self.name(group.leaf.split)
+            # A value may be taken apart into another number of parts.
+            line = f"{', '.join(parts)}, = {split}({value})"
+            self.unless_raises("ValueError", line)
+            held = ""
         # A named tuple's own iteration may be the program's code.
         elif group.kind == "namedtuple" or not parts:
             self.unless(f"type({value}) is {cls} and len({value}) == {len(parts)}")

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch.utils.data import _utils
 
-from ..samples.batch import Stacker, samples_of
+from ..samples.batch import Stacker, collate, columns_of, samples_of, settle_as
 from ..samples.jagged import Jagged
 from ..samples.kinds import Kind
 from ..samples.tensors import from_array
-from ..samples.tree import Aside, Contents, Group, Node
+from ..samples.tree import Aside, Contents, Group, Made, Node, describe
+from ..samples.tree import columns_of as leaves_of
 
 default_collate = _utils.collate.default_collate
 # The functions that are torch's own among those for the types of values.
@@ -71,7 +72,7 @@ def collated_anywhere(samples: Any) -> Any:
                 return _stacked(samples)
             except _NotPlain:
                 pass
-        return default_collate(samples)
+        return _by_torch(samples)
     finally:
         _utils.worker._worker_info = here
 
@@ -91,10 +92,22 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
             columns = stacks(objects)
         try:
             if columns is not None:
-                return _built(columns.tree, iter(columns.columns))
+                return _built(columns.tree, iter(columns.columns), columns.rows)
         except _NotPlain:
             pass
-    return default_collate(samples_of(contents))
+    return _by_torch(samples_of(contents))
+
+
+def _by_torch(samples: Any) -> Any:
+    """Return what torch makes of the samples, or mpiter, of kinds of the program's."""
+    try:
+        return default_collate(samples)
+    except TypeError:
+        is_list = isinstance(samples, (list, tuple))
+        if not is_list or not _holds_added(describe(samples[0])):
+            raise
+        # torch doesn't know values of these kinds.
+        return settled(collate(samples, settle_as("raise")), pins=False)
 
 
 def tensors_of_columns(columns: Any) -> Any:
@@ -223,8 +236,15 @@ def _stacked_parts(sample: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
             # beside them.
             if not _holds_tensors(sample):
                 raise
-            found.append(default_collate(part))
+            found.append(_by_torch(part))
     return found
+
+
+def _holds_added(node: Node) -> bool:
+    """Return True if a sample has values of a kind that the program has added."""
+    if isinstance(node, Made):
+        return True
+    return isinstance(node, Group) and any(map(_holds_added, node.parts))
 
 
 def _holds_tensors(sample: Any) -> bool:
@@ -236,9 +256,14 @@ def _holds_tensors(sample: Any) -> bool:
     return any(isinstance(part, torch.Tensor) for part in parts)
 
 
-def _built(node: Node, columns: Iterator[Any]) -> Any:
+def _built(node: Node, columns: Iterator[Any], rows: int) -> Any:
+    if isinstance(node, Made):
+        # What the program's leaf makes of columns is the same for all loaders.
+        mine = [next(columns) for _ in leaves_of(node)]
+        found = columns_of(Contents(node, rows, mine), settle_as("raise"))
+        return settled(found, pins=False)
     if isinstance(node, Group):
-        parts = [_built(part, columns) for part in node.parts]
+        parts = [_built(part, columns, rows) for part in node.parts]
         if not parts:
             raise _NotPlain
         if node.kind == "tuple":

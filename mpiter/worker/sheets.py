@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from ..samples import leaf
 from ..samples.copying import Held
 from ..samples.envelope import Raw, Sealing
 from ..samples.kinds import Column
@@ -141,8 +142,8 @@ class Sheet:
         if self.travels:
             raw = []
             assert self.layout is not None
-            for (leaf, _), column in zip(self.layout.leaves, self.columns, strict=True):
-                for array in leaf.sent(column):
+            for (kind, _), column in zip(self.layout.leaves, self.columns, strict=True):
+                for array in kind.sent(column):
                     flat = array.reshape(-1).view(np.uint8)
                     raw.append(Raw(flat.data))
         if raw is None and sealed is None:
@@ -213,10 +214,16 @@ class Writer:
 
     arena: Arena | None
     seals: Callable[[], Seals] = Sealing
+    # Pickled, the leaves that the program has added.
+    leaves: Sequence[bytes] = ()
     # The loop and the columns of each slot that was used.
     _bound: dict[tuple[bytes, int, int], tuple[_Bound, list[Column]]] = field(
         default_factory=dict
     )
+
+    def learn_leaves(self) -> None:
+        """Make the program's own kinds of leaves known in a worker process."""
+        leaf.receive([*map(pickle.loads, self.leaves)])
 
     def sheet(
         self,
