@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from .order.order import Order
     from .order.ranks import Shard
     from .samples.batch import Batch
+    from .samples.leaf import Leaf, add_leaf
     from .tuning.tune import tune
 
 _WHEN_ASKED = {
@@ -86,6 +87,7 @@ _WHEN_ASKED = {
     "Order": "order.order",
     "Shard": "order.ranks",
     "Batch": "samples.batch",
+    **dict.fromkeys(("Leaf", "add_leaf"), "samples.leaf"),
     "tune": "tuning.tune",
 }
 
@@ -110,6 +112,7 @@ __all__ = [
     "BatchTimeout",
     "Checkpoint",
     "DataLoader",
+    "Leaf",
     "MpiterError",
     "MultiprocessIterator",
     "MultithreadIterator",
@@ -125,6 +128,7 @@ __all__ = [
     "Stats",
     "WorkerCrashed",
     "WorkerInfo",
+    "add_leaf",
     "batches",
     "get_rng",
     "get_worker_info",

@@ -23,7 +23,7 @@ from .engine.options import whole
 from .errors import OptionError, StateError
 from .order.state import VERSION, number_of, typed
 from .samples.batch import Batch
-from .samples.tree import Leaf, leaf_for
+from .samples.kinds import leaf_for
 from .typevars import B
 from .worker import seeding
 
@@ -111,7 +111,7 @@ class Echo(Generic[B]):
         factor: uses of each sample.
         shuffle_buffer: the most samples to keep, so that the uses of a sample come in
             different batches.  With 0, each batch is repeated whole, at once; so are
-            those of a ``collate_fn``, ``ragged="list"`` or ``ragged="pad"``.
+            those of a ``collate_fn``, or any ``ragged=`` but "raise".
         seed: seed of the order of further uses.
 
     >>> import mpiter
@@ -482,7 +482,7 @@ def _parts(value: object, by_torch: bool) -> list[Any]:
 
 def _columns(value: Any, by_torch: bool) -> Iterator[Any]:
     has_rows = _is_array(value) and value.ndim > 0
-    if has_rows and (by_torch or isinstance(leaf_for(value), Leaf)):
+    if has_rows and (by_torch or leaf_for(value) is not None):
         yield value
     for part in _parts(value, by_torch):
         yield from _columns(part, by_torch)

@@ -19,6 +19,7 @@ from typing import Any
 __all__ = [
     "DatasetNotPicklable",
     "IteratorClosed",
+    "LeafError",
     "RankError",
     "SampleNotSendable",
     "SharedMemoryFull",
@@ -74,6 +75,17 @@ class StateError(MpiterError, ValueError):
     Traceback (most recent call last):
     mpiter.errors.StateError: the state was saved with dataset_length=10,
     this loader has dataset_length=9.
+    """
+
+
+class LeafError(MpiterError, TypeError):
+    """A kind of leaf that the program has added doesn't do what it must.
+
+    The text names the leaf by its type, and the method.  See ``mpiter.Leaf``.
+
+    >>> from mpiter.errors import LeafError, MpiterError
+    >>> issubclass(LeafError, MpiterError)
+    True
     """
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import TypeVar
 
-    Ways = Literal["raise", "list", "pad"]
+    Ways = Literal["raise", "list", "pad", "jagged"]
     # With these options, what is stacked into an array comes as one, or as an error.
     Even = Literal["raise", "pad"]
 

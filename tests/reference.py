@@ -11,6 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from mpiter.samples import leaf
+
 ROOT = Path(__file__).resolve().parents[1]
 # The names in ``__all__`` of these modules are public.
 PUBLIC = (
@@ -35,6 +37,7 @@ BESIDE = (
     "mpiter.images.pack.pack",
     "mpiter.images.pack.Report",
     "mpiter.iterators.iterators.Batches",
+    "mpiter.samples.jagged.Jagged",
 )
 # These modules have no names for users.  They only have to be imported.
 WHOLE = ("mpiter.chainer_compat",)
@@ -104,5 +107,9 @@ def run(name: str) -> None:
     assert found.examples, f"{name} has no example in its docstring"
     said: list[str] = []
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    # The leaves that an example adds are known in this process from then on.
+    leaves = dict(leaf.added)
     result = doctest.DocTestRunner(optionflags=flags).run(found, out=said.append)
+    leaf.added.clear()
+    leaf.added.update(leaves)
     assert not result.failed, "".join(said)

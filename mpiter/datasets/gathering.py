@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..samples import tensors
-from ..samples.tree import container, is_raw
+from ..samples.kinds import is_raw
+from ..samples.tree import container
 from .columns import Table
 
 Keys = range | NDArray[np.int64]

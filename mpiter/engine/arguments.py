@@ -76,7 +76,12 @@ class OfLoaders(Rare, total=False):
     persistent_workers: bool | None
 
 
-_OF_LOADERS = {"backend": None, "persistent_workers": None, "pin_memory_device": ""}
+_OF_LOADERS = {
+    "backend": None,
+    "persistent_workers": None,
+    "pin_memory_device": "",
+    "ragged": "raise",
+}
 _DEFAULTS = {field.name: field.default for field in fields(Options)} | _OF_LOADERS
 # Names of the same thing in torch, in Chainer and here.
 _ALIKE = (

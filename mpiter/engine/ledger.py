@@ -18,7 +18,7 @@ from ..order.cursor import Plan, Stretch
 from ..rules import Rules
 from ..worker.block import Block, Done, Fault, Keys, Place, SentStretch, make_block
 from ..worker.board import Line
-from .delivery import Delivery, Room
+from .delivery import OBJECTS, Delivery, Room
 
 # A batch, and the range of its rows that are to be sent.
 _Uncut = tuple[Delivery, int, int]
@@ -79,6 +79,11 @@ class Ledger:
             self.uncut.appendleft((batch, first + rows, stop))
             stop = first + rows
         room = batch.room
+        if batch.is_lost and room.layout is not None and room.layout.is_ragged:
+            # The worker that could not be ended may still write.  In other columns it
+            # writes what is there already, but in a ragged one it may now write over
+            # other rows of its block.  So these are sent as objects.
+            room = OBJECTS
         plan = batch.plan
         stretches = tuple(_part(plan.stretches, first, stop))
         singly = batch.deaths > 0

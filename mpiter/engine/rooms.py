@@ -26,12 +26,15 @@ from ..samples.tree import (
     is_record,
     merge,
     scatter,
+    with_room_for,
 )
 from ..transport.slots import Slots
 from .delivery import OBJECTS, Delivery, Room
 
 # Rooms are laid out anew when one row in so many did not fit.
 _COMMON = 4
+# Ragged columns get more room if rows found none twice in so many batches.
+_OFTEN = 16
 _ASIDE = Aside()
 
 
@@ -69,6 +72,10 @@ class Rooms:
         self._layout: Layout | None = None
         self._brief = b""
         self._warned = False
+        # The number of batches so far, and of those before the last one whose rows
+        # found no room in their ragged columns.
+        self._batches = 0
+        self._was_full = -_OFTEN
 
     @property
     def is_new(self) -> bool:
@@ -136,14 +143,15 @@ class Rooms:
         assert room.slot is not None
         memory = self.slots.view(room.slot)
         ours = room.layout.columns(memory)
-        for column, raw in zip(ours, columns, strict=True):
-            mine = column[row : row + rows]
-            mine.reshape(-1).view("u1")[:] = memoryview(raw.memory)
+        sent = (raw.memory for raw in columns)
+        for (leaf, _), column in zip(room.layout.leaves, ours, strict=True):
+            leaf.fill(column, row, rows, sent)
 
     def place(self, batch: Delivery) -> None:
         """Write the batch's samples that came as objects, and fit, into its columns."""
         room = batch.room
-        if room.layout is None or room.slot is None:
+        # The values of a ragged column have no place that follows from the row.
+        if room.layout is None or room.slot is None or room.layout.is_ragged:
             return
         memory = self.slots.view(room.slot)
         columns = room.layout.columns(memory)
@@ -177,6 +185,7 @@ class Rooms:
             memory = self.slots.view(slot)
         else:
             memory = self.slots.lease(slot)
+        self._batches += 1
         columns = layout.columns(memory, rows)
         contents = Contents(
             layout.tree, rows, columns, odd=odd, failed=failed, copied=copies
@@ -187,15 +196,38 @@ class Rooms:
         if copies:
             contents.columns = [column.copy() for column in columns]
             self.give_back(batch)
-        # Many samples did not fit: widen the layout, so that those like them will.
         # If it is an older layout, a wider one is in use already.
-        if odd and len(odd) * _COMMON >= rows and layout is self._layout:
-            tree = layout.tree
-            for sample in odd.values():
-                tree = merge(tree, describe(sample)) or tree
-            if tree != layout.tree:
-                self._lay_out(tree)
+        if odd and layout is self._layout:
+            self._widen(layout, [*odd.values()], rows)
         return contents
+
+    def _widen(self, layout: Layout, odd: list[Any], rows: int) -> None:
+        """Widen the layout if many samples did not fit, so that those like them will.
+
+        ``odd`` are these, of a batch of ``rows`` rows.
+        """
+        tree = layout.tree
+        if len(odd) * _COMMON >= rows:
+            for sample in odd:
+                tree = merge(tree, describe(sample), ragged=True) or tree
+        # Rows that fit, but for their length, found no room.  A single batch may be
+        # longer than all others, and a block of few rows longer than the mean.
+        is_too_long = tree == layout.tree and layout.is_ragged
+        if is_too_long:
+            if rows < layout.rows:
+                return
+            batches = self._batches - self._was_full
+            self._was_full = self._batches
+            if batches > _OFTEN:
+                return
+        long = []
+        for sample in odd:
+            if merge(tree, describe(sample), ragged=True) == tree:
+                long.append(sample)
+        if long:
+            tree = with_room_for(tree, long, self._rows)
+        if tree != layout.tree:
+            self._lay_out(tree)
 
     def give_back(self, batch: Delivery) -> None:
         """Take back the room of a batch that isn't handed out.

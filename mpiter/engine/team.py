@@ -15,6 +15,7 @@ from .. import machine
 from ..bell import Bell
 from ..pool.crew import Crew
 from ..rules import Rules
+from ..samples import leaf
 from ..samples.copying import Held
 from ..samples.envelope import Sealing
 from ..transport.memory import Arena
@@ -70,7 +71,11 @@ class Team:
                 seals = partial(Packing, serializer)
             elif backend.in_process:
                 seals = Held
-            writer = Writer(arena if in_slots else None, seals)
+            # Threads know the program's leaves.
+            leaves: list[bytes] = []
+            if not backend.in_process:
+                leaves = leaf.sent(launch.dumps)
+            writer = Writer(arena if in_slots else None, seals, leaves)
             self.crew = Crew(rules, backend, launch, arena, writer, bell)
             self._closing = undoing.pop_all()
 

@@ -358,7 +358,8 @@ def batches(
         backend: what runs the workers: "process", "thread", "ray", "mpi", or an object
             such as ``mpiter.Process("spawn")``.
         ragged: what is done with samples that differ in shape, or are None in places:
-            "raise" an error, "list" them, or "pad" them with zeros at the end.
+            "raise" an error, "list" them, "pad" them with zeros at the end, or lay them
+            end to end in one "jagged" array (``mpiter.samples.jagged.Jagged``).
         on_error: "raise" raises the dataset's error in place of the batch, "skip"
             leaves the sample out; ``Skip(most=100)`` leaves out at most 100 samples.
         shard: this process's part, where several train together: "auto", ``(rank,

@@ -92,7 +92,8 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         prefetch_factor: the most batches in flight for each worker; None for as many as
             the workers need.
         ragged: what to do with samples that differ in shape, or have None in places:
-            "raise", make a "list", or "pad" with zeros at the end.
+            "raise", make a "list", "pad" with zeros at the end, or lay them end to end
+            in one "jagged" array (``mpiter.samples.jagged.Jagged``).
         seed: seed of the order and of the samples' randomness.  None draws one from
             ``generator``, or from NumPy's global generator, once.
         on_error: "raise" raises the dataset's error in place of the batch, "skip"

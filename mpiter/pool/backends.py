@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import multiprocessing
-import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -175,7 +174,7 @@ class Thread:
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
         kept = ship.Kept(cargo, is_shared=True)
-        return Launch(kept, Threads, pickle.dumps)
+        return Launch(kept, Threads, dumps)
 
 
 # Packages that attach from outside, such as ``mpiter.remote``, add theirs here.

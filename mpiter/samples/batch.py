@@ -18,21 +18,18 @@ import numpy as np
 
 from ..errors import OptionError, UnevenSamples
 from ..typevars import T
-from . import tensors
+from .jagged import Jagged
+from .kinds import Array, Kind, leaf_for
+from .ragged import Ragged, widened
 from .tree import (
-    Array,
     Aside,
     Contents,
     Group,
-    Leaf,
     Node,
     Rows,
-    Scalar,
-    Tensor,
     asides_of,
     describe,
     gather,
-    leaf_for,
     merge,
     scatter,
 )
@@ -45,7 +42,11 @@ Settle = Callable[[Place, Sequence[Any]], Any]
 _NUMBERS = {bool, int, float}
 
 
-# -- values that fit no column become a list, one padded array, or an error ------------
+# What a value would be in a tree; of a list its length.
+_Form = Kind | Aside | int
+
+
+# -- values that fit no column become a list, one array, or an error -------------------
 #
 # Strings and other objects are a list in any case.  Values are *uneven* where some
 # would make a column and others would make another one, or none: arrays of several
@@ -56,7 +57,7 @@ def settle_as(ragged: str) -> Settle:
     """Return the function that implements a value of the ``ragged`` option."""
     if not (isinstance(ragged, str) and ragged in _WAYS):
         raise OptionError(
-            f"ragged={ragged!r:.60} is unknown; use 'raise', 'list' or 'pad'."
+            f"ragged={ragged!r:.60} is unknown; use 'raise', 'list', 'pad' or 'jagged'."
         )
     return _WAYS[ragged]
 
@@ -85,39 +86,60 @@ def _refused(place: Place, values: Sequence[Any]) -> Any:
     other = _differing(leaves)
     if other is None:
         return _stacked(leaves[0], values)
-    ways = "'list'"
-    if _are_arrays(_leaves(_as_arrays(values))):
-        ways = "'list' or 'pad'"
+    ways = ["'list'"]
+    forms = _leaves(_as_arrays(values))
+    if _are_arrays(forms):
+        ways.append("'pad'")
+    if _are_jagged(forms):
+        ways.append("'jagged'")
     where = "".join(group.written(at) for group, at in place)
     if where:
         where = f" at {where}"
     error = UnevenSamples(
         f"the samples of this batch are uneven{where}: "
         f"{_shown(values[0])} in its row 0, {_shown(values[other])} in row {other}.  "
-        f"Pass ragged={ways}, a collate_fn to a loader, or give them one shape and "
-        "type in the dataset."
+        f"Pass ragged={' or '.join(ways)}, a collate_fn to a loader, or give them "
+        "one shape and type in the dataset."
     )
     error.rows = 0, other
     raise error
 
 
-def _padded(place: Place, values: Sequence[Any]) -> Any:
+def _joined(
+    place: Place,
+    values: Sequence[Any],
+    join: Callable[[Sequence[Any], Sequence[Any]], Any],
+    fits: Callable[[Sequence[_Form]], bool],
+) -> Any:
+    """Return arrays that differ as ``join`` makes one of them.
+
+    It gets them with their leaves, which ``fits`` looks at before.
+    """
     values = _as_arrays(values)
     leaves = _leaves(values)
     if _differing(leaves) is None:
         return _stacked(leaves[0], values)
-    # Lists that hold other things than numbers, such as words, can't be padded.
+    # Lists that hold other things than numbers, such as words, can't be joined.
     are_lists = set(map(type, values)) == {list}
     if are_lists and _are_values(values):
         return list(values)
-    if not _are_arrays(leaves):
+    if not fits(leaves):
         return _refused(place, values)
+    return join(leaves, _arrays(leaves, values))
+
+
+def _arrays(leaves: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
     arrays: list[Any] = []
-    for value in values:
-        if isinstance(value, np.ndarray):
-            arrays.append(value)
-        else:
-            arrays.append(tensors.as_array(value))
+    for leaf, value in zip(leaves, values, strict=True):
+        arrays.append(leaf.array(value))
+    return arrays
+
+
+def _padded(place: Place, values: Sequence[Any]) -> Any:
+    return _joined(place, values, _pad, _are_arrays)
+
+
+def _pad(leaves: Sequence[Any], arrays: Sequence[Any]) -> Any:
     shapes = [array.shape for array in arrays]
     largest = np.max(shapes, axis=0)
     dtype = np.result_type(*arrays)
@@ -128,6 +150,15 @@ def _padded(place: Place, values: Sequence[Any]) -> Any:
     return leaves[0].stack(padded)
 
 
+def _jagged(place: Place, values: Sequence[Any]) -> Any:
+    return _joined(place, values, _lay_end_to_end, _are_jagged)
+
+
+def _lay_end_to_end(leaves: Sequence[Any], arrays: Sequence[Any]) -> Any:
+    rows = Jagged.of(arrays)
+    return Jagged(leaves[0].stack(rows.values), rows.offsets)
+
+
 # A function of its own, since ``_listed`` is also the default where nobody has asked
 # for lists.  There a list in a sample is a container.
 _kept = functools.partial(_listed)
@@ -135,11 +166,10 @@ _WAYS: dict[str, Settle] = {
     "raise": _refused,
     "list": _kept,
     "pad": _padded,
+    "jagged": _jagged,
 }
 # With these, a list in a sample is a value where it can be.
-_KEEPING = {_kept, _padded}
-# What a value would be in a tree; of a list its length.
-_Form = Leaf | Aside | int
+_KEEPING = {_kept, _padded, _jagged}
 
 
 def _as_arrays(values: Sequence[Any]) -> Sequence[Any]:
@@ -170,13 +200,24 @@ def _are_arrays(leaves: Sequence[_Form]) -> TypeGuard[Sequence[Array]]:
     return len(dimensions) <= 1
 
 
+def _are_jagged(leaves: Sequence[_Form]) -> bool:
+    """Return True if all are arrays that differ in their first dimension only."""
+    first = leaves[0]
+    if not isinstance(first, Kind):
+        return False
+    for leaf in leaves:
+        if not isinstance(leaf, Kind) or widened(first, leaf) is None:
+            return False
+    return True
+
+
 def _leaves(values: Sequence[Any]) -> list[_Form]:
     leaves: list[_Form] = []
     for value in values:
         if type(value) is list:
             leaves.append(len(value))
         else:
-            leaves.append(leaf_for(value))
+            leaves.append(leaf_for(value) or Aside())
     return leaves
 
 
@@ -185,7 +226,7 @@ def _differing(leaves: list[_Form]) -> int | None:
 
     None also if no leaf would make a column.
     """
-    if not any(isinstance(leaf, (Leaf, int)) for leaf in leaves):
+    if not any(isinstance(leaf, (Kind, int)) for leaf in leaves):
         return None
     for row, leaf in enumerate(leaves):
         if leaf != leaves[0]:
@@ -198,7 +239,7 @@ def _stacked(leaf: _Form, values: Sequence[Any]) -> Any:
 
     They are even in this batch, but may be objects that never make a column.
     """
-    if not isinstance(leaf, Leaf):
+    if not isinstance(leaf, Kind):
         return list(values)
     column = np.empty((len(values), *leaf.shape), leaf.dtype)
     if leaf.write(column, 0, list(values)):
@@ -231,7 +272,8 @@ def samples_of(contents: Contents) -> list[Any]:
     if samples is None:
         columns = iter(contents.columns)
         asides = _asides_in(contents)
-        samples = [*gather(contents.tree, columns, asides, contents.rows)]
+        absent = contents.failed.union(contents.odd)
+        samples = [*gather(contents.tree, columns, asides, contents.rows, absent)]
         for row, sample in contents.odd.items():
             samples[row] = sample
     failed = contents.failed
@@ -272,7 +314,9 @@ def _stack(
 
     ``place`` is where it lies in the sample.
     """
-    if isinstance(node, Leaf):
+    if isinstance(node, Ragged):
+        return _rows_of(node, next(columns), settle, place)
+    if isinstance(node, Kind):
         return node.stack(next(columns))
     if isinstance(node, Aside):
         return settle(place, next(asides))
@@ -291,12 +335,24 @@ def _stack(
     for at, part in enumerate(node.parts):
         # A column needs no place.  Most parts are columns, and a call of this function
         # for each of them would double the time.
-        if isinstance(part, Leaf):
+        if isinstance(part, Kind) and not part.is_ragged:
             found.append(part.stack(next(columns)))
         else:
             inner = (*place, (node, at))
             found.append(_stack(part, columns, asides, rows, settle, inner))
     return node.build(found)
+
+
+def _rows_of(
+    leaf: Ragged,
+    column: Any,
+    settle: Settle,
+    place: Place,
+) -> Any:
+    """Return what a batch shows of a ragged column: an array if its rows are even."""
+    if settle is _jagged or leaf.is_even(column):
+        return leaf.stack(column)
+    return settle(place, leaf.read(column))
 
 
 def _is_stacked(contents: Contents) -> bool:
@@ -412,13 +468,10 @@ def _in_place(samples: Rows, tree: Node) -> Contents | None:
         return None
     columns = []
     for part, leaf in zip(parts, leaves, strict=True):
-        if isinstance(leaf, Tensor):
-            column = tensors.as_array(part)
-        else:
-            column = part
-        if not isinstance(leaf, (Array, Scalar)):
+        if not isinstance(leaf, Kind):
             return None
-        if type(column) is not np.ndarray or column.dtype != leaf.dtype:
+        column = leaf.in_place(part)
+        if column is None or column.dtype != leaf.dtype:
             return None
         if column.shape[1:] != leaf.shape:
             return None
@@ -469,7 +522,7 @@ class Stacker:
             return None
         found = []
         for leaf, values in zip(leaves, parts, strict=True):
-            if not isinstance(leaf, Leaf):
+            if not isinstance(leaf, Kind):
                 return None
             column = np.empty((len(samples), *leaf.shape), leaf.dtype)
             if not leaf.write(column, 0, values):

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
-from . import tensors
+from .kinds import CONSTANT, kind_of
+from .leaf import added
 
 # Parts of a container that are compared at the most.
 _FEW = 32
@@ -31,19 +30,6 @@ _RUNS = 16
 _RUN = 16
 # Each look has the next of these numbers.
 _numbers = itertools.count()
-# Types of values that no dataset can overwrite.
-_CONSTANT = {
-    int,
-    float,
-    complex,
-    bool,
-    str,
-    bytes,
-    type(None),
-    np.float32,
-    np.float64,
-    np.int64,
-}
 
 
 class Refilled(Exception):
@@ -112,11 +98,13 @@ def copied(sample: Any) -> Any:
         for at in places:
             one[at] = copied(one[at])
         return one
-    if isinstance(sample, np.ndarray) or kind is np.void:
-        return sample.copy("K")
-    if tensors.as_bytes(sample) is not None:
-        return sample.clone()
-    return sample
+    if kind in added:
+        one = added[kind]
+        return one.join(map(copied, one.split(sample)))
+    leaf = kind_of(kind)
+    if leaf is None:
+        return sample
+    return leaf.copied(sample)
 
 
 class Look:
@@ -158,14 +146,20 @@ def _arrays_in(sample: object) -> tuple[list[Any], bool]:
     rest = [sample]
     # The list of what is left to look at grows meanwhile.
     for part in rest:
-        if type(part) in _CONSTANT:
+        kind = type(part)
+        if kind in CONSTANT:
             continue
-        if isinstance(part, np.ndarray):
-            found.append(np.asarray(part))
+        leaf = kind_of(kind)
+        if leaf is not None:
+            array, stays = leaf.memory(part)
+            if array is not None:
+                found.append(array)
+                is_fixed = is_fixed and stays
             continue
-        # A record of a structured array is a view of it.
-        if type(part) is np.void:
-            found.append(part)
+        if kind in added:
+            # Its parts may be made anew each time.
+            is_fixed = False
+            rest += added[kind].split(part)
             continue
         if isinstance(part, (tuple, list, dict)):
             is_fixed = is_fixed and isinstance(part, tuple)
@@ -173,17 +167,6 @@ def _arrays_in(sample: object) -> tuple[list[Any], bool]:
             if len(rest) < _PARTS:
                 held = part.values() if isinstance(part, dict) else part
                 rest += islice(held, _FEW)
-            continue
-        array = tensors.as_array(part)
-        if array is not None:
-            found.append(array)
-            continue
-        raw = tensors.as_bytes(part)
-        if raw is not None:
-            # It is a tensor of a dtype that NumPy lacks.  These may be the bytes of a
-            # copy, so they must be asked for again.
-            found.append(raw[0])
-            is_fixed = False
     return found, is_fixed
 
 

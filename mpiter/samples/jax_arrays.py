@@ -14,16 +14,20 @@ import numpy as np
 _Array = np.ndarray[Any, Any]
 
 
+def is_array_type(kind: type) -> bool:
+    """Return True for the type of JAX's arrays."""
+    # The usual case comes first, since this runs for each value.
+    if kind.__name__ != "ArrayImpl":
+        return False
+    return kind.__module__.partition(".")[0] == "jaxlib"
+
+
 def as_array(value: object) -> _Array | None:
     """Return an array of JAX's as one of NumPy's, if possible on the same memory.
 
     None for anything else.
     """
-    kind = type(value)
-    # The usual case comes first, since this runs for each value.
-    if kind.__name__ != "ArrayImpl":
-        return None
-    if kind.__module__.partition(".")[0] != "jaxlib":
+    if not is_array_type(type(value)):
         return None
     try:
         return np.asarray(value)

@@ -218,6 +218,15 @@ def as_bytes(value: Any) -> tuple[_Array, str, tuple[int, ...]] | None:
     return raw, dtype, tuple(value.shape)
 
 
+def brought_home(value: Any) -> Any:
+    """Return a tensor of a model as a plain one in this process's memory."""
+    torch: Any = sys.modules["torch"]
+    if value.layout is not torch.strided or value.device.type == "meta":
+        return value
+    home = value.detach().cpu().resolve_conj().resolve_neg()
+    return home.as_subclass(torch.Tensor)
+
+
 def from_bytes(
     raw: _Array,
     dtype: str,

@@ -1,32 +1,30 @@
 """How a sample is built (its *tree*), and where columns lie in a batch's memory.
 
 A tree consists of *groups* (tuple, list, dict, namedtuple) and, in these, *leaves*, the
-single values.  A leaf that has the same kind, dtype and shape in all samples is a
-*column*, one array for the whole batch; any other value is an *aside*, sent as an
-object.  Guarantees that a value comes back with its type, dtype and byte order, or that
-``scatter`` returns False.  Types are compared exactly: a subclass never counts as its
-base.
+single values.  A leaf that has the same kind (``kinds``), dtype and shape in all
+samples is a *column*, one array for the whole batch; any other value is an *aside*,
+sent as an object.  Guarantees that a value comes back with its type, dtype and byte
+order, or that ``scatter`` returns False.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from ..errors import SharedMemoryFull
 from ..machine import memory_total
-from . import jax_arrays, tensors
 from .envelope import aligned
+from .kinds import Column, Kind, leaf_for
+from .leaf import Added, added
+from .ragged import Ragged, widened
 
 PAGE = 4096
 # A batch of more rows may not fit into memory.
 MANY = 100_000
 
-Column = np.ndarray[Any, Any]
 # Levels of nesting.  What is deeper (a cycle, most likely) is sent as an object.
 _DEEPEST = 32
 # Parts of a list.  A longer one is data, not structure, and is sent as an object.
@@ -36,8 +34,6 @@ _WIDEST = 256
 _MOST_PARTS = 1024
 # Types of keys that are recreated from their value.
 _PLAIN_KEYS = {str, int, bool, bytes, type(None)}
-# A memory map is an ordinary array once it has been copied.
-_ARRAYS = {np.ndarray, np.memmap}
 
 
 def container(parts: Any, made: Callable[[Any], Any]) -> Any:
@@ -78,228 +74,10 @@ class Aside:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Leaf:
-    """A leaf with a column: each sample's value there has this dtype and shape."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...] = ()
-
-    def write(
-        self,
-        column: Column,
-        start: int,
-        values: Any,
-    ) -> bool:
-        """Write ``values``, a list or an array, into the rows from ``start`` on.
-
-        Return False if one doesn't fit.  Many rows are written at once, because with
-        small samples most of the time goes into calling NumPy.
-        """
-        rows = column[start : start + len(values)]
-        if type(values) is not np.ndarray:
-            return self._write(rows, values)
-        if values.dtype != self.dtype:
-            return False
-        if values.shape[1:] != self.shape:
-            return False
-        rows[...] = values
-        return True
-
-    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        raise NotImplementedError
-
-    def read(self, column: Column) -> Sequence[Any]:
-        """Return the values of the rows, each as it was in its sample."""
-        return list(column)
-
-    def stack(self, column: Column) -> Any:
-        """Return the whole column in the form that ``Batch.columns`` shows."""
-        return column
-
-
-class Array(Leaf):
-    """A column of ndarrays of one dtype and shape."""
-
-    __slots__ = ()
-
-    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        if not set(map(type, values)) <= _ARRAYS:
-            return False
-        if (
-            len(values) > 1
-            and self.shape
-            and self.dtype.isnative
-            and self.dtype.kind in "biufc"
-        ):
-            # One concatenate compares dtypes and shapes at a third of the cost of
-            # asking each array.  It joins arrays of other lengths, too, which would
-            # shift the rows, so their lengths are compared first.
-            try:
-                if set(map(len, values)) != {self.shape[0]}:
-                    return False
-                joined = rows.reshape(len(rows) * self.shape[0], *self.shape[1:])
-                np.concatenate(values, out=joined, casting="no")
-            except (TypeError, ValueError):
-                return False
-            return True
-        for row, value in enumerate(values):
-            if value.shape != self.shape or value.dtype != self.dtype:
-                return False
-            rows[row] = value
-        return True
-
-    def read(self, column: Column) -> Sequence[Any]:
-        # A list of a column with one dimension would have scalars in place of arrays.
-        if self.shape:
-            return list(column)
-        return [column[row, ...] for row in range(len(column))]
-
-
-class Tensor(Array):
-    """A column of dense torch tensors on the CPU."""
-
-    __slots__ = ()
-
-    def write(
-        self,
-        column: Column,
-        start: int,
-        values: Any,
-    ) -> bool:
-        # A single array or tensor has the values as its rows.
-        if not isinstance(values, (list, tuple)):
-            values = tensors.as_array(values)
-        return super().write(column, start, values)
-
-    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        arrays = [tensors.as_array(value) for value in values]
-        return super()._write(rows, arrays)
-
-    def read(self, column: Column) -> Sequence[Any]:
-        if len(column):
-            return list(tensors.from_array(column).unbind(0))
-        return []
-
-    def stack(self, column: Column) -> Any:
-        return tensors.from_array(column)
-
-
-class OfJax(Array):
-    """A column of JAX's arrays, shown as an array of NumPy's.
-
-    Each sample has an array of JAX's again.
-    """
-
-    __slots__ = ()
-
-    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        arrays = [jax_arrays.as_array(value) for value in values]
-        return super()._write(rows, arrays)
-
-    def read(self, column: Column) -> Sequence[Any]:
-        return [jax_arrays.from_array(row) for row in super().read(column)]
-
-
-class Scalar(Leaf):
-    """A column of NumPy scalars."""
-
-    __slots__ = ()
-
-    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        if set(map(type, values)) != {self.dtype.type}:
-            return False
-        # Dates have one type and several units, which are part of the dtype.
-        if self.dtype.kind in "mM" and {one.dtype for one in values} != {self.dtype}:
-            return False
-        rows[...] = values
-        return True
-
-
-class Number(Leaf):
-    """A column of Python numbers, which ``tolist`` gives back unchanged."""
-
-    __slots__ = ()
-
-    @property
-    def kind(self) -> type:
-        return _KINDS[self.dtype.kind]
-
-    def write(
-        self,
-        column: Column,
-        start: int,
-        values: Any,
-    ) -> bool:
-        # An array has NumPy's scalars, which are no Python numbers.
-        return type(values) is not np.ndarray and super().write(column, start, values)
-
-    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
-        if set(map(type, values)) != {self.kind}:
-            return False
-        try:
-            rows[...] = values
-        except OverflowError:
-            # An int of more than 64 bits.
-            return False
-        return True
-
-    def read(self, column: Column) -> Sequence[Any]:
-        return column.tolist()  # type: ignore[no-any-return]
-
-
-_KINDS: dict[str, type] = {
-    "b": bool,
-    "i": int,
-    "f": float,
-    "c": complex,
-}
-_NUMBERS = {
-    bool: Number(np.dtype(bool)),
-    float: Number(np.dtype(float)),
-    complex: Number(np.dtype(complex)),
-    int: Number(np.dtype(np.int64)),
-}
-
-
-def leaf_for(value: Any) -> Leaf | Aside:
-    kind = type(value)
-    if kind in _NUMBERS:
-        # An int of more than 64 bits fits no column.
-        if kind is int and not -(1 << 63) <= value < 1 << 63:
-            return Aside()
-        return _NUMBERS[kind]
-    if kind in _ARRAYS and is_raw(value.dtype):
-        return Array(value.dtype, value.shape)
-    is_scalar = isinstance(value, np.generic) and kind is value.dtype.type
-    if is_scalar and is_raw(value.dtype):
-        # A string's length is part of its dtype, so a column would fit few of them.
-        if value.dtype.kind in "SUV":
-            return Aside()
-        return Scalar(value.dtype)
-    shared = tensors.as_array(value)
-    if shared is not None:
-        return Tensor(shared.dtype, shared.shape)
-    shown = jax_arrays.as_array(value)
-    if shown is not None and is_raw(shown.dtype):
-        return OfJax(shown.dtype, shown.shape)
-    return Aside()
-
-
-def is_raw(dtype: np.dtype[Any]) -> bool:
-    """Return True if bytes and ``dtype.str`` suffice to recreate an array."""
-    return (
-        dtype.kind in "biufcmMSUV"
-        and dtype.names is None
-        and not dtype.metadata
-        and np.dtype(dtype.str) == dtype
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Group:
     """A container in a sample: its exact type, its keys, and its parts."""
 
-    # One of tuple, list, dict and namedtuple.
+    # One of tuple, list, dict, namedtuple and leaf.
     kind: str
     cls: type
     # The keys of a dict; of other containers none.
@@ -351,8 +129,16 @@ class Group:
             return None
         return parts
 
-    def join(self, parts: Sequence[Sequence[Any]], rows: int) -> list[Any]:
-        """Return ``rows`` containers, made of the lists of values for each part."""
+    def join(
+        self,
+        parts: Sequence[Sequence[Any]],
+        rows: int,
+        absent: Collection[int] = (),
+    ) -> list[Any]:
+        """Return ``rows`` containers, made of the lists of values for each part.
+
+        What is returned for the rows in ``absent`` doesn't matter.
+        """
         together: Any
         if parts:
             together = zip(*parts, strict=True)
@@ -373,7 +159,53 @@ class Group:
         return self.cls(values)
 
 
-Node = Group | Leaf | Aside
+@dataclasses.dataclass(frozen=True, slots=True)
+class Made(Group):
+    """A value of a kind that the program has added, with its parts.
+
+    To the user it is a leaf, to mpiter a container.
+    """
+
+    # Two for one type differ by their number.
+    added: Added | None = dataclasses.field(default=None, compare=False)
+    number: int = 0
+
+    @property
+    def leaf(self) -> Added:
+        assert self.added is not None
+        return self.added
+
+    def split(self, values: Any) -> list[Sequence[Any]] | None:
+        if set(map(type, values)) != {self.cls}:
+            return None
+        parts = [*map(self.leaf.split, values)]
+        if any(len(some) != len(self.parts) for some in parts):
+            return None
+        return list(zip(*parts, strict=True))
+
+    def join(
+        self,
+        parts: Sequence[Sequence[Any]],
+        rows: int,
+        absent: Collection[int] = (),
+    ) -> list[Any]:
+        together = zip(*parts, strict=True)
+        if not absent:
+            return [*map(self.leaf.join, together)]
+        # Nothing was written there: the program's code must not see what is.
+        found: list[Any] = []
+        for row, values in enumerate(together):
+            value = None
+            if row not in absent:
+                value = self.leaf.join(values)
+            found.append(value)
+        return found
+
+    def build(self, values: Any) -> Any:
+        return self.leaf.stack(values)
+
+
+Node = Group | Kind | Aside
 
 
 def describe(sample: object) -> Node:
@@ -396,6 +228,7 @@ def _describe(
     names: tuple[Any, ...] = ()
     key_types: tuple[type, ...] = ()
     parts: Any = value
+    one: Added | None = None
     if kind in (tuple, list, dict):
         if kind is dict:
             names = tuple(value)
@@ -404,6 +237,9 @@ def _describe(
         if len(value) > _WIDEST or not _PLAIN_KEYS.issuperset(key_types):
             return Aside()
         group = kind.__name__
+    elif (one := added.get(kind)) is not None:
+        group = "leaf"
+        parts = one.split(value)
     # A class derived from a named tuple may have attributes of its own, which would be
     # lost if it were made again of its parts.
     elif (
@@ -414,21 +250,23 @@ def _describe(
         group = "namedtuple"
         parts = tuple.__iter__(value)
     else:
-        return leaf_for(value)
+        return leaf_for(value) or Aside()
     nodes = []
     for part in parts:
         if not depth or next(left, None) is None:
             raise RecursionError
         nodes.append(_describe(part, depth - 1, left))
+    if one is not None:
+        return Made(group, kind, (), tuple(nodes), (), one, one.number)
     return Group(group, kind, names, tuple(nodes), key_types)
 
 
-def columns_of(node: Node) -> Iterator[Leaf]:
+def columns_of(node: Node) -> Iterator[Kind]:
     """Yield the leaves that have a column, in the order of the traversal."""
     if isinstance(node, Group):
         for part in node.parts:
             yield from columns_of(part)
-    elif isinstance(node, Leaf):
+    elif isinstance(node, Kind):
         yield node
 
 
@@ -446,7 +284,7 @@ def is_record(node: Node) -> bool:
     """
     if not asides_of(node):
         return False
-    return not any(leaf.shape for leaf in columns_of(node))
+    return not any(leaf.shape or leaf.is_ragged for leaf in columns_of(node))
 
 
 def scatter(
@@ -467,7 +305,7 @@ def scatter(
             return False
         pairs = zip(node.parts, parts, strict=True)
         return all(scatter(part, held, columns, start, asides) for part, held in pairs)
-    if isinstance(node, Leaf):
+    if isinstance(node, Kind):
         return node.write(next(columns), start, samples)
     asides.append(samples)
     return True
@@ -478,26 +316,35 @@ def gather(
     columns: Iterator[Column],
     asides: Iterator[Sequence[Any]],
     rows: int,
+    absent: Collection[int] = (),
 ) -> Sequence[Any]:
     """Return the samples made of ``columns`` and ``asides``.
 
-    Their arrays are views of the columns.
+    Their arrays are views of the columns.  ``absent`` are rows that weren't written.
     """
     if isinstance(node, Group):
-        parts = [gather(part, columns, asides, rows) for part in node.parts]
-        return node.join(parts, rows)
-    if isinstance(node, Leaf):
+        parts = [gather(part, columns, asides, rows, absent) for part in node.parts]
+        return node.join(parts, rows, absent)
+    if isinstance(node, Kind):
         return node.read(next(columns))
     return next(asides)
 
 
-def merge(known: Node, seen: Node) -> Node | None:
+def merge(
+    known: Node,
+    seen: Node,
+    ragged: bool = False,
+) -> Node | None:
     """Return a tree that fits samples of both, with asides where they differ.
 
+    With ``ragged``, arrays that differ in their first dimension have a ragged column.
     None if their outermost containers differ.
     """
     if known == seen or isinstance(known, Aside):
         return known
+    if isinstance(known, Kind) and isinstance(seen, Kind):
+        wider = widened(known, seen) if ragged else None
+        return wider or Aside()
     if not isinstance(known, Group) or not isinstance(seen, Group):
         return Aside()
     outermost = dataclasses.replace(known, parts=())
@@ -508,13 +355,32 @@ def merge(known: Node, seen: Node) -> Node | None:
         if known.kind == "list":
             return Aside()
         return None
-    merged = map(merge, known.parts, seen.parts)
-    parts = tuple(part or Aside() for part in merged)
-    return dataclasses.replace(known, parts=parts)
+    parts: list[Node] = []
+    for one, other in zip(known.parts, seen.parts, strict=True):
+        parts.append(merge(one, other, ragged) or Aside())
+    return dataclasses.replace(known, parts=tuple(parts))
 
 
-# The shape, dtype and offset of a column.
-_Place = tuple[tuple[int, ...], np.dtype[Any], int]
+def with_room_for(
+    node: Node,
+    samples: Sequence[Any],
+    rows: int,
+) -> Node:
+    """Return the tree whose ragged columns have more room than before.
+
+    They have enough for batches of ``rows`` samples like ``samples``, which fit it.
+    """
+    if isinstance(node, Ragged):
+        return node.with_room_for(samples, rows)
+    if not isinstance(node, Group):
+        return node
+    held = node.split(samples)
+    if held is None:
+        return node
+    parts: list[Node] = []
+    for part, values in zip(node.parts, held, strict=True):
+        parts.append(with_room_for(part, values, rows))
+    return dataclasses.replace(node, parts=tuple(parts))
 
 
 @dataclasses.dataclass
@@ -523,31 +389,30 @@ class Layout:
 
     tree: Node
     rows: int
-    leaves: list[_Place] = dataclasses.field(init=False)
+    # Each leaf that has a column, and where this begins.
+    leaves: list[tuple[Kind, int]] = dataclasses.field(init=False)
     # The number of values of a sample that fit no column.
     asides: int = dataclasses.field(init=False)
     size: int = dataclasses.field(init=False)
+    # A column's values differ in their first dimension.
+    is_ragged: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         at = 0
         self.leaves = []
         for leaf in columns_of(self.tree):
-            self.leaves.append((leaf.shape, leaf.dtype, at))
-            # As Python's integers: a product of NumPy's would overflow unnoticed.
-            values = self.rows * int(np.prod(leaf.shape, dtype=object))
-            at = aligned(at + values * leaf.dtype.itemsize)
+            self.leaves.append((leaf, at))
+            at = aligned(at + leaf.size(self.rows))
         self.asides = asides_of(self.tree)
         self.size = aligned(at, PAGE) or PAGE
+        self.is_ragged = any(leaf.is_ragged for leaf, _ in self.leaves)
 
     def columns(self, memory: Any, rows: int | None = None) -> list[Column]:
         """Return the columns as arrays on ``memory``, any writable buffer."""
         count = self.rows
         if rows is not None:
             count = rows
-        return [
-            np.ndarray((count, *shape), dtype, memory, at)
-            for shape, dtype, at in self.leaves
-        ]
+        return [leaf.column(memory, at, self.rows, count) for leaf, at in self.leaves]
 
 
 def check_memory(tree: Node, rows: int) -> None:

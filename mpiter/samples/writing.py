@@ -13,17 +13,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from . import jax_arrays, tensors
-from .tree import Array, Column, Group, Leaf, Node, Number, OfJax, Tensor
+from .kinds import Kind
+from .ragged import Area
+from .tree import Group, Made, Node
 
 # The board's cell (``worker.board.CELL``) for the row that is being fetched.
 ROW = 3
 # The lines after a check that has failed: the sample is sent as an object.
 _ODD = "    odd(row, sample); row += 1; continue"
-# The errors for a number that is too large: NumPy's, and a memoryview's.
-_TOO_LARGE = "(OverflowError, ValueError)"
 # A list of row views is kept up to so many rows: each takes 100 bytes.
 _MOST_ROWS = 256
 # Formats of numbers that a memoryview writes without changing a bit.
@@ -56,6 +53,7 @@ def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
     columns = "".join(f"C{at}, " for at in range(code.columns))
     lines = [
         f"def make({columns}step):",
+        *(f"    {line}" for line in code.opening),
         "    def fetch(dataset, keys, row, cells, odd, keep):",
         "        for key in keys:",
         *(f"            {line}" for line in body),
@@ -66,12 +64,14 @@ def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
     return code.names["make"]  # type: ignore[no-any-return]
 
 
-def places(column: Column) -> Column | list[Column] | memoryview:
+def places(column: Any) -> Any:
     """Return what the loop assigns to in place of ``column``.
 
     That is a list of row views, or for numbers a memoryview.  An assignment then takes
     a quarter less time, and with numbers half.
     """
+    if isinstance(column, Area):
+        return column
     if column.ndim > 1:
         if len(column) <= _MOST_ROWS:
             return [*column]
@@ -89,102 +89,65 @@ class _Code:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.names: dict[str, Any] = {
-            "ndarray": np.ndarray,
-            "memmap": np.memmap,
-            "as_array": tensors.as_array,
-            "of_jax": jax_arrays.as_array,
-            "in_order": tuple.__iter__,
-        }
+        self.opening: list[str] = []
+        self.names: dict[str, Any] = {"in_order": tuple.__iter__}
         self.asides: list[str] = []
         self.columns = 0
         self._count = 0
 
-    def _name(self, value: object) -> str:
+    def name(self, value: object) -> str:
         self._count += 1
         self.names[f"v{self._count}"] = value
         return f"v{self._count}"
 
-    def _unless(self, fits: str) -> None:
+    def column(self) -> str:
+        self.columns += 1
+        return f"C{self.columns - 1}"
+
+    def unless(self, fits: str) -> None:
         self.lines += [f"if not ({fits}):", _ODD]
+
+    def unless_raises(self, errors: str, line: str) -> None:
+        self.lines += ["try:", f"    {line}", f"except {errors}:", _ODD]
 
     def visit(self, node: Node, value: str) -> None:
         """Add lines that check and write the value of the variable named ``value``."""
         if isinstance(node, Group):
             self._open(node, value)
-        elif isinstance(node, Leaf):
-            self._write(node, value)
+        elif isinstance(node, Kind):
+            node.lines(self, value)
         else:
             self.asides.append(value)
 
     def _open(self, group: Group, value: str) -> None:
-        cls = self._name(group.cls)
+        cls = self.name(group.cls)
         parts = [f"p{self._count}_{at}" for at in range(len(group.parts))]
         if group.kind == "dict":
-            names = self._name(group.names)
-            types = self._name(group.key_types)
+            names = self.name(group.names)
+            types = self.name(group.key_types)
             # Python takes 1, True and 1.0 for the same key, so types are compared too.
-            self._unless(
+            self.unless(
                 f"type({value}) is {cls} and tuple({value}) == {names} and (*map(type, "
                 f"{value}),) == {types}"
             )
             held = f"{value}.values()"
+        elif isinstance(group, Made):
+            self.unless(f"type({value}) is {cls}")
+            split = self.name(group.leaf.split)
+            # A value may be taken apart into another number of parts.
+            line = f"{', '.join(parts)}, = {split}({value})"
+            self.unless_raises("ValueError", line)
+            held = ""
         # A named tuple's own iteration may be the program's code.
         elif group.kind == "namedtuple" or not parts:
-            self._unless(f"type({value}) is {cls} and len({value}) == {len(parts)}")
+            self.unless(f"type({value}) is {cls} and len({value}) == {len(parts)}")
             held = f"in_order({value})"
         else:
-            self._unless(f"type({value}) is {cls}")
+            self.unless(f"type({value}) is {cls}")
             # A list or tuple of another length can't be taken apart into these parts.
-            self.lines += [
-                "try:",
-                f"    {', '.join(parts)}, = {value}",
-                "except ValueError:",
-                _ODD,
-            ]
+            self.unless_raises("ValueError", f"{', '.join(parts)}, = {value}")
             held = ""
         if parts and held:
             self.lines.append(f"{', '.join(parts)}, = {held}")
         for part, variable in zip(group.parts, parts, strict=True):
             self.visit(part, variable)
-
-    def _write(self, leaf: Leaf, value: str) -> None:
-        column = f"C{self.columns}[row]"
-        dtype = self._name(leaf.dtype)
-        self.columns += 1
-        if isinstance(leaf, Number):
-            self._unless(f"type({value}) is {self._name(leaf.kind)}")
-            # An int of more than 64 bits fits no column.
-            self.lines += [
-                "try:",
-                f"    {column} = {value}",
-                f"except {_TOO_LARGE}:",
-                _ODD,
-            ]
-            return
-        is_dtype = f"({value}.dtype is {dtype} or {value}.dtype == {dtype})"
-        if isinstance(leaf, (Tensor, OfJax)):
-            array = f"a{self.columns}"
-            shows = "as_array" if isinstance(leaf, Tensor) else "of_jax"
-            self.lines.append(f"{array} = {shows}({value})")
-            self._unless(
-                f"{array} is not None and {is_dtype.replace(value, array)} and "
-                f"{array}.shape == {leaf.shape!r}"
-            )
-            value = array
-        elif isinstance(leaf, Array):
-            self._unless(
-                f"(type({value}) is ndarray or type({value}) is memmap) and {is_dtype} "
-                f"and {value}.shape == {leaf.shape!r}"
-            )
-        else:
-            kind = self._name(leaf.dtype.type)
-            fits = f"type({value}) is {kind}"
-            # The type of a date doesn't tell its unit, nor that of a string its length.
-            if leaf.dtype.kind not in "biufc":
-                fits += f" and {value}.dtype == {dtype}"
-            self._unless(fits)
-        if leaf.shape:
-            self.lines.append(f"{column}[...] = {value}")
-        else:
-            self.lines.append(f"{column} = {value}")

@@ -21,6 +21,7 @@ import torch
 from ..errors import OptionError
 from ..samples.batch import Batch
 from ..transport.memory import arena_at
+from .tensors import nested, parts_of_rows
 
 # The means and the standard deviations of the channels.
 _Scaling = tuple[Sequence[float], Sequence[float]] | None
@@ -123,7 +124,8 @@ class DevicePrefetcher:
         dtype: of images and of floating-point tensors; None keeps it (float32 for
             images that are normalised).
 
-    Values that are no tensor or array are left unchanged.  ``state_dict()`` is the
+    Rows of several lengths (``ragged="jagged"``) become a nested tensor there.  Values
+    that are no tensor or array are left unchanged.  ``state_dict()`` is the
     state after the last batch handed out, not after the one that is being copied;
     ``stats()`` and ``close()`` are the loader's.
 
@@ -248,9 +250,25 @@ class DevicePrefetcher:
         return tensor
 
     def _here(self, value: Any) -> object:
-        if _counts(value):
-            return self._prepared(_tensor(value).to(self.device))
-        return value
+        return self._moved(value, lambda tensor: tensor.to(self.device))
+
+    def _moved(
+        self,
+        value: Any,
+        move: Callable[[torch.Tensor], torch.Tensor],
+    ) -> object:
+        """Return a tensor, an array or rows of several lengths on the device.
+
+        ``move`` brings tensors there.  Any other value is returned as it is.
+        """
+        parts = parts_of_rows(value)
+        if parts is not None and _counts(parts[0]):
+            values, offsets = parts
+            there = self._prepared(move(_tensor(values)))
+            return nested(there, move(offsets), offsets)
+        if not _counts(value):
+            return value
+        return self._prepared(move(_tensor(value)))
 
 
 @dataclass(slots=True)
@@ -298,8 +316,9 @@ class _Ahead:
         def use_here(value: Any) -> None:
             # The tensors were made on the other stream.  Unless torch's allocator knows
             # that this one uses them too, it may give their memory away too early.
-            if _counts(value):
-                value.record_stream(here)
+            for tensor in parts_of_rows(value) or (value,):
+                if _counts(tensor):
+                    tensor.record_stream(here)
 
         mapped(coming.batch, use_here)
         self._prefetcher._state = coming.state
@@ -328,14 +347,12 @@ class _Ahead:
 
     def _copied(self, value: Any) -> object:
         """Return a tensor or an array on the device; any other value as it is."""
-        if not _counts(value):
-            return value
-        tensor = _tensor(value)
+        return self._prefetcher._moved(value, self._send_tensor)
+
+    def _send_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type == "cpu" and tensor.numel():
             _cuda_locks.cover(tensor.data_ptr())
-        prefetcher = self._prefetcher
-        there = tensor.to(prefetcher.device, non_blocking=True)
-        return prefetcher._prepared(there)
+        return tensor.to(self._prefetcher.device, non_blocking=True)
 
     def __del__(self) -> None:
         """Wait until all copies have finished.

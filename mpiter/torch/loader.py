@@ -28,7 +28,8 @@ from ..loaders.loading import Loading, Pass, workers_of
 from ..order.ranks import Sharding
 from ..pool import starting
 from ..rules import OnError
-from ..samples.batch import Stacker, samples_of
+from ..samples.batch import Settle, Stacker, columns_of, samples_of, settle_as
+from ..samples.batch import collate as collate_as
 from ..samples.tree import Contents
 
 # T_co is torch's name for the type of a dataset's samples.
@@ -38,6 +39,7 @@ from .tensors import (
     collated,
     collated_anywhere,
     default_collate,
+    settled,
     tensors_of,
     tensors_of_columns,
 )
@@ -73,6 +75,9 @@ class OfTorch(OfLoaders, total=False):
         on_error: "raise" raises the dataset's error in place of the batch, "skip"
             leaves the sample out; ``mpiter.Skip(most=100)`` leaves out at most 100
             samples.
+        ragged: what becomes of samples that differ in shape: "raise" torch's error,
+            make a "list", "pad" with zeros at the end, or lay them end to end in a
+            nested tensor of "jagged" layout.
         shard: this process's part, where several train together: "auto", ``(rank,
             size)`` or ``mpiter.Shard``.
         pin_memory_device: torch's own argument, which is passed on to it.
@@ -80,6 +85,7 @@ class OfTorch(OfLoaders, total=False):
 
     seed: int | None
     on_error: OnError
+    ragged: str
     shard: Sharding
     pin_memory_device: str
 
@@ -209,9 +215,17 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         stacks = self.collate_fn is default_collate
         collates = not stacks or isinstance(dataset, Mapping) or is_stream
         self._in_one = self._is_one_workers(collates)
-        self._opens = _Tensors(self._in_one, pin_memory and _can_pin())
+        pins = pin_memory and _can_pin()
+        settle = settle_as(self.ragged)
+        # With "raise" a batch is what torch itself makes.
+        collate: Callable[[Any], Any]
+        if stacks and self.ragged != "raise":
+            collate = partial(collate_as, settle=settle)
+            self._opens = _Settled(self._in_one, pins, settle)
+        else:
+            collate = collated_anywhere if stacks else self.collate_fn
+            self._opens = _Tensors(self._in_one, pins)
         skips = self.__dict__["on_error"] != "raise"
-        collate = collated_anywhere if stacks else self.collate_fn
         served = self._served(is_stream, collate, stacks, skips, True)
         worker_init = None
         if num_workers:
@@ -372,6 +386,28 @@ class _Tensors:
         if self._pins:
             return _utils.pin_memory.pin_memory(batch)
         return batch
+
+
+class _Settled(_Tensors):
+    """Makes tensors of a batch's contents, with ``settle`` where samples differ."""
+
+    def __init__(self, in_one: bool, pins: bool, settle: Settle) -> None:
+        super().__init__(in_one, pins)
+        self._settle = settle
+
+    def __call__(self, contents: Contents) -> Any:
+        if self._in_one:
+            columns = samples_of(contents)[0]
+        else:
+            columns = columns_of(contents, self._settle, self._stacks)
+        return settled(columns, self._pins)
+
+    def of_rows(self, samples: Sequence[Any]) -> Any:
+        if self._in_one:
+            columns = samples[0]
+        else:
+            columns = collate_as(samples, self._settle, self._stacks)
+        return settled(columns, self._pins)
 
 
 def _at_home(worker_init_fn: Callable[[int], Any] | None, info: WorkerInfo) -> None:

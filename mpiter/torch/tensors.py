@@ -12,9 +12,12 @@ import numpy as np
 import torch
 from torch.utils.data import _utils
 
-from ..samples.batch import Stacker, samples_of
+from ..samples.batch import Stacker, collate, columns_of, samples_of, settle_as
+from ..samples.jagged import Jagged
+from ..samples.kinds import Kind
 from ..samples.tensors import from_array
-from ..samples.tree import Aside, Contents, Group, Leaf, Node, Number, OfJax
+from ..samples.tree import Aside, Contents, Group, Made, Node, describe
+from ..samples.tree import columns_of as leaves_of
 
 default_collate = _utils.collate.default_collate
 # The functions that are torch's own among those for the types of values.
@@ -69,7 +72,7 @@ def collated_anywhere(samples: object) -> object:
                 return _stacked(samples)
             except _NotPlain:
                 pass
-        return default_collate(samples)
+        return _by_torch(samples)
     finally:
         _utils.worker._worker_info = here
 
@@ -89,10 +92,22 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
             columns = stacks(objects)
         try:
             if columns is not None:
-                return _built(columns.tree, iter(columns.columns))
+                return _built(columns.tree, iter(columns.columns), columns.rows)
         except _NotPlain:
             pass
-    return default_collate(samples_of(contents))
+    return _by_torch(samples_of(contents))
+
+
+def _by_torch(samples: Any) -> Any:
+    """Return what torch makes of the samples, or mpiter, of kinds of the program's."""
+    try:
+        return default_collate(samples)
+    except TypeError:
+        is_list = isinstance(samples, (list, tuple))
+        if not is_list or not _holds_added(describe(samples[0])):
+            raise
+        # torch doesn't know values of these kinds.
+        return settled(collate(samples, settle_as("raise")), pins=False)
 
 
 def tensors_of_columns(columns: Any) -> object:
@@ -111,6 +126,60 @@ def tensors_of_columns(columns: Any) -> object:
     if type(columns) is tuple:
         return found
     return tuple.__new__(type(columns), found)
+
+
+def settled(columns: Any, pins: bool) -> Any:
+    """Return columns that ``ragged=`` has settled as tensors, built as torch does it.
+
+    Rows of several lengths in one array become a nested tensor on the same memory.
+    With ``pins`` tensors are put into pinned memory.
+    """
+    if isinstance(columns, dict):
+        named = {name: settled(part, pins) for name, part in columns.items()}
+        return type(columns)(named)
+    if isinstance(columns, tuple) and hasattr(columns, "_fields"):
+        return tuple.__new__(type(columns), [settled(part, pins) for part in columns])
+    if isinstance(columns, (list, tuple)):
+        return [settled(part, pins) for part in columns]
+    if isinstance(columns, Jagged):
+        return nested(settled(columns.values, pins), settled(columns.offsets, pins))
+    if isinstance(columns, np.ndarray):
+        columns = from_array(columns)
+    if pins and isinstance(columns, torch.Tensor):
+        return columns.pin_memory()
+    return columns
+
+
+def nested(
+    values: torch.Tensor,
+    offsets: torch.Tensor,
+    host_offsets: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return a nested tensor of jagged layout on the memory of ``values``.
+
+    ``host_offsets`` are the same offsets where looking at them doesn't wait for a GPU.
+    """
+    lengths = offsets.diff() if host_offsets is None else host_offsets.diff()
+    return torch.nested.nested_tensor_from_jagged(
+        values,
+        offsets,
+        min_seqlen=int(lengths.min()),
+        max_seqlen=int(lengths.max()),
+    )
+
+
+def parts_of_rows(value: object) -> tuple[Any, torch.Tensor] | None:
+    """Return the values and the offsets of rows that lie in one array or tensor.
+
+    None for anything else, also for a nested tensor with gaps between its rows.
+    """
+    if isinstance(value, Jagged):
+        return value.values, torch.as_tensor(value.offsets)
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.jagged:
+        return None
+    if value.lengths() is not None:
+        return None
+    return value.values(), value.offsets()
 
 
 def _all_ways_are_torchs() -> bool:
@@ -167,8 +236,15 @@ def _stacked_parts(sample: object, parts: Sequence[Sequence[Any]]) -> list[Any]:
             # beside them.
             if not _holds_tensors(sample):
                 raise
-            found.append(default_collate(part))
+            found.append(_by_torch(part))
     return found
+
+
+def _holds_added(node: Node) -> bool:
+    """Return True if a sample has values of a kind that the program has added."""
+    if isinstance(node, Made):
+        return True
+    return isinstance(node, Group) and any(map(_holds_added, node.parts))
 
 
 def _holds_tensors(sample: Any) -> bool:
@@ -180,21 +256,23 @@ def _holds_tensors(sample: Any) -> bool:
     return any(isinstance(part, torch.Tensor) for part in parts)
 
 
-def _built(node: Node, columns: Iterator[Any]) -> object:
+def _built(node: Node, columns: Iterator[Any], rows: int) -> object:
+    if isinstance(node, Made):
+        # What the program's leaf makes of columns is the same for all loaders.
+        mine = [next(columns) for _ in leaves_of(node)]
+        found = columns_of(Contents(node, rows, mine), settle_as("raise"))
+        return settled(found, pins=False)
     if isinstance(node, Group):
-        parts = [_built(part, columns) for part in node.parts]
+        parts = [_built(part, columns, rows) for part in node.parts]
         if not parts:
             raise _NotPlain
         if node.kind == "tuple":
             return parts
         return node.build(parts)
-    if not isinstance(node, Leaf) or isinstance(node, OfJax):
+    if not isinstance(node, Kind):
         raise _NotPlain
-    # torch refuses Python's complex numbers, and says so in its own words.
-    if isinstance(node, Number) and node.kind is complex:
-        raise _NotPlain
-    column = next(columns)
     try:
-        return from_array(column)
+        return node.tensor(next(columns))
     except TypeError:
+        # torch refuses such values, and says so in its own words.
         raise _NotPlain from None

@@ -17,12 +17,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from ..samples import leaf
 from ..samples.copying import Held
 from ..samples.envelope import Raw, Sealing
+from ..samples.kinds import Column
+from ..samples.ragged import Area
 from ..samples.tree import (
     MANY,
     Aside,
-    Column,
     Layout,
     Node,
     Rows,
@@ -177,9 +179,11 @@ class Sheet:
         columns: list[Raw] | None = None
         if self.travels:
             columns = []
-            for column in self.columns:
-                flat = column.reshape(-1).view(np.uint8)
-                columns.append(Raw(flat.data))
+            assert self.layout is not None
+            for (kind, _), column in zip(self.layout.leaves, self.columns, strict=True):
+                for array in kind.sent(column):
+                    flat = array.reshape(-1).view(np.uint8)
+                    columns.append(Raw(flat.data))
         odd: object = None
         odd_rows: Sequence[int] = ()
         if self.apart is not None:
@@ -266,10 +270,16 @@ class Writer:
 
     arena: Arena | None
     seals: Callable[[], Seals] = Sealing
+    # Pickled, the leaves that the program has added.
+    leaves: Sequence[bytes] = ()
     # The loop and the columns of each slot that was used.
     _bound: dict[tuple[bytes, int, int], tuple[_Bound, list[Column]]] = field(
         default_factory=dict
     )
+
+    def learn_leaves(self) -> None:
+        """Make the program's own kinds of leaves known in a worker process."""
+        leaf.receive([*map(pickle.loads, self.leaves)])
 
     def sheet(
         self,
@@ -301,6 +311,7 @@ class Writer:
             memory = np.empty(layout.size, np.uint8)
             columns = layout.columns(memory)
             make = _bind(layout.tree, columns)
+            _begin(columns, rows)
             return Sheet(layout, make, columns, seals, travels=True)
         key = (brief, address, row)
         bound = self._bound
@@ -313,13 +324,19 @@ class Writer:
             make = _bind(layout.tree, [*map(places, columns)])
             bound[key] = (make, columns)
         make, columns = bound[key]
+        if layout.is_ragged:
+            _begin(columns, rows)
         return Sheet(layout, make, columns, seals)
 
 
-def _bind(
-    tree: Node | None,
-    columns: Sequence[Any],
-) -> _Bound:
+def _begin(columns: Sequence[Any], rows: int) -> None:
+    """Prepare the ragged ones among ``columns`` for a block of ``rows`` rows."""
+    for column in columns:
+        if isinstance(column, Area):
+            column.begin(rows)
+
+
+def _bind(tree: Node | None, columns: Sequence[Any]) -> _Bound:
     """Return a function that returns the loop for ``columns``.
 
     Its argument says whether the loop seeds the generators for each sample.

@@ -156,6 +156,7 @@ def begin(setup: Setup, number: int) -> None:
             home.ties.append(setup.board.go_private)
             if setup.box is not None:
                 setup.box.arm()
+        setup.writer.learn_leaves()
         dataset, worker_init = setup.cargo.open(worker.frame.notices.append)
         imports = False
         settle_at(worker, dataset, copies=rules.in_process)

@@ -40,4 +40,4 @@ def test_batches_as_jax_arrays():
         cwd=ROOT,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "9 passed" in ran.stdout
+    assert "11 passed" in ran.stdout

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import mpiter
+from mpiter.samples.jagged import Jagged
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -44,7 +45,8 @@ UNEVEN = {
     ),
     "lists": (
         [[1, 2], [3], [4], [5]],
-        r"uneven: list of 2 in its row 0, list of 1 in row 1.*ragged='list' or 'pad'",
+        r"uneven: list of 2 in its row 0, list of 1 in row 1"
+        r".*ragged='list' or 'pad' or 'jagged'",
     ),
     "lists in a dict": (
         [{"ids": [1] * n} for n in (2, 1, 2, 2)],
@@ -152,6 +154,20 @@ def test_they_are_a_list_or_padded_if_asked(way, workers):
     assert names == ["2", "3", "2", "2"]
 
 
+@every_way
+def test_they_lie_end_to_end_if_asked_and_a_batch_of_one_row_is_an_array(way, workers):
+    data = mpiter.Packed([(row, len(row)) for row in [*ROWS, ROWS[1]]])
+    with way(data, workers, ragged="jagged") as batches:
+        first, *rest = batches
+    rows, lengths = first
+    assert rows.values.tolist() == [0, 1, 0, 1, 2, 0, 1, 0, 1]
+    assert rows.offsets.tolist() == [0, 2, 5, 7, 9]
+    assert lengths.tolist() == [2, 3, 2, 2]
+    for rows, _ in rest:
+        assert rows.tolist() == [[0, 1, 2]]
+        assert Jagged.of(rows).offsets.tolist() == [0, 3]
+
+
 TOKENS = [[1, 2], [3], [], [4, 5], [6, 7, 8]]
 
 
@@ -165,12 +181,15 @@ def test_lists_are_lists_or_padded_in_each_batch_alike(way, workers, within):
     def found(ragged):
         with way(data, workers, ragged=ragged) as batches:
             return [
-                batch if isinstance(batch, (list, np.ndarray)) else batch["ids"]
-                for batch in batches
+                batch["ids"] if isinstance(batch, dict) else batch for batch in batches
             ]
 
     kept = [TOKENS[:4], TOKENS[4:]] if way is not WAYS["sampler"] else [TOKENS[:4]]
     assert found("list") == kept
+    ends = np.cumsum([0, 2, 1, 0, 2]).tolist()
+    jagged = found("jagged")
+    assert jagged[0].values.tolist() == [1, 2, 3, 4, 5]
+    assert jagged[0].offsets.tolist() == ends
     padded = found("pad")
     assert padded[0].tolist() == [[1, 2], [3, 0], [0, 0], [4, 5]]
     assert padded[0].dtype == np.int64
@@ -186,7 +205,7 @@ def test_long_lists_and_huge_integers():
         assert next(mpiter.batches(lists, 2, **options)) == lists
 
 
-@pytest.mark.parametrize("ragged", ["list", "pad"])
+@pytest.mark.parametrize("ragged", ["list", "pad", "jagged"])
 def test_lists_that_hold_arrays_or_several_types_are_structure(ragged):
     rows = [[np.ones(2), np.zeros(2)], [np.ones(2), np.zeros(2)]]
     first, second = next(
@@ -211,7 +230,7 @@ UNPADDED = {
 
 
 @pytest.mark.parametrize("data", UNPADDED.values(), ids=UNPADDED)
-@pytest.mark.parametrize("ragged", ["raise", "pad"])
+@pytest.mark.parametrize("ragged", ["raise", "pad", "jagged"])
 def test_a_batch_that_cannot_be_padded_is_refused_and_not_told_to_be(data, ragged):
     options = {"n_processes": 0, "shuffle": False}
     with pytest.raises(
@@ -239,3 +258,60 @@ def test_tensors_are_padded_to_a_tensor():
         )
     )
     assert torch.equal(batch, torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", ["array", "tensor"])
+def test_torchs_loader_lays_rows_end_to_end_in_a_nested_tensor(workers, kind):
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
+    from mpiter.torch import DataLoader, DevicePrefetcher
+
+    rows = [np.full(1 + index % 5, index) for index in range(64)]
+    if kind == "tensor":
+        rows = [torch.from_numpy(row) for row in rows]
+    data = [{"row": row, "name": str(at), "n": at} for at, row in enumerate(rows)]
+    with DataLoader(data, 8, num_workers=workers, ragged="jagged") as loader:
+        for number, batch in enumerate(DevicePrefetcher(loader, "cpu")):
+            mine = range(8 * number, 8 * number + 8)
+            assert batch["row"].layout is torch.jagged
+            for row, wanted in zip(batch["row"].unbind(), mine, strict=True):
+                assert torch.equal(row, torch.as_tensor(rows[wanted]))
+            assert batch["name"] == [*map(str, mine)]
+            assert batch["n"].tolist() == [*mine]
+    with DataLoader(data, 8, num_workers=workers, ragged="pad") as loader:
+        assert next(iter(loader))["row"].shape == (8, 5)
+    with DataLoader(data, 8, num_workers=workers, ragged="list") as loader:
+        assert [len(row) for row in next(iter(loader))["row"]] == [
+            1,
+            2,
+            3,
+            4,
+            5,
+            1,
+            2,
+            3,
+        ]
+    with (
+        DataLoader(data, 8, num_workers=workers) as loader,
+        pytest.raises(RuntimeError, match="equal size"),
+    ):
+        next(iter(loader))
+
+
+@pytest.mark.torch
+def test_a_nested_tensor_is_on_the_memory_of_its_rows():
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
+    from mpiter.torch.tensors import parts_of_rows, settled
+
+    rows = Jagged.of([np.zeros((2, 3), "f4"), np.ones((1, 3), "f4")])
+    (found,) = settled((rows,), pins=False)
+    assert found.layout is torch.jagged
+    for part, own in zip(
+        parts_of_rows(found), (rows.values, rows.offsets), strict=True
+    ):
+        assert part.data_ptr() == own.ctypes.data

@@ -8,96 +8,22 @@ from __future__ import annotations
 import contextlib
 import pickle
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from datasets import Built
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from journeys import CANARY, CELLS, Journey
 from samples import Point, arrays_in, assert_same, leaves, like, samples
 
 import mpiter
 from mpiter.datasets import ship
-from mpiter.engine.delivery import Delivery
-from mpiter.engine.rooms import Rooms
-from mpiter.order.cursor import Plan
-from mpiter.rules import Rules
 from mpiter.samples.batch import Stacker, collate, columns_of, samples_of
-from mpiter.samples.envelope import Sealed, Sealing, dumps
+from mpiter.samples.envelope import Sealing
 from mpiter.samples.tree import Aside, Group, describe
-from mpiter.transport.slots import Slots
-from mpiter.worker.board import CELL, LINE_BYTES
-from mpiter.worker.sheets import Unsendable, Writer
-
-CANARY = 0xA5
-CELLS = memoryview(bytearray(LINE_BYTES)).cast("q")
-
-
-class Memory:
-    """An arena for one slot, all of whose bytes have been written before."""
-
-    def allocate(self, size):
-        self.map = bytearray([CANARY]) * (size + 64)
-        return 0
-
-    def free(self, start, size): ...
-
-
-class Journey:
-    """Does with one batch what a worker and the consumer do, in this process."""
-
-    def __init__(self, batch, first=None, spare=0, travels=False, copy=False):
-        self.batch = batch
-        self.memory = Memory()
-        bell = SimpleNamespace(ring=lambda: None)
-        slots = Slots(self.memory, 1 << 40, bell)
-        rules = Rules(1, as_samples=False)
-        self.rooms = Rooms(
-            rules,
-            slots,
-            dumps,
-            pytest.fail,
-            copy,
-            in_slots=not travels,
-            as_objects=False,
-        )
-        self.rooms.learn(batch[0] if first is None else first, 1)
-        self.room = self.rooms.take(len(batch) + spare)
-        self.delivery = Delivery(Plan(0, len(batch), (), None, None), self.room)
-        self.layout = self.room.layout
-        self.odd = self.delivery.odd
-        self.asides = self.delivery.asides
-
-    def sheet(self, row, rows):
-        return Writer(self.memory).sheet(self.room.brief, self.room.address, row, rows)
-
-    def fetch(self, row, some, seeded=False):
-        """Fetch these samples as a worker does, into the rows from ``row`` on."""
-        sheet = self.sheet(row, len(some))
-        sheet.fetch(some, iter(range(len(some))), 0, CELLS, seeded)
-        self.arrive(row, len(some), sheet)
-
-    def arrive(self, row, rows, sheet):
-        payload = pickle.loads(pickle.dumps(sheet.payload(), 5))
-        if payload is None:
-            return
-        if payload.columns is not None:
-            self.rooms.fill(self.room, row, rows, payload.columns)
-        self.delivery.store(row, payload, Sealed.open)
-
-    def write(self, at_once=None, start=0, seeded=False):
-        """Fetch all samples in blocks of ``at_once`` rows."""
-        step = at_once or len(self.batch)
-        for row in range(0, len(self.batch), step):
-            self.fetch(start + row, self.batch[row : row + step], seeded)
-        return self
-
-    def contents(self, failed=frozenset()):
-        return self.rooms.contents(self.delivery, failed)
-
-    def read(self):
-        return samples_of(self.contents())
+from mpiter.worker.board import CELL
+from mpiter.worker.sheets import Unsendable
 
 
 def travelled(batch, **options):
@@ -155,8 +81,8 @@ def test_nothing_is_written_beyond_the_rows_own_share(first, at_once, travels, d
     journey = Journey(batch, first=first, spare=2, travels=travels)
     journey.write(at_once, start=1)
     ours = np.zeros(len(journey.memory.map), bool)
-    for shape, dtype, at in journey.layout.leaves:
-        size = dtype.itemsize * int(np.prod(shape))
+    for leaf, at in journey.layout.leaves:
+        size = leaf.size(1)
         ours[at + size : at + 5 * size] = True
     written = np.frombuffer(journey.memory.map, np.uint8) != CANARY
     assert not (written & ~ours).any()

@@ -70,6 +70,24 @@ def test_batches_become_jaxs_arrays_which_keep_their_values():
     ]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_jaxs_arrays_of_several_lengths_lie_end_to_end(workers):
+    rows = [jax.numpy.arange(1 + at % 3) for at in range(32)]
+    options = {"n_processes": workers, "shuffle": False}
+    for number, found in enumerate(mpiter.batches(rows, 8, ragged="jagged", **options)):
+        wanted = rows[8 * number : 8 * number + 8]
+        assert type(found.values) is np.ndarray
+        assert (found.values == np.concatenate(wanted)).all()
+    with mpiter.MultiprocessIterator(
+        rows, 8, repeat=False, shuffle=False, n_processes=1
+    ) as it:
+        for row, wanted in zip(
+            (row for batch in it for row in batch), rows, strict=True
+        ):
+            assert isinstance(row, jax.Array)
+            assert (row == wanted).all()
+
+
 def test_a_checkpoint_holds_them_as_numpys(tmp_path):
     states = {"w": jax.numpy.ones(3), "half": jax.numpy.ones(2, jax.numpy.bfloat16)}
     with mpiter.Checkpoint(tmp_path / "run.npz", model=states) as c:
