@@ -26,7 +26,7 @@ from ..transport.memory import arena_at
 _Scaling = tuple[Sequence[float], Sequence[float]] | None
 
 
-def mapped(tree: object, change: Callable[[Any], Any]) -> Any:
+def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     """Return ``tree`` with ``change`` applied to each value in its containers.
 
     The containers keep their types if possible.
@@ -247,7 +247,7 @@ class DevicePrefetcher:
             return tensor.to(self.dtype)
         return tensor
 
-    def _here(self, value: Any) -> object:
+    def _here(self, value: Any) -> Any:
         if _counts(value):
             return self._prepared(_tensor(value).to(self.device))
         return value
@@ -265,7 +265,7 @@ class _Sent:
     # The event behind the copy, which shows whether that has finished.
     arrived: torch.cuda.Event
     # The batch in the host's memory, kept until the copy has finished.
-    host: object
+    host: Any
 
 
 class _Ahead:
@@ -326,7 +326,7 @@ class _Ahead:
         passes = getattr(loader, "passes", 0)
         return _Sent(batch, state, is_new_epoch, passes, arrived, host)
 
-    def _copied(self, value: Any) -> object:
+    def _copied(self, value: Any) -> Any:
         """Return a tensor or an array on the device; any other value as it is."""
         if not _counts(value):
             return value

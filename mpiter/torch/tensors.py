@@ -55,7 +55,7 @@ def collated(samples: Sequence[Any], stacks: Stacker) -> Any:
     return tensors_of(contents, stacks)
 
 
-def collated_anywhere(samples: object) -> object:
+def collated_anywhere(samples: Any) -> Any:
     """Collate as torch does, but not in torch's shared memory.
 
     torch uses that in workers.  mpiter copies the batch into memory of its own, so it
@@ -95,7 +95,7 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
     return default_collate(samples_of(contents))
 
 
-def tensors_of_columns(columns: Any) -> object:
+def tensors_of_columns(columns: Any) -> Any:
     """Return what torch's ``default_collate`` would make of the rows of ``columns``.
 
     None if torch must be asked.
@@ -152,7 +152,7 @@ def _stacked(samples: Sequence[Any]) -> Any:
     return _stacked_parts(first, parts)
 
 
-def _stacked_parts(sample: object, parts: Sequence[Sequence[Any]]) -> list[Any]:
+def _stacked_parts(sample: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
     """Stack the parts of samples such as ``sample``.
 
     Beside tensors, what isn't plain is collated by torch itself.
@@ -180,7 +180,7 @@ def _holds_tensors(sample: Any) -> bool:
     return any(isinstance(part, torch.Tensor) for part in parts)
 
 
-def _built(node: Node, columns: Iterator[Any]) -> object:
+def _built(node: Node, columns: Iterator[Any]) -> Any:
     if isinstance(node, Group):
         parts = [_built(part, columns) for part in node.parts]
         if not parts:

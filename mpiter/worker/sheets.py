@@ -316,10 +316,7 @@ class Writer:
         return Sheet(layout, make, columns, seals)
 
 
-def _bind(
-    tree: Node | None,
-    columns: Sequence[Any],
-) -> _Bound:
+def _bind(tree: Node | None, columns: Sequence[Any]) -> _Bound:
     """Return a function that returns the loop for ``columns``.
 
     Its argument says whether the loop seeds the generators for each sample.
