@@ -12,7 +12,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import RemoteTraceback, WorkerCrashed, WorkerStartError
 from ..pool.endings import End
@@ -35,6 +35,16 @@ _LOOK = (
 )
 
 
+class _Setback(NamedTuple):
+    """A death, or several at once, for which no sample is to blame."""
+
+    at: float
+    # What happened, in words.
+    text: str
+    # The workers that died.
+    workers: set[int]
+
+
 class Recovery:
     """Decides after each end of a worker, by the recent deaths of the iterator's."""
 
@@ -47,8 +57,8 @@ class Recovery:
         self._skips = skips
         # How many workers have died over each row.
         self.deaths: Counter[Place] = Counter()
-        # When each was, what happened, and the workers that died at once.
-        self.setbacks: deque[tuple[float, str, set[int]]] = deque()
+        # Those since the last finished batch.
+        self.setbacks: deque[_Setback] = deque()
         # For each suspected row the worker that died over it, and that one's stack.
         self._stacks: dict[Place, tuple[str, str]] = {}
         # How often each worker has died in its start, one time after the other.
@@ -183,20 +193,17 @@ class Recovery:
         """
         now = self._clock()
         setbacks = self.setbacks
-        while setbacks and now - setbacks[0][0] > _WITHIN_S:
+        while setbacks and now - setbacks[0].at > _WITHIN_S:
             setbacks.popleft()
         # Workers that die one after the other are one setback, for instance when the
         # system ends all of them for want of memory.  When one of them dies again, that
         # is the next.
-        at_once: set[int] | None = None
-        if setbacks:
-            _, _, at_once = setbacks[-1]
-        if at_once is None or end.worker in at_once:
-            setbacks.append((now, text, {end.worker}))
+        if not setbacks or end.worker in setbacks[-1].workers:
+            setbacks.append(_Setback(now, text, {end.worker}))
         else:
-            at_once.add(end.worker)
+            setbacks[-1].workers.add(end.worker)
         if len(setbacks) > _MOST_SETBACKS:
-            seen = "\n".join(f"  {text}" for _, text, _ in setbacks)
+            seen = "\n".join(f"  {one.text}" for one in setbacks)
             setbacks.clear()
             text = f"the workers keep dying, and no batch is finished:\n{seen}"
             raise _crashed(end, text) from _trace(end.stack)

@@ -221,8 +221,9 @@ class Eviction:
         self._worker = worker
         self._box = box
         self._came = ""
-        self._asked = 0.0
-        self._killed = 0.0
+        # When it was asked for its stack, and when it was killed.
+        self._asked: float | None = None
+        self._killed: float | None = None
         # A stopped process would not answer, so it isn't asked and waited for.
         if box is not None and not is_stopped:
             box.turn_over()
@@ -232,19 +233,22 @@ class Eviction:
     def go_on(self, pool: WorkerPool) -> None:
         """Take the next step: kill the worker, or abandon it if it hasn't ended."""
         now = time.monotonic()
-        if not self._killed:
-            if self._box is not None and now - self._asked < _FOR_A_STACK_S:
-                before = self._came
-                self._came = self._box.read()
-                # Nothing has come yet, or it still grows: half a stack may lack the
-                # line that tells where the worker is stuck.
-                if not before or before != self._came:
-                    return
-            self.stack = self.stack or self._came
-            self._killed = now
-            pool.kill(self._worker)
-        elif now - self._killed > _FOR_DYING_S:
-            pool.abandon(self._worker)
+        if self._killed is not None:
+            if now - self._killed > _FOR_DYING_S:
+                pool.abandon(self._worker)
+            return
+        box = self._box
+        asked = self._asked
+        if box is not None and asked is not None and now - asked < _FOR_A_STACK_S:
+            before = self._came
+            self._came = box.read()
+            # Nothing has come yet, or it still grows: half a stack may lack the line
+            # that tells where the worker is stuck.
+            if not before or before != self._came:
+                return
+        self.stack = self.stack or self._came
+        self._killed = now
+        pool.kill(self._worker)
 
 
 def in_hand(

@@ -22,7 +22,6 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import Any
 
 from ..bell import Bell
 from ..errors import RemoteTraceback, SampleError
@@ -113,7 +112,7 @@ class Pool(Workers):
         self,
         workers: int,
         initializer: Callable[..., object],
-        initargs: tuple[Any, ...],
+        initargs: tuple[object, ...],
         *,
         context: BaseContext,
         bell: Bell,
@@ -357,7 +356,7 @@ def _work(
     answers: Connection,
     others: list[Connection],
     initializer: Callable[..., object],
-    initargs: tuple[Any, ...],
+    initargs: tuple[object, ...],
     number: int,
 ) -> None:
     """Run a worker process: the initializer, then one task after the other.

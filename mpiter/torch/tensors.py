@@ -58,7 +58,7 @@ def collated(samples: Sequence[Any], stacks: Stacker) -> Any:
     return tensors_of(contents, stacks)
 
 
-def collated_anywhere(samples: object) -> object:
+def collated_anywhere(samples: Any) -> Any:
     """Collate as torch does, but not in torch's shared memory.
 
     torch uses that in workers.  mpiter copies the batch into memory of its own, so it
@@ -110,7 +110,7 @@ def _by_torch(samples: Any) -> Any:
         return settled(collate(samples, settle_as("raise")), pins=False)
 
 
-def tensors_of_columns(columns: Any) -> object:
+def tensors_of_columns(columns: Any) -> Any:
     """Return what torch's ``default_collate`` would make of the rows of ``columns``.
 
     None if torch must be asked.
@@ -221,7 +221,7 @@ def _stacked(samples: Sequence[Any]) -> Any:
     return _stacked_parts(first, parts)
 
 
-def _stacked_parts(sample: object, parts: Sequence[Sequence[Any]]) -> list[Any]:
+def _stacked_parts(sample: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
     """Stack the parts of samples such as ``sample``.
 
     Beside tensors, what isn't plain is collated by torch itself.
@@ -256,7 +256,7 @@ def _holds_tensors(sample: Any) -> bool:
     return any(isinstance(part, torch.Tensor) for part in parts)
 
 
-def _built(node: Node, columns: Iterator[Any], rows: int) -> object:
+def _built(node: Node, columns: Iterator[Any], rows: int) -> Any:
     if isinstance(node, Made):
         # What the program's leaf makes of columns is the same for all loaders.
         mine = [next(columns) for _ in leaves_of(node)]
