@@ -37,12 +37,10 @@ Data flow along the arrows; each package imports only from those before it.
 
 import re
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .engine.hook import BY_OPTION
 from .errors import (
     BatchTimeout,
     MpiterError,
@@ -51,7 +49,8 @@ from .errors import (
     StateError,
     WorkerCrashed,
 )
-from .pool.backends import BY_NAME, Process
+from .hook import Hook
+from .pool.backends import Backend, Process
 from .rules import Skip
 from .stats import Stats
 from .worker.here import WorkerInfo, get_worker_info
@@ -94,8 +93,10 @@ _WHEN_ASKED = {
 # These modules have public names of their own, and are imported by those who want them.
 _DOORS = (
     "errors",
+    "hook",
     "images",
     "staging",
+    "tuning",
     "echo",
     "remote",
     "receipts",
@@ -108,10 +109,12 @@ _DOORS = (
 __version__ = "0.1.0"
 
 __all__ = [
+    "Backend",
     "Batch",
     "BatchTimeout",
     "Checkpoint",
     "DataLoader",
+    "Hook",
     "Leaf",
     "MpiterError",
     "MultiprocessIterator",
@@ -134,20 +137,6 @@ __all__ = [
     "get_worker_info",
     "tune",
 ]
-
-
-def _from_module(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that imports ``module`` only when it is called.
-
-    It calls ``name`` in the module.
-    """
-    return lambda *given: getattr(import_module(f"mpiter.{module}"), name)(*given)
-
-
-BY_OPTION["trace"] = _from_module("tuning.trace", "Trace")
-BY_OPTION["receipts"] = _from_module("receipts", "Receipts")
-BY_NAME["ray"] = _from_module("remote.ray", "Ray")
-BY_NAME["mpi"] = _from_module("remote.mpi", "MPI")
 
 
 def _where(name: str) -> str:

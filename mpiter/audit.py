@@ -73,9 +73,10 @@ def audit(folder: Folder) -> Verdict:
 
     Raise an OptionError if one can't be read.
 
-    >>> import tempfile, mpiter
+    >>> import tempfile, mpiter.receipts
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with mpiter.batches(range(10), 4, n_processes=0, receipts=folder) as stream:
+    ...     notes = mpiter.receipts.Receipts(folder)
+    ...     with mpiter.batches(range(10), 4, n_processes=0, hooks=notes) as stream:
     ...         batches = list(stream)
     ...     print(*audit(folder).lines, sep="\\n")
     logs: 1; ranks: 1

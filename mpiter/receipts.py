@@ -1,4 +1,4 @@
-"""Receipts: with ``receipts="folder"`` each rank logs every batch that it is handed.
+"""Receipts: by ``Receipts("folder")`` each rank logs every batch that it is handed.
 
 ``mpiter audit`` checks the logs.  A *receipt* is a line of JSON; docs/receipts.md
 describes the format.  A rank begins a new file whenever its program starts.  Guarantees
@@ -20,12 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from .engine.delivery import Delivery
-from .engine.hook import Hook
-from .order.cursor import Cursor, Pace, Plan, Plans
-from .order.order import Given, Indices, Sequential, Shuffled
+from .errors import OptionError
+from .hook import Coming, Failed, HandedOut, Hook, Planned, Position, Setting
 from .order.ranks import Shard
-from .worker.block import Fault
 
 __all__ = ["Receipts"]
 
@@ -46,7 +43,7 @@ def _plain(key: object) -> object:
 _encoder = json.JSONEncoder(default=_plain)
 
 
-class Receipts:
+class Receipts(Hook):
     """Logs the batches that one rank of a training is handed.
 
     All ranks and restarts share a folder.
@@ -59,13 +56,13 @@ class Receipts:
         length: your promise that each epoch has each of the samples 0 to ``length - 1``
             once, which the audit checks.
 
-    Iterators and loaders take it, or only the folder, as ``receipts=``.
+    Iterators and loaders take it as ``hooks=``.
 
     >>> import mpiter, tempfile
     >>> from mpiter.audit import audit
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     notes = Receipts(folder, rank=0, size=1)
-    ...     with mpiter.batches(range(10), 4, n_processes=0, receipts=notes) as stream:
+    ...     with mpiter.batches(range(10), 4, n_processes=0, hooks=notes) as stream:
     ...         batches = list(stream)
     ...     audit(folder).is_sound
     True
@@ -78,11 +75,10 @@ class Receipts:
         size: int | None = None,
         length: int | None = None,
     ) -> None:
+        if not folder or not isinstance(folder, (str, os.PathLike)):
+            raise OptionError(f"Receipts({folder!r:.60}) must name a folder.")
         self.shard = Shard(rank, size)
         self.length = length
-        # The samples of a full step, if a loader has set them because of its drop_last:
-        # fewer may be left out at the end.
-        self.step = 0
         self.folder = os.path.realpath(folder)
         os.makedirs(self.folder, exist_ok=True)
         self._lock = threading.RLock()
@@ -99,9 +95,22 @@ class Receipts:
         shard = self.shard
         return Receipts, (self.folder, shard.rank, shard.size, self.length)
 
-    def hook(self, shard: Shard | None) -> Notes:
-        """Return the hook that logs each batch; ``shard`` is this process's part."""
-        return Notes(self, shard)
+    def check(self, setting: Setting) -> None:
+        if not setting.in_order:
+            raise OptionError(
+                "receipts need in_order=True: else no audit could tell lost batches "
+                "from coming ones."
+            )
+        if not setting.has_keys:
+            name = type(setting.dataset).__name__
+            raise OptionError(
+                f"receipts are about keys, and {name} is read as a stream, which has "
+                "none; pass a dataset with [] and len()."
+            )
+
+    def for_loop(self, setting: Setting) -> Notes:
+        """Return the hook that logs each batch of one loop."""
+        return Notes(self, setting.shard)
 
     def _begin(
         self,
@@ -186,28 +195,28 @@ class Notes(Hook):
         self._receipts = receipts
         self._shard = shard
 
-    def begun(self, cursor: Cursor, plans: Plans) -> None:
-        self._plans = plans
+    def begun(self, position: Position, coming: Coming) -> None:
+        self._coming = coming
         # The place before the next batch.
-        self._next = cursor
+        self._next = position
         # The first epoch that isn't logged as ended.
-        self._epoch = cursor.epoch
+        self._epoch = position.epoch
         # The terms as they were logged last.  None has the next batch log the beginning
         # first.
         self._terms: Terms | None = None
 
     def handed_out(
         self,
-        delivery: Delivery,
+        batch: HandedOut,
         samples: int | None,
         began: float,
         ended: float,
     ) -> None:
-        if not delivery.is_end:
-            is_skipped = delivery.is_empty
+        if not batch.is_end:
+            is_skipped = batch.is_empty
             is_failed = samples is None and not is_skipped
-            self.batch(delivery.plan, delivery.faults, is_skipped, is_failed)
-        elif delivery.error is None:
+            self.batch(batch.plan, batch.faults, is_skipped, is_failed)
+        elif batch.error is None:
             self.end()
 
     def close(self) -> None:
@@ -215,8 +224,8 @@ class Notes(Hook):
 
     def batch(
         self,
-        plan: Plan,
-        faults: Sequence[Fault],
+        plan: Planned,
+        faults: Sequence[Failed],
         is_skipped: bool = False,
         is_failed: bool = False,
     ) -> None:
@@ -235,32 +244,35 @@ class Notes(Hook):
         # Where a training is resumed, too few samples may be left of an epoch for
         # another batch.  Then the epoch ends here without one.
         if plan.before.epoch > self._epoch:
-            terms = self._go_by(terms, self._next)
+            terms = self._go_by(terms, self._next, self._next.position)
             self._end_before(plan.before.epoch)
-        for row, epoch, position, indices in plan.stretches:
+        for stretch in plan.stretches:
+            epoch = stretch.epoch
+            place = plan.before.position
             here = plan.before
             if epoch != plan.before.epoch:
-                here = plan.after._replace(position=0)
-            terms = self._go_by(terms, here)
+                place = 0
+                here = plan.after
+            terms = self._go_by(terms, here, place)
             # A row may be a whole batch.  Its keys are those of the samples.
-            keys: Sequence[Any] | Indices = indices
+            keys = stretch.indices
             if plan.samples is not None:
-                keys = indices[0]
+                keys = keys[0]
             bad = set[int]()
             for fault in faults:
                 if fault.epoch == epoch:
-                    bad.add(fault.position - position)
+                    bad.add(fault.position - stretch.position)
             count = len(keys)
             rows = list[int]()
             if faults and not is_failed:
                 rows = [at for at in range(count) if is_skipped or at in bad]
-            fills = max(0, min(count, row + count - own))
-            record: dict[str, Any] = {"epoch": epoch, "place": here.position}
+            fills = max(0, min(count, stretch.row + count - own))
+            record: dict[str, Any] = {"epoch": epoch, "place": place}
             # Without a shard, each of several ranks has an order of its own, and the
             # position in it says nothing about all of them.
             _, _, ranks = self._receipts._writer
             if self._shard is not None or ranks == 1:
-                record["at"] = position
+                record["at"] = stretch.position
             if isinstance(keys, np.ndarray):
                 record["keys"] = keys.tolist()
             else:
@@ -278,27 +290,19 @@ class Notes(Hook):
 
     def end(self) -> None:
         """Log that the last epoch has ended, because there are no more batches."""
-        self._terms = self._go_by(self._terms, self._next)
-        self._end_before(self._plans.epochs or self._epoch + 1)
+        self._terms = self._go_by(self._terms, self._next, self._next.position)
+        self._end_before(self._coming.epochs or self._epoch + 1)
 
-    def _go_by(self, before: Terms | None, here: Cursor) -> Terms:
-        """Return the terms from ``here`` on.
+    def _go_by(self, before: Terms | None, here: Position, place: int) -> Terms:
+        """Return the terms of the epoch of ``here``, from ``place`` on.
 
         They are logged if they differ from those ``before``.
         """
-        length = self._receipts.length
-        step = self._receipts.step
-        plans = self._plans
-        order = here.order
-        if isinstance(order, (Shuffled, Sequential, Given)) and len(order):
-            length = len(order)
-        if isinstance(plans, Pace):
-            step = plans.share.step(plans.batch_size) * plans.drop_last
-        elif self._shard is not None:
-            step *= self._shard.share().size
+        length = self._coming.covers(here) or self._receipts.length
+        step = self._coming.drops
         terms = (length, step)
         if before != terms:
-            self._receipts._begin(here.epoch, here.position, terms, self._shard)
+            self._receipts._begin(here.epoch, place, terms, self._shard)
         return terms
 
     def _end_before(self, epoch: int) -> None:

@@ -99,6 +99,22 @@ class Hold(Protocol):
     def close(self) -> None: ...
 
 
+class Copied:
+    """Keeps copies of the buffers, which are sent as bytes."""
+
+    maps_files: ClassVar = False
+
+    def __init__(self, buffers: list[memoryview]) -> None:
+        # The dataset may change before a worker gets them.
+        self._buffers = list(map(bytearray, buffers))
+
+    def buffers(self, is_own: bool) -> list[Any]:
+        return self._buffers
+
+    def close(self) -> None:
+        self._buffers = []
+
+
 class Mapped:
     """A hold that keeps the buffers in an unnamed file, which the workers map."""
 

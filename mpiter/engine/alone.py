@@ -21,7 +21,9 @@ from typing import Any
 from ..datasets.columns import Wrapping
 from ..datasets.gathering import Gather, numbers_of
 from ..errors import Notices, WorkerStartError
+from ..hook import Hook
 from ..order.cursor import Plan, Plans
+from ..pool.backends import Cargo
 from ..samples.batch import Batch, stacked
 from ..samples.copying import bytes_in
 from ..samples.tree import MANY, Aside, Contents
@@ -32,8 +34,8 @@ from ..worker.caller import CallersWorker
 from ..worker.sheets import Payload
 from . import lifetime
 from .delivery import Delivery, ending, finish, named
-from .hook import Hook, Hooks
-from .options import Cargo, Options
+from .hooks import Hooks
+from .options import Options
 from .pump import Late, Phase, Pump, Pumping
 from .tally import Skipped, Tally
 
@@ -308,6 +310,6 @@ def pump_for(
     skipped: Skipped | None = None,
 ) -> Pump | Alone:
     """Return the pump for these options; the other arguments are ``Pumping``'s."""
-    if options.n_workers == 0:
+    if options.fetches_here:
         return Alone(options, opens, late, counts, skipped)
     return Pump(options, opens, late, counts, skipped)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from itertools import chain
 from textwrap import dedent, indent
 from typing import Any, TypedDict, TypeVar, cast
 
 from ..datasets.mistaken import refuse_mistaken
-from .options import Options
+from ..hook import Hook
+from .options import options_for
 
 __all__ = ["OfLoaders", "Rare"]
 
@@ -31,10 +30,10 @@ class Rare(TypedDict, total=False):
             limit.
         in_order: True hands batches over in the planned order; False as they finish,
             without exact resume.
-        trace: the name of a file to record which worker did what and when, which
-            `mpiter trace` draws.
-        receipts: a folder in which every batch that is handed out is noted, for `mpiter
-            audit`; or a ``Receipts``.
+        hooks: an ``mpiter.Hook``, or a list of them, such as
+            ``mpiter.receipts.Receipts("folder")``, which notes every batch that is
+            handed out, or ``mpiter.tuning.Trace("run.json")``, which records what each
+            worker did and when.
         serializer: how samples are sent: in "slots" of shared memory, as "packed"
             bytes, or by an object of yours with ``pack`` and ``unpack``.
         copy: True hands out private copies instead of views of shared memory.
@@ -49,8 +48,7 @@ class Rare(TypedDict, total=False):
 
     sample_timeout: float | None
     in_order: bool
-    trace: str | os.PathLike[str] | None
-    receipts: object
+    hooks: Hook | Sequence[Hook]
     serializer: object
     copy: bool
     run_ahead: int | None
@@ -82,7 +80,9 @@ _OF_LOADERS = {
     "pin_memory_device": "",
     "ragged": "raise",
 }
-_DEFAULTS = {field.name: field.default for field in fields(Options)} | _OF_LOADERS
+_DEFAULTS = {
+    name: one.default for name, one in inspect.signature(options_for).parameters.items()
+} | _OF_LOADERS
 # Names of the same thing in torch, in Chainer and here.
 _ALIKE = (
     {"n_processes", "n_threads", "num_workers"},
@@ -90,6 +90,7 @@ _ALIKE = (
     {"worker_init", "worker_init_fn"},
     {"dataset_timeout", "timeout"},
     {"order_sampler", "sampler"},
+    {"hooks", "callbacks"},
 )
 
 

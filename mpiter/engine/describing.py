@@ -36,7 +36,7 @@ def source(dataset: Any, batches: str, options: Options) -> str:
     # The class is the user's: it may have no length, and ``len()`` may raise anything.
     with contextlib.suppress(Exception):
         name += f" of {len(found):,} samples"
-    if options.n_workers == 0:
+    if options.fetches_here:
         work = "no workers"
     elif workers == 1:
         work = "1 worker"

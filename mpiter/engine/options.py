@@ -8,9 +8,8 @@ dataset can be pickled) is left to the first ``next()``.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
@@ -19,183 +18,104 @@ import numpy as np
 from ..datasets.columns import as_dataset, offered, users
 from ..datasets.mistaken import refuse_mistaken
 from ..errors import OptionError, warn
+from ..hook import Hook
 from ..machine import cores
 from ..order.cursor import WHOLE, Share
-from ..order.ranks import ranks_here, shard_for
+from ..order.ranks import Shard, Sharding, ranks_here, shard_for
 from ..order.state import SEEDS
-from ..pool.backends import Backend, backend_for
+from ..pool.backends import Backend, Cargo, backend_for
 from ..pool.starting import interrupts_later
-from ..rules import BATCHES, DEAR_S, Door, OnError, Rules, Skip
+from ..rules import BATCHES, Door, OnError, Rules, Skip
 from ..samples.batch import settle_as
-from .hook import BY_OPTION, Hook
-
-# What is sent to the workers: the dataset, and the function that they call first.
-Cargo = tuple[Any, Callable[[Any], Any] | None]
+from ..setting import Setting
 
 
-class _NoWorkers:
+class _Consumer(Backend):
     """The backend for loading without workers, where the consumer's thread fetches."""
 
     name = "serial"
-    shares_memory = True
     in_process = True
-    launch = None
+    shares_memory = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of one iterator.
+    """The options of one iterator, as ``options_for`` has checked and settled them.
 
     They say which workers it has, how far ahead these fetch, and how samples are sent.
     """
 
     dataset: Any
     # Rows at the most.
-    batch_size: int = 1
-    # None: one for each core; 0: the consumer's thread fetches.
-    n_workers: int | None = None
-    n_prefetch: int = 1
-    dataset_timeout: float | None = 30.0
-    sample_timeout: float | None = 600.0
+    batch_size: int
+    # Without workers the consumer counts as one.
+    workers: int
+    fetches_here: bool
+    n_prefetch: int
+    dataset_timeout: float | None
+    sample_timeout: float | None
     # That a worker fetches before it is replaced.
-    max_samples: int | None = None
-    seed: int | None = None
-    # A name, or an object; it is replaced by the backend itself.
-    backend: Any = "process"
-    serializer: Any = "slots"
-    copy: bool = False
-    on_error: OnError = "raise"
-    run_ahead: int | None = None
-    worker_init: Callable[[Any], Any] | None = None
-    in_order: bool = True
-    ragged: str = "list"
-    # A Trace, or a path, which is replaced by one.
-    trace: Any = None
-    # This rank's part, in any form that ``shard=`` may have; replaced by a Shard.
-    shard: Any = None
-    # A Receipts, or a folder, which is replaced by one.
-    receipts: Any = None
+    max_samples: int | None
+    seed: int | None
+    backend: Backend
+    # A word, or an object with ``pack`` and ``unpack``, or a class of such objects.
+    serializer: Any
+    copy: bool
+    on_error: OnError
+    run_ahead: int | None
+    worker_init: Callable[[Any], Any] | None
+    in_order: bool
+    ragged: str
+    hooks: tuple[Hook, ...]
+    # This rank's part.
+    shard: Shard | None
+    # The dataset is read as a stream, without keys.
+    is_stream: bool
     # The dataset is taken as it is, not as columns.
-    is_settled: bool = False
+    is_settled: bool
     # So it is if it is a list or a tuple.
-    lists_hold_samples: bool = False
-    # The name of the argument for ``n_workers``, for messages.
-    workers_name: str = "n_processes"
-    door: Door = BATCHES
-    workers: int = field(init=False, default=0)
+    lists_hold_samples: bool
+    # The name of the argument for the number of workers, for messages.
+    workers_name: str
+    door: Door
 
-    def __post_init__(self) -> None:
-        if not self.is_settled:
-            refuse_mistaken(self.dataset, self.batch_size)
-        is_list = isinstance(self.dataset, (list, tuple))
-        holds_samples = self.lists_hold_samples and is_list
-        if not (self.is_settled or holds_samples):
-            self._set(dataset=as_dataset(self.dataset))
-        kind = type(self.dataset)
-        if not hasattr(kind, "__getitem__"):
-            raise OptionError(
-                f"a dataset needs dataset[i], which {kind.__name__} has "
-                "not; pass a list, an array or an object with __len__ and "
-                "__getitem__. mpiter.DataLoader takes what can only be iterated over."
-            )
-        whole("batch_size", self.batch_size, least=1)
-        whole(self.workers_name, self.n_workers, least=0, optional=True)
-        whole("n_prefetch", self.n_prefetch, least=1)
-        whole("run_ahead", self.run_ahead, least=0, optional=True)
-        whole("maxtasksperchild", self.max_samples, least=1, optional=True)
-        whole("seed", self.seed, optional=True)
-        least, greatest = SEEDS
-        if self.seed is not None and not least <= self.seed <= greatest:
-            bits = int(self.seed).bit_length()
-            raise OptionError(
-                f"seed has {bits} bits; use a whole number of at most 128."
-            )
-        function("worker_init", self.worker_init)
-        seconds("dataset_timeout", self.dataset_timeout)
-        seconds("sample_timeout", self.sample_timeout)
-        if isinstance(self.on_error, Skip):
-            whole("most", self.on_error.most, least=0, optional=True)
-        elif self.on_error not in ("raise", "skip"):
-            raise OptionError(
-                f"on_error={self.on_error!r} is unknown; use 'raise', 'skip' or "
-                "Skip(most=…)."
-            )
-        settle_as(self.ragged)
-        shard = shard_for(self.shard)
-        seed = self.seed
-        # Each rank would draw a seed of its own, and all need the same order.
-        if seed is None and shard is not None:
-            seed = 0
-        # From here on these are Python's numbers: NumPy's overflow, and are no JSON.
-        if seed is not None:
-            seed = int(seed)
-        self._set(batch_size=int(self.batch_size), seed=seed, shard=shard)
-        # The backend is checked even where there are no workers.
-        backend: Backend | _NoWorkers = backend_for(self.backend)
-        if self.n_workers == 0:
-            backend = _NoWorkers()
-        self._set(backend=backend)
-        self._set(workers=self._count_workers())
-        if self.receipts is not None and not self.in_order:
-            raise OptionError(
-                "receipts need in_order=True: else no audit could tell lost batches "
-                "from coming ones."
-            )
-        for name in ("trace", "receipts"):
-            given = getattr(self, name)
-            if given is None or hasattr(given, "hook"):
-                continue
-            if not given or not isinstance(given, (str, bytes, os.PathLike)):
-                raise OptionError(f"{name}={given!r:.60} must be a path.")
-            made = BY_OPTION[name](os.fsdecode(given))
-            self._set(**{name: made})
-        # Some backends have wishes of their own, and know the options by now.
-        check = getattr(self.backend, "check", None)
-        if check is not None:
-            check(self)
-        serializer = self.serializer
-        if isinstance(serializer, str) and serializer not in ("slots", "packed"):
-            raise OptionError(
-                f"serializer={serializer!r:.60} is unknown; use 'slots', 'packed' "
-                "or an object with pack and unpack."
-            )
+    def changed(self, **given: Any) -> Options:
+        """Return options with what is ``given`` in place of these, checked anew."""
+        now = {name: getattr(self, name) for name in _NAMES}
+        now["n_workers"] = now.pop("workers")
+        if now.pop("fetches_here"):
+            now["n_workers"] = 0
+        return options_for(**{**now, **given})
 
-    def _set(self, **values: object) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+    def setting(self) -> Setting:
+        """Return what hooks and backends may know."""
+        return Setting(
+            dataset=users(self.dataset),
+            batch_size=self.batch_size,
+            workers=0 if self.fetches_here else self.workers,
+            workers_name=self.workers_name,
+            backend=self.backend.name,
+            shard=self.shard,
+            in_order=self.in_order,
+            has_keys=not self.is_stream,
+        )
 
-    def _count_workers(self) -> int:
-        if self.n_workers is not None:
-            # Where there are none, the consumer counts as one.
-            return max(1, int(self.n_workers))
-        # With some backends the workers are there already, as ranks of MPI are.
-        count = getattr(self.backend, "count_workers", None)
-        if count is not None:
-            return int(count())
-        if self.shard is None:
-            return cores()
-        # The ranks on this machine share its cores.
-        return max(1, cores() // ranks_here())
-
-    def hooks(self) -> list[Hook]:
-        """Return new hooks for one loop: of the trace, the receipts and the dataset."""
-        found: list[Hook] = []
-        if self.trace is not None:
-            rules = self.rules()
-            found.append(self.trace.hook(rules, self.backend.name))
-        if self.receipts is not None:
-            found.append(self.receipts.hook(self.shard))
+    def loops_hooks(self) -> list[Hook]:
+        """Return the hooks for one loop: the user's and the dataset's."""
+        hooks = list(self.hooks)
         make = offered(users(self.dataset), "mpiter_hook")
         if make is not None:
-            found.append(make())
-        return found
+            hooks.append(make())
+        if not hooks:
+            return []
+        setting = self.setting()
+        return [hook.for_loop(setting) for hook in hooks]
 
     def share(self) -> Share:
         """Return this rank's part of the order."""
         if self.shard is None:
             return WHOLE
-        share: Share = self.shard.share()
-        return share
+        return self.shard.share()
 
     def check_drop_last(self) -> None:
         """Refuse ``drop_last`` together with a shard that promises every sample."""
@@ -218,18 +138,16 @@ class Options:
 
         Workers will be needed soon.
         """
-        prepare = getattr(self.backend, "prepare", None)
-        if prepare is not None:
-            # Ctrl-C in the middle would leave half a fork server.
-            with interrupts_later():
-                prepare()
+        # Ctrl-C in the middle would leave half a fork server.
+        with interrupts_later():
+            self.backend.prepare()
 
     def rules(self, seed: int = 0, as_samples: bool = True) -> Rules:
         """Return the options that the loop and the workers need, as plain values."""
         # Without workers nothing is fetched ahead.
-        n_prefetch = int(self.n_prefetch)
+        n_prefetch = self.n_prefetch
         run_ahead = self.run_ahead
-        if self.n_workers == 0:
+        if self.fetches_here:
             n_prefetch = 1
             run_ahead = 0
         most_skipped = None
@@ -239,7 +157,7 @@ class Options:
             workers=self.workers,
             in_process=self.backend.in_process,
             shares_memory=self.backend.shares_memory,
-            dear_s=getattr(self.backend, "dear_s", DEAR_S),
+            dear_s=self.backend.dear_s,
             batch_size=self.batch_size,
             n_prefetch=n_prefetch,
             run_ahead=run_ahead,
@@ -257,6 +175,158 @@ class Options:
     def cargo(self) -> Cargo:
         """What is sent to the workers."""
         return self.dataset, self.worker_init
+
+
+_NAMES = tuple(one.name for one in fields(Options))
+
+
+def options_for(
+    dataset: Any,
+    batch_size: int = 1,
+    *,
+    n_workers: int | None = None,
+    n_prefetch: int = 1,
+    dataset_timeout: float | None = 30.0,
+    sample_timeout: float | None = 600.0,
+    max_samples: int | None = None,
+    seed: int | None = None,
+    backend: Backend | str = "process",
+    serializer: Any = "slots",
+    copy: bool = False,
+    on_error: OnError = "raise",
+    run_ahead: int | None = None,
+    worker_init: Callable[[Any], Any] | None = None,
+    in_order: bool = True,
+    ragged: str = "list",
+    hooks: Hook | Sequence[Hook] = (),
+    shard: Sharding = None,
+    is_stream: bool = False,
+    is_settled: bool = False,
+    lists_hold_samples: bool = False,
+    workers_name: str = "n_processes",
+    door: Door = BATCHES,
+) -> Options:
+    """Check the user's options, and return them settled.
+
+    ``n_workers`` is None for one on each core, or 0 if the consumer's thread fetches.
+    The other arguments are described at ``Options``.
+    """
+    if not is_settled:
+        refuse_mistaken(dataset, batch_size)
+        if not (lists_hold_samples and isinstance(dataset, (list, tuple))):
+            dataset = as_dataset(dataset)
+    kind = type(dataset)
+    if not hasattr(kind, "__getitem__"):
+        raise OptionError(
+            f"a dataset needs dataset[i], which {kind.__name__} has "
+            "not; pass a list, an array or an object with __len__ and "
+            "__getitem__. mpiter.DataLoader takes what can only be iterated over."
+        )
+    whole("batch_size", batch_size, least=1)
+    whole(workers_name, n_workers, least=0, optional=True)
+    whole("n_prefetch", n_prefetch, least=1)
+    whole("run_ahead", run_ahead, least=0, optional=True)
+    whole("maxtasksperchild", max_samples, least=1, optional=True)
+    function("worker_init", worker_init)
+    seconds("dataset_timeout", dataset_timeout)
+    seconds("sample_timeout", sample_timeout)
+    _check_on_error(on_error)
+    settle_as(ragged)
+    mine = shard_for(shard)
+    if isinstance(serializer, str) and serializer not in ("slots", "packed"):
+        raise OptionError(
+            f"serializer={serializer!r:.60} is unknown; use 'slots', 'packed' "
+            "or an object with pack and unpack."
+        )
+    # The backend is checked even where there are no workers.
+    runs = backend_for(backend)
+    if n_workers == 0:
+        runs = _Consumer()
+    # From here on numbers are Python's: NumPy's overflow, and are no JSON.
+    made = Options(
+        dataset=dataset,
+        batch_size=int(batch_size),
+        workers=_number_of_workers(n_workers, runs, mine),
+        fetches_here=n_workers == 0,
+        n_prefetch=int(n_prefetch),
+        dataset_timeout=dataset_timeout,
+        sample_timeout=sample_timeout,
+        max_samples=max_samples,
+        seed=_settled_seed(seed, mine),
+        backend=runs,
+        serializer=serializer,
+        copy=copy,
+        on_error=on_error,
+        run_ahead=run_ahead,
+        worker_init=worker_init,
+        in_order=in_order,
+        ragged=ragged,
+        hooks=_listed(hooks),
+        shard=mine,
+        is_stream=is_stream,
+        is_settled=is_settled,
+        lists_hold_samples=lists_hold_samples,
+        workers_name=workers_name,
+        door=door,
+    )
+    # Some backends and hooks can't serve any options.
+    setting = made.setting()
+    runs.check(setting)
+    for hook in made.hooks:
+        hook.check(setting)
+    return made
+
+
+def _check_on_error(on_error: object) -> None:
+    if isinstance(on_error, Skip):
+        whole("most", on_error.most, least=0, optional=True)
+    elif on_error not in ("raise", "skip"):
+        raise OptionError(
+            f"on_error={on_error!r} is unknown; use 'raise', 'skip' or Skip(most=…)."
+        )
+
+
+def _settled_seed(seed: int | None, shard: Shard | None) -> int | None:
+    whole("seed", seed, optional=True)
+    if seed is None:
+        # Each rank would draw a seed of its own, and all need the same order.
+        return None if shard is None else 0
+    least, greatest = SEEDS
+    if not least <= seed <= greatest:
+        bits = int(seed).bit_length()
+        raise OptionError(f"seed has {bits} bits; use a whole number of at most 128.")
+    return int(seed)
+
+
+def _number_of_workers(
+    given: int | None,
+    backend: Backend,
+    shard: Shard | None,
+) -> int:
+    if given is not None:
+        # Where there are none, the consumer counts as one.
+        return max(1, int(given))
+    # With some backends the workers are there already, as ranks of MPI are.
+    count = backend.count_workers()
+    if count is not None:
+        return count
+    if shard is None:
+        return cores()
+    # The ranks on this machine share its cores.
+    return max(1, cores() // ranks_here())
+
+
+def _listed(hooks: Hook | Sequence[Hook]) -> tuple[Hook, ...]:
+    """Return the hooks that the user has passed, one or several."""
+    if isinstance(hooks, Hook):
+        return (hooks,)
+    for hook in hooks if isinstance(hooks, (list, tuple)) else (hooks,):
+        if not isinstance(hook, Hook):
+            raise OptionError(
+                f"hooks={hook!r:.60} is no mpiter.Hook; pass one, or a list, such as "
+                "[one, another]."
+            )
+    return tuple(hooks)
 
 
 def seconds(name: str, value: object) -> None:

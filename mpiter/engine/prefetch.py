@@ -22,8 +22,10 @@ from typing import NamedTuple
 from .. import machine
 from ..bell import Bell
 from ..errors import Notices, WorkerStartError
+from ..hook import Hook
 from ..order.cursor import Cursor, Horizon, Plan, Plans
 from ..order.order import Sequential
+from ..pool.backends import Cargo
 from ..pool.crew import Event, named_errors
 from ..pool.endings import End
 from ..pool.starting import never_interrupted
@@ -36,9 +38,8 @@ from ..worker.board import Line
 from ..worker.sheets import Payload
 from .communicator import Terminated, _Communicator
 from .delivery import OBJECTS, Delivery, Room, ending, finish, named, not_sendable
-from .hook import Hook, Hooks
+from .hooks import Hooks
 from .ledger import Ledger
-from .options import Cargo
 from .recovery import Recovery
 from .rooms import Rooms
 from .tally import Skipped, Tally

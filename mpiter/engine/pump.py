@@ -28,7 +28,9 @@ from ..errors import (
     name_samples,
     warn,
 )
+from ..hook import Hook
 from ..order.cursor import Cursor, Plans
+from ..pool.backends import Cargo
 from ..pool.endings import Patience, interval_for
 from ..pool.starting import interrupts_later
 from ..samples.batch import Batch, differing, samples_of
@@ -38,8 +40,8 @@ from ..worker import home
 from . import lifetime
 from .communicator import Terminated
 from .delivery import Delivery
-from .hook import Hook, Hooks
-from .options import Cargo, Options
+from .hooks import Hooks
+from .options import Options
 from .prefetch import NO_RUN, Run, _PrefetchLoop
 from .recovery import doings
 from .tally import Skipped, Tally
@@ -219,7 +221,7 @@ class Pumping(Generic[LoopT]):
             if self._plans.end_at(self.cursor):
                 self._phase = Phase.OVER
                 raise StopIteration
-            self._hooks = Hooks(self.options.hooks())
+            self._hooks = Hooks(self.options.loops_hooks())
             loop = self._launch()
         if self._phase is Phase.AT_REST:
             self._begin(loop)

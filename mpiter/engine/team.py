@@ -13,6 +13,7 @@ from operator import methodcaller
 
 from .. import machine
 from ..bell import Bell
+from ..pool.backends import Cargo
 from ..pool.crew import Crew
 from ..rules import Rules
 from ..samples import leaf
@@ -22,7 +23,7 @@ from ..transport.memory import Arena
 from ..transport.slots import Slots
 from ..worker.sheets import Packing, Writer
 from .delivery import Opens
-from .options import Cargo, Options
+from .options import Options
 from .rooms import Rooms
 
 # Batches may take one part in so many of the machine's memory.

@@ -334,7 +334,7 @@ class DatasetIterator(Generic[Data_co]):
 
     def _change(self, sampling: Sampling | None = None, **options: Any) -> None:
         """Use other options from the next batch on; they are checked anew."""
-        changed = replace(self._pump.options, **options)
+        changed = self._pump.options.changed(**options)
         if sampling is None:
             sampling = self._sampling
         # If the check refuses the change, everything stays as it was.
@@ -374,7 +374,7 @@ class DatasetIterator(Generic[Data_co]):
     @property
     def fetches_here(self) -> bool:
         """True if ``next()`` fetches the samples itself, without workers."""
-        return self._pump.options.n_workers == 0
+        return self._pump.options.fetches_here
 
     @property
     def passes(self) -> int:

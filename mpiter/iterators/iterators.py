@@ -10,7 +10,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ..engine.arguments import Rare, takes
-from ..engine.options import Options
+from ..engine.options import Options, options_for
 from ..errors import OptionError
 from ..order.cursor import Cursor, batches_of
 from ..order.order import Sampler
@@ -89,7 +89,7 @@ class MultiprocessIterator(DatasetIterator[Data_co]):
         self.shuffle = shuffle
         self.dataset_timeout = dataset_timeout
         self.maxtasksperchild = maxtasksperchild
-        made = Options(
+        made = options_for(
             dataset,
             batch_size,
             n_workers=n_processes,
@@ -150,7 +150,7 @@ class MultithreadIterator(DatasetIterator[Data_co]):
         _need_workers("n_threads", n_threads)
         self.n_threads = n_threads
         self.shuffle = shuffle
-        made = Options(
+        made = options_for(
             dataset,
             batch_size,
             n_workers=n_threads,
@@ -199,7 +199,7 @@ class SerialIterator(DatasetIterator[Data_co]):
         **options: Unpack[Rare],
     ) -> None:
         self.shuffle = shuffle
-        made = Options(
+        made = options_for(
             dataset,
             batch_size,
             n_workers=0,
@@ -373,7 +373,7 @@ def batches(
     (2, 2) [0 1]
     (2, 2) [2 3]
     """
-    made = Options(
+    made = options_for(
         dataset,
         batch_size,
         n_workers=n_processes,

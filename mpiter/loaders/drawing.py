@@ -197,8 +197,14 @@ class Drawn(Plans):
         batch_size: int | None,
         drop_last: bool,
         in_one: bool,
+        length: int | None = None,
+        size: int = 1,
     ) -> None:
         self._sampler = sampler
+        # The length of the epoch, if the sampler gives each sample once.
+        self._length = length
+        # The number of ranks that have such a sampler.
+        self._ranks = size
         self._size = batch_size
         self._drop_last = drop_last
         self._in_one = in_one
@@ -209,6 +215,15 @@ class Drawn(Plans):
         self._given: tuple[Start | None, Any] = None, ()
         self._lots: dict[int, _Lot] = {}  # by position
         self._has_ended = False
+
+    @property
+    def drops(self) -> int:
+        if self._drop_last:
+            return (self._size or 1) * self._ranks
+        return 0
+
+    def covers(self, cursor: Cursor) -> int | None:
+        return self._length
 
     def begin(self) -> Iterator[Any]:
         """Call the sampler's ``iter()`` now, and return an iterator over its keys.

@@ -21,7 +21,7 @@ from ..datasets.gathering import gather_of
 from ..engine import describing
 from ..engine.alone import pump_for
 from ..engine.bringing import order_of
-from ..engine.options import Options, seconds, whole
+from ..engine.options import options_for, seconds, whole
 from ..engine.tally import Skipped
 from ..errors import (
     BatchTimeout,
@@ -349,8 +349,9 @@ class Loading(Generic[B_co]):
             else:
                 method = context.get_start_method()
             more["backend"] = Process(method)
-        made = Options(
-            dataset=served,
+        made = options_for(
+            served,
+            is_stream=isinstance(served, Streamed),
             is_settled=True,
             batch_size=1 if self._in_one else self.batch_size or 1,
             n_workers=workers,
@@ -365,24 +366,17 @@ class Loading(Generic[B_co]):
         self._recipe = made
         self._is_stream = isinstance(made.dataset, Streamed)
         name = type(users(made.dataset)).__name__
-        needs_keys = made.on_error != "raise" or made.receipts is not None
-        if self._is_stream and needs_keys:
+        if self._is_stream and made.on_error != "raise":
             raise OptionError(
-                f"on_error= and receipts= are about keys, and {name} is read as a "
-                "stream, which has none and may be at its end once it has raised; "
-                "have its __iter__ catch the error, or pass a dataset with [] and "
-                "len()."
+                f"on_error= is about keys, and {name} is read as a stream, which has "
+                "none and may be at its end once it has raised; have its __iter__ "
+                "catch the error, or pass a dataset with [] and len()."
             )
         if self.drop_last:
             made.check_drop_last()
         if self._sampled is None and not self._is_stream:
             self._shuffle_passed = shuffle
             self._brought = order_of(self.dataset, self._seed, shuffle)
-        if not self._is_stream and self._goes_through_all and made.receipts is not None:
-            # The keys of an order that the dataset brings may be any.
-            if self._brought is None:
-                made.receipts.length = len(self.dataset)
-            made.receipts.step = (self.batch_size or 1) * self.drop_last
         made.prepare()
         self._next = Start()  # where the next iter() begins
         self._settle_in()
@@ -453,7 +447,9 @@ class Loading(Generic[B_co]):
             if self._in_one:
                 kind = InOne
             return kind(size or 1, False, place.epoch + 1, drops)
-        drawn = Drawn(self._sampled, place, size, drops, self._in_one)
+        length = len(self.dataset) if self._goes_through_all else None
+        ranks = self._recipe.share().size
+        drawn = Drawn(self._sampled, place, size, drops, self._in_one, length, ranks)
         if not self._begins_late:
             drawn.begin()
         return drawn
@@ -753,7 +749,7 @@ class Loading(Generic[B_co]):
     @property
     def fetches_here(self) -> bool:
         """True if the loop itself fetches the samples, without workers."""
-        return self._recipe.n_workers == 0
+        return self._recipe.fetches_here
 
     @property
     def is_new_epoch(self) -> bool:

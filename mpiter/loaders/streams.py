@@ -219,7 +219,7 @@ class ShardPumps:
         self._stays = stays
         self._dataset = users(recipe.dataset)
         self._shards = [
-            recipe.dataset.of_shard(at, count, not recipe.n_workers, stays)
+            recipe.dataset.of_shard(at, count, recipe.fetches_here, stays)
             for at in range(count)
         ]
         init = recipe.worker_init
@@ -232,11 +232,10 @@ class ShardPumps:
             shards_init = init
             if init:
                 shards_init = partial(_init_shard, init, at, count, seeds)
-            options = replace(
-                recipe,
+            options = recipe.changed(
                 dataset=shard,
                 worker_init=shards_init,
-                n_workers=1 if recipe.n_workers else 0,
+                n_workers=0 if recipe.fetches_here else 1,
                 n_prefetch=max(1, recipe.n_prefetch // count),
                 run_ahead=run_ahead,
             )

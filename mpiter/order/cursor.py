@@ -153,6 +153,21 @@ class Plans:
     # The number of epochs in all; None: no limit, or the one epoch of a loader.
     epochs: int | None = None
 
+    @property
+    def drops(self) -> int:
+        """The samples of a full step, if a shorter one is left out at the end; else 0.
+
+        It is a step of all ranks.
+        """
+        return 0
+
+    def covers(self, cursor: Cursor) -> int | None:
+        """Return the length of the epoch at ``cursor``, if it has each sample once.
+
+        None if it may have others.
+        """
+        return None
+
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         """Return the plan of the batch after ``cursor``; None at the end."""
         raise NotImplementedError
@@ -206,6 +221,17 @@ class Pace(Plans):
     epochs: int | None = None
     drop_last: bool = False
     share: Share = WHOLE
+
+    @property
+    def drops(self) -> int:
+        if self.drop_last:
+            return self.share.step(self.batch_size)
+        return 0
+
+    def covers(self, cursor: Cursor) -> int | None:
+        if cursor.order.covers:
+            return len(cursor.order) or None
+        return None
 
     def end_at(self, cursor: Cursor) -> bool:
         if self.epochs is None:

@@ -229,6 +229,9 @@ class Order(ABC):
 class EpochOrder(Order):
     """An order as cursors use it."""
 
+    # The order has each of the indices 0, 1, 2, … below its length once.
+    covers = False
+
     @abstractmethod
     def take(self, start: int, stop: int) -> Keys:
         """Return the keys at positions ``start`` to ``stop``, or the epoch's end."""
@@ -276,6 +279,8 @@ class EpochOrder(Order):
 class Sequential(EpochOrder):
     """The order 0, 1, 2, … in every epoch."""
 
+    covers = True
+
     def __init__(self, length: int) -> None:
         self._length = length
 
@@ -297,6 +302,8 @@ class Shuffled(EpochOrder):
 
     Each epoch has a new permutation.
     """
+
+    covers = True
 
     def __init__(self, length: int, seed: int, epoch: int = 0) -> None:
         self._length = length
@@ -392,6 +399,8 @@ class Given(Listed):
 
     The epochs after it have the library's own shuffle.
     """
+
+    covers = True
 
     def __init__(self, array: ArrayLike, following: Shuffled) -> None:
         super().__init__(array)

@@ -15,12 +15,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from ..bell import Bell
+from ..errors import WorkerCrashed
 from ..worker import home
 from ..worker.block import Block, Lost
 from ..worker.board import Line
+from .numbers import Numbers, begin_with_number
 from .workers import NAME, State, Work, Worker, Workers
 
 # This is queued for a thread that is to end.
@@ -171,16 +173,42 @@ class Threads(Workers):
         return not any(worker.thread.is_alive() for worker in workers)
 
 
+class StockPool(Protocol):
+    """What mpiter calls of another library's Pool: two verbs of multiprocessing's."""
+
+    def map_async(
+        self,
+        func: Work,
+        items: list[Any],
+        chunksize: int,
+        callback: Callable[[list[Any]], object],
+        error_callback: Callable[[BaseException], object],
+    ) -> object:
+        """Have workers call ``func`` with each of ``items``, and return at once.
+
+        Then call ``callback`` with the list of what they returned, or
+        ``error_callback`` with the error, from any thread.  There is one item a call.
+        """
+
+    def terminate(self) -> object:
+        """End the workers, or let each end after the item that it has."""
+
+
+# Makes a Pool from the number of workers, the function that each calls first, and its
+# arguments.
+MakesPool = Callable[[int, Callable[..., object], tuple[Any, ...]], StockPool]
+
+
 class AnyPool(Workers):
     """Adapts another library's Pool, made by ``make``.
 
-    It needs ``terminate``, and ``map_async`` with callbacks.  Single workers can't be
-    started or ended, only the whole Pool; what happens when a worker dies is up to it.
+    Single workers can't be started or ended, only the whole Pool; what happens when a
+    worker dies is up to it.
     """
 
     def __init__(
         self,
-        make: Callable[..., Any],
+        make: MakesPool,
         workers: int,
         initializer: Callable[..., object],
         initargs: tuple[Any, ...],
@@ -192,7 +220,26 @@ class AnyPool(Workers):
         # A subclass may know that the Pool has more.
         self._most = workers
         self._out: dict[int, Block] = {}
-        self._pool = make(workers, initializer, initargs)
+        # The Pool doesn't tell its workers their numbers.
+        self._numbers = Numbers(workers)
+        try:
+            begin = (initializer, self._numbers, initargs)
+            self._pool = make(workers, begin_with_number, begin)
+        except BaseException:
+            self._numbers.close()
+            raise
+
+    def start(self, number: int) -> None:
+        """Do nothing: the Pool starts its workers itself."""
+
+    def kill(self, number: int) -> None:
+        """Raise the error that ends the run, since the Pool ends no single worker."""
+        raise WorkerCrashed(
+            f"no worker has answered for sample_timeout, with {len(self._out)} "
+            "unfinished blocks: one is lost or stuck in a sample, and the backend's "
+            "Pool replaces none. Make the iterator anew and load its last state, or "
+            "pass a longer sample_timeout."
+        )
 
     def map_async(self, func: Work, blocks: Iterable[Block]) -> None:
         for block in blocks:
@@ -240,6 +287,7 @@ class AnyPool(Workers):
 
     def close(self, timeout: float = 5.0) -> bool:
         self._out.clear()
+        self._numbers.close()
         return comes_back(self._pool.terminate, timeout)
 
 

@@ -1,8 +1,7 @@
 """Backends: what runs the workers.
 
 A backend packs the dataset for its workers, and makes a Pool of them.  Runs in the
-consumer process, in the caller's thread.  A backend of your own needs the members of
-``Backend``.
+consumer process, in the caller's thread.
 """
 
 from __future__ import annotations
@@ -10,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import multiprocessing
+import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from importlib import import_module
+from typing import Any
 
 from ..datasets import ship
 from ..errors import (
@@ -24,13 +25,17 @@ from ..errors import (
     WorkerStartError,
     warn,
 )
+from ..rules import DEAR_S
 from ..samples.byvalue import name_classes
 from ..samples.envelope import dumps
 from ..samples.tensors import torch_with
-from .anypool import Threads
+from ..setting import Setting
+from .anypool import AnyPool, StockPool, Threads
 from .pool import Pool
 from .starting import import_once, keep_standard_descriptors, start_server
 
+# What is sent to the workers: the dataset, and the function that they call first.
+Cargo = tuple[Any, Callable[[Any], Any] | None]
 # What helps where forking the workers wouldn't.
 _REMEDY = (
     "Open such things in worker_init or on first use, and leave them out in "
@@ -51,7 +56,7 @@ class Launch:
 
 
 def packed(
-    cargo: tuple[Any, Any],
+    cargo: Cargo,
     hold: Any,
     pool: Callable[..., Any],
     remedy: str = _REMEDY,
@@ -71,24 +76,97 @@ def packed(
         raise ship.explain(cargo[0], "dataset", error, remedy) from error
 
 
-class Backend(Protocol):
-    """The interface of backends.
+class Backend:
+    """What runs the workers; derive from it to bring a kind of workers of your own.
 
-    The optional ``dear_s`` is the seconds from which on a batch is split over the
-    workers.
+    Give it a ``name``, and override ``pool``.  That makes a Pool with two verbs of
+    ``multiprocessing.Pool``, ``map_async`` with callbacks and ``terminate``; any
+    executor or cluster that calls a function elsewhere can have them.  The dataset then
+    travels by pickle, and samples with the answers.  Docs: "Extending mpiter".
+
+    A backend whose Pool can also start and end single workers overrides ``launch``
+    instead.  Then workers that die or hang are replaced, with nothing lost.
+
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> import mpiter
+    >>> class FuturesPool:
+    ...     def __init__(self, workers, initializer, initargs):
+    ...         self.executor = ThreadPoolExecutor(workers, "my", initializer, initargs)
+    ...     def map_async(self, func, items, chunksize, callback, error_callback):
+    ...         def answered(future):
+    ...             try:
+    ...                 answer = future.result()
+    ...             except BaseException as error:
+    ...                 error_callback(error)
+    ...             else:
+    ...                 callback([answer])
+    ...         for item in items:
+    ...             self.executor.submit(func, item).add_done_callback(answered)
+    ...     def terminate(self):
+    ...         self.executor.shutdown(cancel_futures=True)
+    >>> class Futures(mpiter.Backend):
+    ...     name = "futures"
+    ...     in_process = True
+    ...     def pool(self, workers, initializer, initargs):
+    ...         return FuturesPool(workers, initializer, initargs)
+    >>> with mpiter.batches(range(5), 2, shuffle=False, backend=Futures()) as stream:
+    ...     print(*stream)
+    [0 1] [2 3] [4]
     """
 
-    name: str
-    # The workers share memory with this process, so that slots can be used.  If they
-    # don't, others start and end their processes.
-    shares_memory: bool
+    # For messages, and for what a worker's ``get_worker_info()`` tells.
+    name = "a backend"
     # The workers are threads of this process.
-    in_process: bool
+    in_process = False
+    # The workers share memory with this process, so that samples are written straight
+    # into batches.  If they are processes, mpiter starts and ends them.
+    shares_memory = False
+    # Seconds from which on a batch is split over the workers.  It is more where sending
+    # a task is dear.
+    dear_s = DEAR_S
 
-    def launch(self, cargo: tuple[Any, Any]) -> Launch: ...
+    def check(self, setting: Setting) -> None:
+        """Raise an OptionError if the workers can't serve this iterator or loader.
+
+        Called when that is made.
+        """
+
+    def count_workers(self) -> int | None:
+        """Return how many workers there are if the user names no number.
+
+        None: one for each core.
+        """
+        return None
+
+    def prepare(self) -> None:
+        """Begin what takes time: workers will be needed soon."""
+
+    def pool(
+        self,
+        workers: int,
+        initializer: Callable[..., object],
+        initargs: tuple[Any, ...],
+    ) -> StockPool:
+        """Return a Pool of so many workers.
+
+        Each must call ``initializer(*initargs)`` once, before anything else.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} needs pool() or launch(); see mpiter.Backend."
+        )
+
+    def launch(self, cargo: Cargo) -> Launch:
+        """Return the dataset, packed for the workers, and what makes their Pool.
+
+        Called when the first batch is asked for, and again when the dataset changes.
+        """
+        make = partial(AnyPool, self.pool)
+        if self.in_process:
+            return Launch(ship.Kept(cargo, is_shared=True), make, pickle.dumps)
+        return packed(cargo, ship.Copied, make)
 
 
-class Process:
+class Process(Backend):
     """Worker processes on this machine.
 
     ``start_method`` is "fork", "forkserver" or "spawn".  The default is forkserver on
@@ -128,7 +206,7 @@ class Process:
             with contextlib.suppress(OSError, RuntimeError):
                 start_server()
 
-    def launch(self, cargo: tuple[Any, Any]) -> Launch:
+    def launch(self, cargo: Cargo) -> Launch:
         """Return the dataset packed in the first way that works, and its Pool."""
         if multiprocessing.current_process().daemon:
             raise WorkerStartError(
@@ -162,7 +240,7 @@ class Process:
         return Launch(ship.Kept(cargo), pool, dumps)
 
 
-class Thread:
+class Thread(Backend):
     """Worker threads in this process, for decoders that release the GIL.
 
     And for free-threaded Python.
@@ -172,26 +250,39 @@ class Thread:
     shares_memory = True
     in_process = True
 
-    def launch(self, cargo: tuple[Any, Any]) -> Launch:
+    def launch(self, cargo: Cargo) -> Launch:
         kept = ship.Kept(cargo, is_shared=True)
         return Launch(kept, Threads, dumps)
 
 
-# Packages that attach from outside, such as ``mpiter.remote``, add theirs here.
-BY_NAME: dict[str, Callable[[], Backend]] = {
+_HERE: dict[str, Callable[[], Backend]] = {
     "process": Process,
     "thread": Thread,
 }
 
 
+def _elsewhere() -> dict[str, Callable[[], Backend]]:
+    """Return the backends in ``mpiter.remote`` by name.
+
+    The core never imports that package by itself: only its user's word does.
+    """
+    remote = import_module("mpiter.remote")
+    found: dict[str, Callable[[], Backend]] = remote.BY_NAME
+    return found
+
+
 def backend_for(backend: Backend | str) -> Backend:
     """Return the backend for the ``backend=`` argument, a name or an object."""
-    if isinstance(backend, str) and backend in BY_NAME:
-        return BY_NAME[backend]()
-    if isinstance(backend, (str, type)) or not hasattr(backend, "launch"):
-        names = ", ".join(map(repr, BY_NAME))
-        raise OptionError(
-            f"backend={backend!r:.60} is unknown; use {names} or an object such as "
-            "mpiter.Process()."
-        )
-    return backend
+    if isinstance(backend, Backend):
+        return backend
+    known = _HERE
+    if isinstance(backend, str):
+        if backend not in known:
+            known = {**_HERE, **_elsewhere()}
+        if backend in known:
+            return known[backend]()
+    names = ", ".join(map(repr, {**_HERE, **_elsewhere()}))
+    raise OptionError(
+        f"backend={backend!r:.60} is unknown; use {names}, or an object such as "
+        "mpiter.Process() or an mpiter.Backend of yours."
+    )

@@ -24,13 +24,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..bell import Bell
+from ..datasets.ship import Copied
 from ..engine import lifetime
-from ..engine.options import Options
 from ..errors import OptionError, WorkerCrashed
-from ..loaders.shards import Streamed
 from ..pool.anypool import AnyPool
-from ..pool.backends import Launch, packed
+from ..pool.backends import Backend, Cargo, Launch, packed
 from ..pool.workers import Work
+from ..setting import Setting
 from ..worker.block import Block, Fields
 from ..worker.board import CELL, Line
 from ..worker.worker import Setup, begin, forget
@@ -43,7 +43,7 @@ _RESUME = (
 )
 
 
-class MPI:
+class MPI(Backend):
     """Uses the other ranks of an MPI program as workers.
 
     Start it by ``mpiexec -n 9 python -m mpi4py.futures train.py``.  All other ranks
@@ -57,8 +57,6 @@ class MPI:
     """
 
     name = "mpi"
-    shares_memory = False
-    in_process = False
 
     def count_workers(self) -> int:
         """Return the number of ranks beside this one; without any, raise an error."""
@@ -80,49 +78,35 @@ class MPI:
             )
         return size - 1
 
-    def check(self, options: Options) -> None:
+    def check(self, setting: Setting) -> None:
         """Refuse options that MPI's ranks can't serve."""
-        if options.shard is not None:
+        if setting.shard is not None:
             raise OptionError(
                 "with backend='mpi' all other ranks load for one trainer. For several "
-                f"trainers, with shard={options.shard!r}, run `mpiexec -n 4 python "
+                f"trainers, with shard={setting.shard!r}, run `mpiexec -n 4 python "
                 "train.py`, and leave backend unset."
             )
-        if isinstance(options.dataset, Streamed):
+        if not setting.has_keys:
             raise OptionError(
                 "backend='mpi' reads no streams, since MPI gives a block to whichever "
                 "rank is free. Give the dataset [] and len(), or leave backend unset."
             )
         most = self.count_workers()
-        if options.workers > most:
+        if setting.workers > most:
             raise OptionError(
-                f"{options.workers_name}={options.workers}, but MPI has started {most} "
-                f"ranks beside this one: run `mpiexec -n {options.workers + 1} "
-                f"{_COMMAND}`, or leave {options.workers_name} unset."
+                f"{setting.workers_name}={setting.workers}, but MPI has started {most} "
+                f"ranks beside this one: run `mpiexec -n {setting.workers + 1} "
+                f"{_COMMAND}`, or leave {setting.workers_name} unset."
             )
 
-    def launch(self, cargo: tuple[Any, Any]) -> Launch:
+    def launch(self, cargo: Cargo) -> Launch:
         """Pack the dataset to be sent to each rank.
 
         Raise an error if a rank was lost before.
         """
         _ending.raise_if_lost()
         _ending.prepare()
-        return packed(cargo, _Sent, _RankPool)
-
-
-class _Sent:
-    maps_files: ClassVar = False
-
-    def __init__(self, buffers: list[memoryview]) -> None:
-        # These are copies, since the dataset may change before a rank gets them.
-        self._buffers = list(map(bytearray, buffers))
-
-    def buffers(self, is_own: bool) -> list[Any]:
-        return self._buffers
-
-    def close(self) -> None:
-        self._buffers = []
+        return packed(cargo, Copied, _RankPool)
 
 
 class _RankPool(AnyPool):
@@ -145,7 +129,9 @@ class _RankPool(AnyPool):
         self._lines = [setup.board.cells(number) for number in range(workers)]
         self._dataset = setup.dataset
         self._patience = setup.rules.sample_timeout or math.inf
-        super().__init__(_Pool, workers, initializer, initargs, bell=bell)
+        super().__init__(
+            lambda *begin: _Pool(setup), workers, initializer, initargs, bell=bell
+        )
         # There may be more ranks than ``workers``.
         self._most = MPI().count_workers()
         self._open.append(self)
@@ -196,19 +182,14 @@ class _Pool:
     No thread waits for each answer.
     """
 
-    def __init__(
-        self,
-        workers: int,
-        initializer: Callable[..., object],
-        initargs: tuple[Setup],
-    ) -> None:
+    def __init__(self, setup: Setup) -> None:
         from mpi4py.util.pool import Pool
 
         # Another thread may add to the list meanwhile, so it isn't copied and cleared.
         closed = [_closed.pop() for _ in range(len(_closed))]
         self._is_over = threading.Event()
         _ending.pools.append(self._is_over)
-        sent = (list(sys.path), pickle.dumps(initargs, 5), closed)
+        sent = (list(sys.path), pickle.dumps(setup, 5), closed)
         self._pool = Pool(None, _begin, sent, main=False)
 
     def map_async(
@@ -260,7 +241,7 @@ def _begin(
         forget(dataset)
     # A rank lacks the program's own folder above all.
     sys.path += [place for place in path if place not in sys.path]
-    (setup,) = pickle.loads(pickled)
+    setup = pickle.loads(pickled)
     rank = get_comm_workers().Get_rank()
     begin(setup, rank % setup.rules.workers)
 

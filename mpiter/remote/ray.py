@@ -9,11 +9,11 @@ from typing import Any
 
 from ..engine.options import seconds
 from ..errors import OptionError
-from ..pool.backends import Launch, packed
+from ..pool.backends import Backend, Cargo, Launch, packed
 
 
 @dataclass(eq=False)
-class Ray:
+class Ray(Backend):
     """Runs the workers on a Ray cluster: each is an actor.
 
     It is started on any node that has room, and replaced if it is lost.  Nodes need
@@ -49,8 +49,6 @@ class Ray:
     start_timeout: float = 60.0
 
     name = "ray"
-    shares_memory = False
-    in_process = False
     # Sending a task takes a millisecond or two.
     dear_s = 1.0
 
@@ -68,7 +66,7 @@ class Ray:
                 "address='auto'."
             )
 
-    def launch(self, cargo: tuple[Any, Any]) -> Launch:
+    def launch(self, cargo: Cargo) -> Launch:
         """Connect to Ray, and put the dataset into its object store."""
         from . import actors
 

@@ -59,6 +59,12 @@ class Area:
         first = self._first + row
         return Area(self.values, self.starts[row:], self.stops[row:], self._room, first)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the rows, without what is free behind them."""
+        row_bytes = self.values[:1].nbytes
+        return sum(stop - start for start, stop in self.spans()) * row_bytes
+
     def begin(self, rows: int) -> None:
         """Prepare for the first ``rows`` rows to be written, from the first on."""
         self.at[0] = self._first * self._room

@@ -27,10 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..datasets.columns import offered
-from ..engine.hook import Hook
 from ..engine.options import whole
 from ..errors import OptionError
-from ..order.cursor import Cursor, Plan, Plans
+from ..hook import Coming, Hook, Planned, Position
 from ..pool.starting import never_interrupted
 from ..transport.memory import SharedFile
 from ..typevars import T
@@ -270,11 +269,11 @@ class Stager(Hook):
         self._wanted: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         # Batches are planned up to this cursor, and this many samples beyond it have
         # been queued.
-        self._after: Cursor | None = None
+        self._after: Position | None = None
         self._front = 0
         self._has_ended = False
 
-    def planned(self, plan: Plan, plans: Plans, *_: float) -> None:
+    def planned(self, plan: Planned, coming: Coming, *_: float) -> None:
         """Queue samples beyond the planned batch.
 
         Those of the batch that have no copy yet are left to the workers.
@@ -295,7 +294,7 @@ class Stager(Hook):
         # The queue is filled up when half of it is used, not at each batch.
         if self._front <= self._ahead // 2 and not self._has_ended:
             while self._front < self._ahead:
-                found = plans.beyond(plan.after, self._front, self._ahead)
+                found = coming.beyond(plan.after, self._front, self._ahead)
                 if not found:
                     break
                 for index in found:

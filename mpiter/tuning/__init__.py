@@ -2,3 +2,7 @@
 
 The core imports nothing of it.
 """
+
+from .trace import Trace
+
+__all__ = ["Trace"]

@@ -1,6 +1,6 @@
 """``mpiter trace run.json``: the timeline of a trace as one page of HTML.
 
-Reads the file that ``trace=`` has written: ``Loading`` is what some loops in it did,
+Reads the file that a ``Trace`` has written: ``Loading`` is what some loops in it did,
 ``page`` draws it. Guarantees that the page loads nothing from elsewhere and runs no
 script, and that it stays small: it has at most ``SHAPES`` shapes. A row with more
 events than its part of them is drawn in slices of time, and the page says so.
@@ -210,7 +210,7 @@ def read(path: str) -> list[Loading]:
             where = f"event {number} of {path}"
         raise OptionError(
             f"{where} is damaged, or of no trace of mpiter's ({error!r:.90}): name a "
-            "file that trace= has written, or record it again."
+            "file that a Trace has written, or record it again."
         ) from error
     for loop in loops.values():
         for spans in loop.spans.values():
@@ -227,7 +227,7 @@ def read(path: str) -> list[Loading]:
             found.append(loop)
     if not found:
         raise OptionError(
-            f"{path} has nothing to draw: take some batches while trace= records."
+            f"{path} has nothing to draw: take some batches while a Trace records."
         )
     return found
 
@@ -637,7 +637,7 @@ def _share(share: float) -> str:
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     about = (
-        "Draw what trace= has recorded as a page of HTML that opens in any browser, "
+        "Draw what a Trace has recorded as a page of HTML that opens in any browser, "
         "without a network."
     )
     parser = commands.add_parser(
@@ -645,7 +645,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="draw the timeline of a trace",
         description=about,
     )
-    parser.add_argument("file", metavar="FILE.json", help="what trace= has written")
+    parser.add_argument("file", metavar="FILE.json", help="what a Trace has written")
     parser.add_argument(
         "--out",
         metavar="FILE.html",

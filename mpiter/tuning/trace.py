@@ -1,4 +1,4 @@
-"""``trace="run.json"``: what every worker, the prefetch thread and the consumer did.
+"""``Trace("run.json")``: what every worker, the prefetch thread and consumer did.
 
 The file has the format of Perfetto and chrome://tracing, and ``timeline.py`` draws it.
 A ``Tracer`` is a hook of one loop and notes each event; once a second the notes are
@@ -16,13 +16,9 @@ import threading
 import time
 import weakref
 
-from ..engine.delivery import Delivery
-from ..engine.hook import Hook
 from ..errors import OptionError
-from ..order.cursor import Plan, Plans
-from ..rules import Rules
+from ..hook import Coming, Fetched, HandedOut, Hook, Planned, Setting
 from ..transport.memory import write_all
-from ..worker.block import Done
 
 # This many events, of about 100,000 batches, take 60 MB.
 MOST = 500_000
@@ -54,13 +50,25 @@ _MARK = f'{{"ph":"i","s":"p",{_HEAD},"name":"{_LOST}","args":{{}}}}'
 Note = tuple[str, int, float, float, *tuple[str | float, ...]]
 
 
-class Trace:
-    """A trace file that all loops of an iterator or a loader write to.
+class Trace(Hook):
+    """Records which worker did what and when; `mpiter trace run.json` draws it.
 
-    Its pickle has the path only.
+    All loops of an iterator or a loader write to the file.  The pickle of a ``Trace``
+    has its path only.
+
+    >>> import mpiter, tempfile
+    >>> from mpiter.tuning import Trace
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trace = Trace(f"{folder}/run.json")
+    ...     with mpiter.batches(range(6), 4, n_processes=0, hooks=trace) as stream:
+    ...         print(len(list(stream)))
+    2
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not path or not isinstance(path, (str, os.PathLike)):
+            raise OptionError(f"Trace({path!r:.60}) must name a file.")
+        path = os.fspath(path)
         # A link in place of the file is replaced itself: following it would replace
         # what another user has it point to.
         folder, name = os.path.split(os.path.abspath(path))
@@ -71,7 +79,7 @@ class Trace:
         is_other = is_there and not os.path.isfile(self._path)
         if is_other or not os.path.isdir(folder):
             raise OptionError(
-                f"trace={path!r} must name a file, such as 'run.json', in a folder "
+                f"Trace({path!r}) must name a file, such as 'run.json', in a folder "
                 "that exists."
             )
         # The garbage collector may end a loop, which then writes, in the thread that
@@ -92,20 +100,19 @@ class Trace:
     def __reduce__(self) -> tuple[type[Trace], tuple[str]]:
         return Trace, (self._path,)
 
-    def hook(self, rules: Rules, backend: str) -> Tracer:
-        """Return the hook that records a new loop.
-
-        The loop is named by its ``rules`` and ``backend``.
-        """
+    def for_loop(self, setting: Setting) -> Tracer:
+        """Return the hook that records a new loop."""
         with self._lock:
             # This process was forked from the one that began the trace.  It writes a
             # file of its own, in place of that one.
             if self._pid != os.getpid():
                 self._begin()
             self._loops += 1
-            workers = "worker" if rules.workers == 1 else "workers"
-            name = f"batches of {rules.batch_size}, {rules.workers} {workers}"
-            return Tracer(self, self._loops, f"{name} ({backend})")
+            # Without workers the consumer counts as one.
+            count = setting.workers or 1
+            workers = "worker" if count == 1 else "workers"
+            name = f"batches of {setting.batch_size}, {count} {workers}"
+            return Tracer(self, self._loops, f"{name} ({setting.backend})")
 
     def write(self, number: int, notes: list[Note]) -> None:
         """Append the notes of loop ``number`` as events.
@@ -225,7 +232,7 @@ class Tracer(Hook):
 
     def handed_out(
         self,
-        delivery: Delivery,
+        batch: HandedOut,
         samples: int | None,
         began: float,
         ended: float,
@@ -241,14 +248,14 @@ class Tracer(Hook):
 
     def planned(
         self,
-        plan: Plan,
-        plans: Plans,
+        plan: Planned,
+        coming: Coming,
         began: float,
         ended: float,
     ) -> None:
         self._notes.append((_ORDER, PREFETCH, began, ended))
 
-    def answered(self, done: Done) -> None:
+    def answered(self, done: Fetched) -> None:
         began = done.began or time.monotonic()
         thread = WORKER + done.worker
         if thread not in self._threads:

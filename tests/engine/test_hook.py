@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mpiter
-from mpiter.engine.hook import Hook
+from mpiter.hook import Hook
 
 EVENTS = ("begun", "planned", "answered", "waited", "handed_out", "close")
 

@@ -31,8 +31,8 @@ from pairs import slow_but
 from ways import iterator
 
 import mpiter
-from mpiter.engine.hook import Hook
 from mpiter.errors import RemoteTraceback, SharedMemoryFull
+from mpiter.hook import Hook
 from mpiter.testing import check_dataset, check_resume
 
 # Everything runs on the default configuration of each backend.  What depends on how

@@ -506,11 +506,15 @@ def test_receipts_and_the_audit_have_the_keys(tmp_path):
                 3,
                 n_processes=0,
                 shard=shard,
-                receipts=tmp_path / "good",
+                hooks=Receipts(tmp_path / "good"),
                 on_error="skip",
             )
         )
-        list(mpiter.DataLoader(Thirds(), 4, shard=shard, receipts=tmp_path / "loaded"))
+        list(
+            mpiter.DataLoader(
+                Thirds(), 4, shard=shard, hooks=Receipts(tmp_path / "loaded")
+            )
+        )
     assert audit(tmp_path / "good").is_sound
     assert audit(tmp_path / "loaded").is_sound
     for path in (tmp_path / "good").iterdir():

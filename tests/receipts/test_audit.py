@@ -19,6 +19,7 @@ from mpiter.__main__ import main
 from mpiter.audit import audit
 from mpiter.errors import OptionError
 from mpiter.order.order import Shuffled
+from mpiter.receipts import Receipts
 
 LENGTH = 103
 anew = settings(
@@ -141,7 +142,7 @@ def rank_of(folder, make, rank, size, batch_size, state, steps, **options):
     """Run one rank for an epoch, or for some steps of it, and return its state."""
     shard = mpiter.Shard(rank, size, exact=options.pop("exact", False))
     loader = make(
-        range(23), batch_size, shard=shard, receipts=folder, seed=5, **options
+        range(23), batch_size, shard=shard, hooks=Receipts(folder), seed=5, **options
     )
     with loader:
         if state is not None:
@@ -229,7 +230,7 @@ def test_a_loop_that_stops_at_the_last_batch_is_whole(tmp_path):
     """Lightning's loop counts the batches, and stops at the last one."""
     for name, options in {"all": {}, "but the last": {"drop_last": True}}.items():
         with mpiter.DataLoader(
-            range(22), 4, receipts=tmp_path / name, **options
+            range(22), 4, hooks=Receipts(tmp_path / name), **options
         ) as loader:
             for _ in range(3):
                 for _, _ in zip(range(len(loader)), loader, strict=False):

@@ -60,9 +60,7 @@ class Named(Numbers):
 
 def test_a_file_has_a_line_of_json_for_each_batch(tmp_path):
     keys = ["a", np.int64(7), (1, 2), "\udcff", b"x"]
-    with DataLoader(
-        Named(), 3, sampler=keys, receipts=Receipts(tmp_path, 1, 4)
-    ) as loader:
+    with DataLoader(Named(), 3, sampler=keys, hooks=Receipts(tmp_path, 1, 4)) as loader:
         list(loader)
     lines = lines_in(logs_in(tmp_path)[0])
     assert [{**line, "time": 0} for line in lines] == [
@@ -113,7 +111,7 @@ MAKES = {
 @pytest.mark.parametrize("name", MAKES)
 def test_what_was_handed_out_is_noted_and_nothing_that_was_only_fetched(tmp_path, name):
     found: list[int] = []
-    it = MAKES[name](receipts=tmp_path)
+    it = MAKES[name](hooks=Receipts(tmp_path))
     for number, batch in zip(range(9), it, strict=False):
         found += numbers_of(batch)
         [path] = logs_in(tmp_path)
@@ -137,7 +135,9 @@ def test_torchs_loader_notes_too(tmp_path, options):
     )
     from mpiter.torch import DataLoader
 
-    with DataLoader(torch.arange(LENGTH), 8, receipts=tmp_path, **options) as loader:
+    with DataLoader(
+        torch.arange(LENGTH), 8, hooks=Receipts(tmp_path), **options
+    ) as loader:
         found = [
             number for _ in range(2) for batch in loader for number in numbers_of(batch)
         ]
@@ -152,7 +152,12 @@ def test_torchs_loader_notes_too(tmp_path, options):
 def test_skipped_samples_are_noted_as_such(tmp_path, options, workers):
     dataset = Numbers(20, failing=(1, 2, 8, 9, 10, 11, 19))
     with DataLoader(
-        dataset, 4, num_workers=workers, on_error="skip", receipts=tmp_path, **options
+        dataset,
+        4,
+        num_workers=workers,
+        on_error="skip",
+        hooks=Receipts(tmp_path),
+        **options,
     ) as loader:
         found = [number for batch in loader for number in numbers_of(batch)]
     [path] = logs_in(tmp_path)
@@ -165,7 +170,11 @@ def test_skipped_samples_are_noted_as_such(tmp_path, options, workers):
 
 def test_an_error_in_a_batchs_place_is_noted_as_such(tmp_path):
     with batches(
-        Numbers(12, failing=[5]), 4, n_processes=0, shuffle=False, receipts=tmp_path
+        Numbers(12, failing=[5]),
+        4,
+        n_processes=0,
+        shuffle=False,
+        hooks=Receipts(tmp_path),
     ) as it:
         next(it)
         with pytest.raises(ValueError, match="sample 5"):
@@ -183,7 +192,7 @@ def test_a_batch_that_ctrl_c_kept_from_the_user_is_noted_anew(tmp_path, monkeypa
         receipts._write(record)
         raise KeyboardInterrupt
 
-    with batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as it:
+    with batches(Numbers(), 8, n_processes=0, hooks=Receipts(tmp_path)) as it:
         found = numbers_of(next(it))
         monkeypatch.setattr(Receipts, "_write", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -200,7 +209,7 @@ def test_a_batch_that_ctrl_c_kept_from_the_user_is_noted_anew(tmp_path, monkeypa
 def test_going_back_in_one_program_voids_what_came_after_and_a_reset_before_nothing(
     tmp_path,
 ):
-    with batches(Numbers(), 8, n_processes=1, receipts=tmp_path) as it:
+    with batches(Numbers(), 8, n_processes=1, hooks=Receipts(tmp_path)) as it:
         next(it), next(it)
         state = it.state_dict()
         next(it), next(it)
@@ -215,10 +224,11 @@ def test_going_back_in_one_program_voids_what_came_after_and_a_reset_before_noth
 TRAINER = """
     import json, os, signal, sys
     import mpiter
+    from mpiter.receipts import Receipts
 
     rank, folder = int(sys.argv[1]), sys.argv[2]
     with mpiter.DataLoader(
-        range(103), 5, shuffle=True, seed=3, shard=(rank, 2), receipts=folder
+        range(103), 5, shuffle=True, seed=3, shard=(rank, 2), hooks=Receipts(folder)
     ) as loader:
         for step, _ in enumerate(loader, 1):
             if step == 2 and rank == 0:
@@ -239,7 +249,9 @@ def test_trainers_that_are_killed_and_go_on_with_other_ranks_and_batch_sizes_are
         for rank in range(2)
     ]
     assert [trainer.wait(timeout=120) for trainer in trainers] == [-signal.SIGKILL] * 2
-    with DataLoader(range(103), 9, shuffle=True, seed=3, receipts=tmp_path) as loader:
+    with DataLoader(
+        range(103), 9, shuffle=True, seed=3, hooks=Receipts(tmp_path)
+    ) as loader:
         loader.load_state_dict(json.loads((tmp_path / "state.json").read_text()))
         assert sum(map(len, loader)) == 103 - 20
     found = audit(tmp_path)
@@ -256,11 +268,11 @@ def test_what_cannot_be_noted_is_refused_at_once(tmp_path):
     for refused, why in (
         (
             lambda: batches(
-                Numbers(), 8, n_processes=2, receipts=tmp_path, in_order=False
+                Numbers(), 8, n_processes=2, hooks=Receipts(tmp_path), in_order=False
             ),
             "receipts need in_order",
         ),
-        (lambda: DataLoader(Stream(), 2, receipts=tmp_path), "read as a stream"),
+        (lambda: DataLoader(Stream(), 2, hooks=Receipts(tmp_path)), "read as a stream"),
     ):
         with pytest.raises(OptionError, match=why):
             refused()
@@ -284,7 +296,7 @@ def test_a_full_disk_ends_the_log_with_one_warning_and_not_the_training(
 
     monkeypatch.setattr(writing, "os", FullAfterTwoBatches())
     with (
-        batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as it,
+        batches(Numbers(), 8, n_processes=0, hooks=Receipts(tmp_path)) as it,
         caplog.at_level(logging.WARNING),
     ):
         assert sum(map(len, it)) == LENGTH
@@ -306,7 +318,7 @@ def test_the_rank_is_the_launchers_unless_it_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "5")
     for receipts in (tmp_path, Receipts(tmp_path, 1, 2)):
-        with batches(Numbers(), 8, n_processes=0, receipts=receipts) as it:
+        with batches(Numbers(), 8, n_processes=0, hooks=receipts) as it:
             next(it)
     assert [path.name[:13] for path in logs_in(tmp_path)] == [
         "rank-1-of-2-1",
@@ -315,7 +327,9 @@ def test_the_rank_is_the_launchers_unless_it_is_said(tmp_path, monkeypatch):
 
 
 def test_two_ranks_that_take_each_other_for_a_restart_are_found(tmp_path):
-    its = [batches(Numbers(), 8, n_processes=0, receipts=tmp_path) for _ in range(2)]
+    its = [
+        batches(Numbers(), 8, n_processes=0, hooks=Receipts(tmp_path)) for _ in range(2)
+    ]
     for _ in zip(*its, strict=True):
         pass
     assert "were rank 0 of 1 at the same time" in "".join(audit(tmp_path).lines)
@@ -329,7 +343,7 @@ def test_samplers_of_the_ranks_own_are_judged_by_keys(tmp_path, monkeypatch):
         monkeypatch.setenv("RANK", str(rank))
         receipts = Receipts(tmp_path, length=LENGTH)
         with DataLoader(
-            Numbers(), 8, sampler=range(rank, LENGTH, 2), receipts=receipts
+            Numbers(), 8, sampler=range(rank, LENGTH, 2), hooks=receipts
         ) as loader:
             for _ in loader:
                 pass
@@ -340,7 +354,9 @@ def test_samplers_of_the_ranks_own_are_judged_by_keys(tmp_path, monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_has_a_file_of_its_own(tmp_path):
-    with batches(Numbers(), 8, n_processes=0, shuffle=False, receipts=tmp_path) as it:
+    with batches(
+        Numbers(), 8, n_processes=0, shuffle=False, hooks=Receipts(tmp_path)
+    ) as it:
         next(it)
         child = multiprocessing.get_context("fork").Process(target=next, args=(it,))
         child.start()

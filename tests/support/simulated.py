@@ -19,7 +19,7 @@ from typing import Any
 
 from mpiter.engine.communicator import Terminated
 from mpiter.engine.delivery import OBJECTS
-from mpiter.engine.hook import Hooks
+from mpiter.engine.hooks import Hooks
 from mpiter.engine.prefetch import Run, _PrefetchLoop
 from mpiter.engine.tally import Skipped
 from mpiter.errors import SampleNotSendable

@@ -1,4 +1,4 @@
-"""The file of ``trace=`` keeps the published format, and says what ``stats()`` says.
+"""The file of ``Trace`` keeps the published format, and says what ``stats()`` says.
 
 It is whole however the program ends.  ``mpiter trace`` draws it as a page that needs no
 other file.
@@ -95,7 +95,7 @@ def test_a_link_in_place_of_the_file_is_replaced_and_not_followed(
     (tmp_path / "another's").write_text("whole")
     (tmp_path / planted.format(os.getpid())).symlink_to("another's")
     with mpiter.batches(
-        range(4), 2, n_processes=0, trace=str(tmp_path / "run.json")
+        range(4), 2, n_processes=0, hooks=Trace(str(tmp_path / "run.json"))
     ) as stream:
         list(stream)
     assert (tmp_path / "another's").read_text() == "whole"
@@ -115,7 +115,9 @@ def test_the_sums_of_a_trace_are_those_of_the_stats(
     tmp_path: Path, workers: int
 ) -> None:
     path = tmp_path / "run.json"
-    with mpiter.batches(range(200), 8, n_processes=workers, trace=path) as stream:
+    with mpiter.batches(
+        range(200), 8, n_processes=workers, hooks=Trace(path)
+    ) as stream:
         assert sum(len(batch) for batch in stream) == 200
         stats = stream.stats()
     events = events_of(path)
@@ -162,7 +164,7 @@ class Deadly:
 def test_a_worker_that_dies_is_in_the_trace(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with mpiter.batches(
-        Deadly(tmp_path / "died"), 8, n_processes=2, shuffle=False, trace=path
+        Deadly(tmp_path / "died"), 8, n_processes=2, shuffle=False, hooks=Trace(path)
     ) as stream:
         assert sum(len(batch) for batch in stream) == 80
     (mark,) = (event["name"] for event in events_of(path) if event["ph"] == "i")
@@ -184,7 +186,11 @@ def test_all_loops_of_a_loader_are_in_one_file(
 ) -> None:
     path = tmp_path / "run.json"
     with mpiter.DataLoader(
-        dataset, 4, num_workers=workers, persistent_workers=persistent, trace=path
+        dataset,
+        4,
+        num_workers=workers,
+        persistent_workers=persistent,
+        hooks=Trace(path),
     ) as loader:
         for _ in range(2):
             assert len(list(loader)) == 10
@@ -196,9 +202,9 @@ def test_all_loops_of_a_loader_are_in_one_file(
 
 _PROGRAM = """
 import os, signal, sys, mpiter
-from mpiter.tuning import trace
+from mpiter.tuning import Trace, trace
 trace._EVERY_S = 0.0
-stream = mpiter.batches(range(400), 4, n_processes=0, trace=sys.argv[1])
+stream = mpiter.batches(range(400), 4, n_processes=0, hooks=Trace(sys.argv[1]))
 for at, batch in enumerate(stream):
     if at == 50 and len(sys.argv) > 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -218,7 +224,7 @@ def test_of_two_programs_with_one_path_the_later_replaces_the_file_of_the_earlie
     monkeypatch.setattr(tracing, "_EVERY_S", 0.0)
     path = tmp_path / "run.json"
     path.write_text("an older trace, which was longer" * 100_000)
-    with mpiter.batches(range(80), 4, n_processes=0, trace=path) as stream:
+    with mpiter.batches(range(80), 4, n_processes=0, hooks=Trace(path)) as stream:
         twin = pickle.loads(pickle.dumps(stream))
         next(stream)
         assert len(named(events_of(path), "open")) == 1
@@ -235,8 +241,8 @@ def test_of_two_programs_with_one_path_the_later_replaces_the_file_of_the_earlie
 
 def test_an_iterator_that_is_not_closed_writes_its_trace(tmp_path: Path) -> None:
     program = (
-        "import sys, mpiter; it = mpiter.batches(range(40), 4, n_processes=1, "
-        "trace=sys.argv[1]); next(it)"
+        "import sys, mpiter; from mpiter.tuning import Trace; it = mpiter.batches(range(40), 4, n_processes=1, "
+        "hooks=Trace(sys.argv[1])); next(it)"
     )
     subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "run.json")],
@@ -252,7 +258,7 @@ def test_an_iterator_that_is_not_closed_writes_its_trace(tmp_path: Path) -> None
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     for path in (tmp_path, "", tmp_path / "nowhere" / "run.json"):
         with pytest.raises(OptionError, match=r"must name a file|must be a path"):
-            mpiter.batches(range(8), 4, n_processes=0, trace=path)
+            mpiter.batches(range(8), 4, n_processes=0, hooks=Trace(path))
 
 
 def test_the_file_is_bounded(
@@ -261,7 +267,7 @@ def test_the_file_is_bounded(
     monkeypatch.setattr(tracing, "MOST", 13)
     monkeypatch.setattr(tracing, "_EVERY_S", 0.0)
     with mpiter.batches(
-        range(80), 4, n_processes=0, trace=tmp_path / "run.json"
+        range(80), 4, n_processes=0, hooks=Trace(tmp_path / "run.json")
     ) as stream:
         assert len(list(stream)) == 20
     assert 8 <= len(events_of(tmp_path / "run.json")) <= 13
@@ -273,7 +279,7 @@ def test_a_disk_that_is_full_ends_the_trace_and_not_the_run(
 ) -> None:
     monkeypatch.setattr(Trace, "_opened", lambda self: os.open("/dev/full", os.O_RDWR))
     with mpiter.batches(
-        range(40), 4, n_processes=0, trace=tmp_path / "run.json"
+        range(40), 4, n_processes=0, hooks=Trace(tmp_path / "run.json")
     ) as stream:
         assert len(list(stream)) == 10
         trace = stream._pump.options.trace
@@ -302,7 +308,7 @@ def test_a_page_beside_the_trace_has_each_batch_as_a_bar_with_its_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run & <run>.json"
-    with mpiter.batches(range(80), 8, n_processes=0, trace=path) as stream:
+    with mpiter.batches(range(80), 8, n_processes=0, hooks=Trace(path)) as stream:
         assert len(list(stream)) == 10
     text = drawn(path, capsys)
     assert left_in(tmp_path) == ["run & <run>.html", "run & <run>.json"]
@@ -461,8 +467,8 @@ def test_a_damaged_or_foreign_trace_is_an_error_in_a_line_with_its_remedy(
     (line,) = capsys.readouterr().err.splitlines()
     assert str(path) in line
     assert (
-        "trace= has written, or record it again" in line
-        or "take some batches while trace= records" in line
+        "a Trace has written, or record it again" in line
+        or "take some batches while a Trace records" in line
     )
     assert left_in(tmp_path) == ["run.json"]
 

@@ -153,12 +153,12 @@ AT_CONSTRUCTION = {
         "most='3' must be a whole number or None.",
     ),
     "receipts without a folder": (
-        lambda: batches(DATA, 2, receipts=""),
-        "receipts='' must be a path.",
+        lambda: batches(DATA, 2, hooks=Receipts("")),
+        "Receipts('') must name a folder.",
     ),
     "a number of traces": (
-        lambda: batches(DATA, 2, trace=5),
-        "trace=5 must be a path.",
+        lambda: batches(DATA, 2, hooks=Trace(5)),
+        "Trace(5) must name a file.",
     ),
     "shuffle and an order sampler": (
         lambda: MultiprocessIterator(
