@@ -25,6 +25,7 @@ PUBLIC = (
     "mpiter.echo",
     "mpiter.remote",
     "mpiter.receipts",
+    "mpiter.tuning",
     "mpiter.audit",
     "mpiter.torch",
     "mpiter.chainer",
@@ -38,6 +39,15 @@ BESIDE = (
     "mpiter.images.pack.Report",
     "mpiter.iterators.iterators.Batches",
     "mpiter.samples.jagged.Jagged",
+    "mpiter.setting.Setting",
+    "mpiter.hook.Position",
+    "mpiter.hook.Keys",
+    "mpiter.hook.Planned",
+    "mpiter.hook.Coming",
+    "mpiter.hook.Fetched",
+    "mpiter.hook.Failed",
+    "mpiter.hook.HandedOut",
+    "mpiter.pool.anypool.StockPool",
 )
 # These modules have no names for users.  They only have to be imported.
 WHOLE = ("mpiter.chainer_compat",)

@@ -23,6 +23,8 @@ MPITER = Path(__file__).resolve().parents[1] / "mpiter"
 PACKAGES = (
     "ground",
     "order",
+    "setting",
+    "hook",
     "samples",
     "transport",
     "datasets",
@@ -173,10 +175,12 @@ def test_importing_mpiter_opens_no_door_and_enters_no_wing():
 
 def test_the_public_names():
     assert mpiter.__all__ == [
+        "Backend",
         "Batch",
         "BatchTimeout",
         "Checkpoint",
         "DataLoader",
+        "Hook",
         "Leaf",
         "MpiterError",
         "MultiprocessIterator",

@@ -19,6 +19,7 @@ from mpiter import OptionError, Shard, StateError
 from mpiter.audit import audit
 from mpiter.echo import Bundles, Echo
 from mpiter.order.brought import Brought
+from mpiter.receipts import Receipts
 from mpiter.staging import Staging
 from mpiter.testing import check_dataset, check_resume
 

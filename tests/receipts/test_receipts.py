@@ -317,7 +317,7 @@ def test_a_full_disk_ends_the_log_with_one_warning_and_not_the_training(
 def test_the_rank_is_the_launchers_unless_it_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "5")
-    for receipts in (tmp_path, Receipts(tmp_path, 1, 2)):
+    for receipts in (Receipts(tmp_path), Receipts(tmp_path, 1, 2)):
         with batches(Numbers(), 8, n_processes=0, hooks=receipts) as it:
             next(it)
     assert [path.name[:13] for path in logs_in(tmp_path)] == [

@@ -241,7 +241,8 @@ def test_of_two_programs_with_one_path_the_later_replaces_the_file_of_the_earlie
 
 def test_an_iterator_that_is_not_closed_writes_its_trace(tmp_path: Path) -> None:
     program = (
-        "import sys, mpiter; from mpiter.tuning import Trace; it = mpiter.batches(range(40), 4, n_processes=1, "
+        "import sys, mpiter; from mpiter.tuning import Trace; "
+        "it = mpiter.batches(range(40), 4, n_processes=1, "
         "hooks=Trace(sys.argv[1])); next(it)"
     )
     subprocess.run(
@@ -278,11 +279,9 @@ def test_a_disk_that_is_full_ends_the_trace_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Trace, "_opened", lambda self: os.open("/dev/full", os.O_RDWR))
-    with mpiter.batches(
-        range(40), 4, n_processes=0, hooks=Trace(tmp_path / "run.json")
-    ) as stream:
+    trace = Trace(tmp_path / "run.json")
+    with mpiter.batches(range(40), 4, n_processes=0, hooks=trace) as stream:
         assert len(list(stream)) == 10
-        trace = stream._pump.options.trace
     (record,) = [record for record in caplog.records if record.name == "mpiter"]
     assert (
         "run.json cannot be written, and ends here: [Errno 28]" in record.getMessage()

@@ -12,6 +12,8 @@ import pytest
 
 import mpiter
 from mpiter import MultiprocessIterator, SerialIterator, batches
+from mpiter.receipts import Receipts
+from mpiter.tuning import Trace
 
 DATA = list(range(10))
 
@@ -82,8 +84,8 @@ AT_CONSTRUCTION = {
     ),
     "an unknown backend, and no workers": (
         lambda: batches(DATA, 2, backend="proces", n_processes=0),
-        f"backend='proces' is unknown; use {BACKENDS} or an object such as "
-        "mpiter.Process().",
+        f"backend='proces' is unknown; use {BACKENDS}, or an object such as "
+        "mpiter.Process() or an mpiter.Backend of yours.",
     ),
     "an empty dataset, repeated": (
         lambda: MultiprocessIterator([], 2),
@@ -132,8 +134,8 @@ AT_CONSTRUCTION = {
     ),
     "an unknown backend": (
         lambda: batches(DATA, 2, backend="processes"),
-        f"backend='processes' is unknown; use {BACKENDS} or an object such as "
-        "mpiter.Process().",
+        f"backend='processes' is unknown; use {BACKENDS}, or an object such as "
+        "mpiter.Process() or an mpiter.Backend of yours.",
     ),
     "an unknown serializer": (
         lambda: batches(DATA, 2, serializer="pickle"),
@@ -159,6 +161,11 @@ AT_CONSTRUCTION = {
     "a number of traces": (
         lambda: batches(DATA, 2, hooks=Trace(5)),
         "Trace(5) must name a file.",
+    ),
+    "a path among the hooks": (
+        lambda: batches(DATA, 2, hooks=["receipts"]),
+        "hooks='receipts' is no mpiter.Hook; pass one, or a list, such as "
+        "[one, another].",
     ),
     "shuffle and an order sampler": (
         lambda: MultiprocessIterator(
