@@ -273,7 +273,7 @@ def check_sharing(dataset: Any, is_stream: bool, *given: object) -> None:
         raise OptionError(
             "shard goes without sampler, batch_sampler and generator, since each "
             "rank's would draw by itself; shuffle=True and seed= make one order for "
-            "all ranks."
+            "all ranks, or the dataset brings one, by mpiter_order()."
         )
 
 

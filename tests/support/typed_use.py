@@ -126,6 +126,43 @@ def takes_any(stream: Batches[Any], it: mpiter.SerialIterator[Any]) -> None:
     print(next(stream), next(it))
 
 
+Key = tuple[str, int]
+
+
+class InTurn(mpiter.Order):
+    """An order whose keys are tuples."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def take(self, start: int, stop: int) -> list[Key]:
+        return [("web", number) for number in range(start, stop)]
+
+    def later(self, epochs: int) -> InTurn:
+        return self
+
+
+class Pages:
+    """A dataset that brings it."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, key: Key) -> tuple[np.ndarray, int]:
+        return X[key[1]], key[1]
+
+    def mpiter_order(self, seed: int, shuffle: bool | None) -> mpiter.Order:
+        return InTurn()
+
+
+def of_an_order_that_the_dataset_brings() -> None:
+    for _ in mpiter.batches(Pages(), 2):
+        pass
+    next(mpiter.SerialIterator(Pages(), 2))
+    for _ in mpiter.DataLoader(Pages(), 2):
+        pass
+
+
 def of_right_programs() -> None:
     takes_any(
         mpiter.batches([1, 2], 2, ragged="list"), mpiter.SerialIterator([1, 2], 2)
