@@ -1,9 +1,10 @@
 """Fetching without workers: the caller's own thread acts as the worker.
 
-An ordinary batch is fetched by a bare loop over its keys. Where that stops, the code
-that all workers run goes on; it also fetches any other batch.  Guarantees that the caller's random generators are left as they were,
-even after an error; that Ctrl-C and SystemExit are raised; and that samples fetched
-before one raised an error aren't fetched again.
+An ordinary batch is fetched by a bare loop over its keys.  Where that stops, the code
+that all workers run goes on; it also fetches any other batch.  Guarantees that the
+caller's random generators are left as they were, even after an error; that Ctrl-C and
+SystemExit are raised; and that samples fetched before one raised an error aren't
+fetched again.
 """
 
 from __future__ import annotations
