@@ -222,3 +222,52 @@ def test_every_module_says_what_it_is_in_at_most_fifteen_lines():
         # The docstring of a package may have a picture.
         if not module.endswith("__init__"):
             assert len(text.splitlines()) <= 15, module
+
+
+DESIGN = (MPITER.parent / "docs" / "design.md").read_text()
+PICTURES = re.findall(r"^```\n(.*?)^```", DESIGN, re.DOTALL | re.MULTILINE)
+# What looks like a name of ours: a file, a private name, a name with two capitals or a
+# part after a dot, a name with an underscore.
+FILE = r"[a-z_]+\.py"
+NAME = r"_\w+|[A-Z][a-z]+[A-Z]\w+|[A-Z]\w+\.[a-z_]+|[a-z]+_[a-z_]+"
+# Names of Python, of other libraries and of Linux.
+FOREIGN = {"__init_subclass__", "__main__", "oom_score_adj"}
+
+
+@functools.cache
+def names_of_ours():
+    """Return the names that the code of the package defines or uses, and no prose."""
+    names = set()
+    for module in MODULES:
+        names.update(module.split("/"))
+        for node in ast.walk(tree_of(module)):
+            for field in ("name", "id", "attr", "arg"):
+                name = getattr(node, field, None)
+                if isinstance(name, str):
+                    names.add(name)
+    return names
+
+
+def invented(text):
+    """Return the names in a text that look like ours and don't exist."""
+    files = {Path(module).name + ".py" for module in MODULES}
+    files |= {path.name for path in MPITER.parent.glob("tests/**/*.py")}
+    found = {
+        file for file in re.findall(rf"(?<![\w/.]){FILE}", text) if file not in files
+    }
+    for name in re.findall(rf"(?<![\w/.]){NAME}", re.sub(FILE, "", text)):
+        if name not in FOREIGN and not set(name.split(".")) <= names_of_ours():
+            found.add(name)
+    return found
+
+
+def test_the_pictures_and_the_design_name_only_what_exists():
+    spans = re.findall(r"`([^`\n]+)`", DESIGN)
+    assert PICTURES
+    assert invented("\n".join([*PICTURES, *spans, mpiter.__doc__])) == set()
+    assert invented("_fetch_runs Slots.can_lend prefetcher.py SeatLedger") == {
+        "_fetch_runs",
+        "Slots.can_lend",
+        "prefetcher.py",
+        "SeatLedger",
+    }

@@ -181,7 +181,7 @@ def _glimpse(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except Exception:
-        # Whoever goes on to read the file is told there what is wrong with it.
+        # Reading the whole file raises the error that says what is wrong with it.
         return {}
     if isinstance(plain, dict):
         return plain

@@ -31,6 +31,7 @@ from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block
 from ..worker.caller import CallersWorker
+from ..worker.fetch import Begun
 from ..worker.sheets import Payload
 from . import lifetime
 from .delivery import Delivery, ending, finish, named
@@ -147,7 +148,7 @@ class Alone(Pumping["_Reading"]):
         except Exception:
             # The samples can't be stacked.  With a plan the error names the sample; the
             # dataset isn't asked for these again.
-            worker.give_again(samples)
+            worker.begin_with(Begun(samples))
             return None
 
     def _launch(self) -> _Reading:
@@ -161,8 +162,8 @@ class Alone(Pumping["_Reading"]):
         return loop
 
     def _begin(self, loop: _Reading) -> None:
-        # Ctrl-C may have left samples of another position to be given again.
-        loop.worker.give_again(())
+        # Ctrl-C may have left samples of another position.
+        loop.worker.begin_with(None)
         self._going = self._course()
         options = self.options
         is_small = options.batch_size <= MANY

@@ -448,8 +448,8 @@ def _told(keys: list[Any]) -> bytes | array.array[int]:
     try:
         return array.array("q", keys)
     except (TypeError, OverflowError):
-        # Each key is told by itself, because the checksum must not depend on which keys
-        # were drawn together.
+        # Each key is hashed by itself, because the checksum must not depend on which
+        # keys were drawn together.
         return b"".join(map(_told_of_one, keys))
 
 

@@ -198,7 +198,7 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
             self._seed = int(seed)
         alone = batch_sampler is None and batch_size is None
         collates: Callable[[Any], Any]
-        if collate_fn:
+        if collate_fn is not None:
             collates = collate_fn
         elif alone:
             collates = unchanged

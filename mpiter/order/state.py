@@ -104,7 +104,7 @@ def _order(
     are_numbers = all(type(i) is int and -LARGEST <= i <= LARGEST for i in indices)
     if len(indices) != len(now) or not are_numbers:
         raise StateError(
-            f"the state's order is none of {len(now)} whole numbers, as this "
+            f"the state's order isn't a list of {len(now)} whole numbers, as this "
             "iterator's is."
         )
     array = np.array(indices, np.int64)

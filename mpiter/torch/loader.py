@@ -200,7 +200,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         function("worker_init_fn", worker_init_fn)
         if generator is not None and not isinstance(generator, torch.Generator):
             raise OptionError(
-                f"generator={generator!r:.60} is none of torch's: pass "
+                f"generator={generator!r:.60} isn't a generator of torch's: pass "
                 "torch.Generator().manual_seed(…)."
             )
         flag("shuffle", shuffle)

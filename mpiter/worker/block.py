@@ -223,7 +223,7 @@ def _pickled(error: BaseException) -> bytes | None:
         again = loads(data)
         same = type(again) is type(error) and _text(again) == _text(error)
     except BaseException:
-        # An exception that can't be pickled is told in words.
+        # An exception that can't be pickled is described in words.
         return None
     return data if same else None
 

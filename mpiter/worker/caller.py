@@ -1,15 +1,16 @@
 """Fetching without workers: the caller's own thread acts as the worker.
 
-An ordinary batch is fetched by a bare loop over its keys, any other by the code that
-all workers run.  Guarantees that the caller's random generators are left as they were,
-even after an error; that Ctrl-C and SystemExit are raised; and that samples fetched
-before one raised an error aren't fetched again.
+An ordinary batch is fetched by a bare loop over its keys.  Where that stops, the code
+that all workers run goes on; it also fetches any other batch.  Guarantees that the
+caller's random generators are left as they were, even after an error; that Ctrl-C and
+SystemExit are raised; and that samples fetched before one raised an error aren't
+fetched again.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -22,7 +23,7 @@ from ..samples.copying import Held, Look
 from . import seeding
 from .block import Block, Done, Indices
 from .board import LINE_BYTES
-from .fetch import fetch
+from .fetch import Begun, fetch
 from .here import NONE, WorkerInfo, here
 from .sheets import Writer
 from .worker import Worker, WorkerInit, call_hooks, settle_at
@@ -57,6 +58,8 @@ class CallersWorker:
         worker.copies |= copies
         self._worker = worker
         self._dataset = dataset
+        # Where ``read`` stopped; the next ``fetch`` goes on from there.
+        self._begun: Begun | None = None
         # The bytes of a batch that glibc keeps memory for.
         self._kept = _LEAST_KEPT
         self._callers = seeding.Kept()
@@ -82,22 +85,24 @@ class CallersWorker:
     def fetch(self, block: Block) -> Done:
         worker = self._worker
         callers = self._callers
+        begun = self._begun
+        self._begun = None
         outer = here.now
         here.now = worker.frame
         callers.keep()
         try:
             while True:
-                done = fetch(block, worker, worker.seeds)
+                done = fetch(block, worker, worker.seeds, begun)
                 drawn = callers.drawn()
                 if drawn <= worker.seeds:
                     return done
                 # These samples depend on the state in which the generators happened to
                 # be.  The batch is fetched again, with a seed for each sample.
                 worker.seeds |= drawn
+                begun = None
         finally:
             callers.restore()
             here.now = outer
-            worker.dataset = self._dataset
 
     def keep_memory(self, nbytes: int) -> None:
         """Have glibc keep the memory of a batch of ``nbytes`` for the next batches.
@@ -178,39 +183,9 @@ class CallersWorker:
         # The samples before the error are good, unless they depend on the generators'
         # state or one has overwritten another: those ``fetch`` must fetch again.
         if problem is not None and not (drawn or is_refilled):
-            self.give_again(rows, problem)
+            self._begun = Begun(rows, problem)
         return None
 
-    def give_again(self, samples: Iterable[Any], *errors: BaseException) -> None:
-        """Have the next fetch begin with ``samples``, then raise ``errors``.
-
-        Both came from the dataset already.
-        """
-        if samples or errors:
-            self._worker.dataset = _Begun(self._dataset, samples, errors)
-        else:
-            self._worker.dataset = self._dataset
-
-
-class _Begun:
-    """A dataset from which some samples, and perhaps an error, have come already.
-
-    The first lookups return the samples, the next raises the error.
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        samples: Iterable[Any],
-        errors: Iterable[BaseException],
-    ) -> None:
-        self._dataset = dataset
-        self._samples = iter(samples)
-        self._errors = iter(errors)
-
-    def __getitem__(self, key: Any) -> Any:
-        for sample in self._samples:
-            return sample
-        for error in self._errors:
-            raise error
-        return self._dataset[key]
+    def begin_with(self, begun: Begun | None) -> None:
+        """Have the next ``fetch`` go on after the samples that were fetched already."""
+        self._begun = begun

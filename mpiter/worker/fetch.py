@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..datasets.columns import takes_any_key
 from ..samples.copying import Copies, Refilled
@@ -146,21 +146,33 @@ def _overheard(block: Block, worker: Worker) -> Done:
     return done
 
 
+class Begun(NamedTuple):
+    """The first samples of a block that have been fetched already.
+
+    ``error`` is what the dataset raised for the sample after them, if it did.
+    """
+
+    samples: Sequence[Any]
+    error: BaseException | None = None
+
+
 def fetch(
     block: Block,
     worker: Worker,
     seeds: frozenset[str],
+    begun: Begun | None = None,
 ) -> Done:
     """Return the answer to a block.
 
-    The global generators in ``seeds`` are seeded for each sample.
+    The global generators in ``seeds`` are seeded for each sample. The samples that the
+    block, of one stretch, has ``begun`` with aren't fetched again.
     """
     began = _clock()
     cpu_began = time.thread_time()
     looks = began - worker.looked > _LOOK_S
     if looks:
         worker.looked = began
-    fetching = _Fetching(block, worker, seeds, looks)
+    fetching = _Fetching(block, worker, seeds, looks, begun)
     for stretch in block.stretches:
         fetching.stretch(*stretch)
         if fetching.is_over:
@@ -202,11 +214,13 @@ class _Fetching:
         worker: Worker,
         seeds: frozenset[str],
         looks: bool,
+        begun: Begun | None,
     ) -> None:
         self._block = block
         self._worker = worker
         self._cells = worker.cells
         self._seeds = seeds
+        self._begun = begun
         self.sheet = worker.writer.sheet(
             block.brief,
             block.address,
@@ -254,11 +268,10 @@ class _Fetching:
         self._position = position
         self._keys = keys
         try:
-            if not self._read_together(first, indices, keys):
-                dataset = self._worker.dataset
-                if self._worker.copies:
-                    dataset = Copies(dataset)
-                self._write(dataset, keys, first)
+            if self._begun is not None:
+                self._go_on(self._begun, keys, first)
+            elif not self._read_together(first, indices, keys):
+                self._read_singly(keys, first)
         finally:
             frame.hearer = None
         # The dataset has forked this process, and the call has returned in it as well.
@@ -269,6 +282,21 @@ class _Fetching:
                 f"{whose} forked this process, which returned from the dataset as if "
                 "it were the worker. End it with os._exit() or sys.exit()."
             )
+
+    def _go_on(self, begun: Begun, keys: list[Any], row: int) -> None:
+        """Write the samples that have been fetched, then fetch those of other keys."""
+        at = len(begun.samples)
+        self._write(begun.samples, range(at), row)
+        if begun.error is not None and not self.is_over:
+            self._fail(begun.error, row + at)
+            at += 1
+        self._read_singly(keys[at:], row + at)
+
+    def _read_singly(self, keys: Iterable[Any], row: int) -> None:
+        dataset = self._worker.dataset
+        if self._worker.copies:
+            dataset = Copies(dataset)
+        self._write(dataset, keys, row)
 
     def _write(
         self,

@@ -347,7 +347,8 @@ def test_what_is_no_dataset_is_refused_before_torch_is_asked() -> None:
         (
             [1, 2],
             {"generator": 5},
-            r"generator=5 is none of torch's: pass torch.Generator\(\).manual_seed",
+            r"generator=5 isn't a generator of torch's: "
+            r"pass torch.Generator\(\).manual_seed",
         ),
         (
             [1, 2],

@@ -61,7 +61,7 @@ def test_a_hook_is_told_of_each_batch(n_processes: int) -> None:
         assert np.concatenate(list(stream)).tolist() == list(range(24))
     assert (hook.told["begun"], hook.told["planned"]) == (1, 6)
     assert hook.told["answered"] >= 6
-    assert hook.told["handed_out"] == 7, "the end is told as well"
+    assert hook.told["handed_out"] == 7, "a hook hears of the end as well"
     assert hook.told["close"] >= 1
 
 
@@ -83,7 +83,7 @@ def test_a_hook_that_fails_is_told_nothing_more_and_stops_nothing_else(
             stream,
             pytest.warns(
                 RuntimeWarning,
-                match=rf"Told\.{event}\(\) has failed and is told nothing more",
+                match=rf"Told\.{event}\(\) has failed; this hook is called no more",
             ),
         ):
             assert sum(len(batch) for batch in stream) == 48

@@ -181,6 +181,21 @@ def test_getitems_is_called_once_for_a_batch(loader: Maker) -> None:
     assert len(set(calls)) == 4
 
 
+class Summing:
+    """A collate function that is false, as an empty container is."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def __call__(self, samples: list[int]) -> int:
+        return sum(samples)
+
+
+def test_a_collate_fn_that_is_false_is_called_all_the_same() -> None:
+    batches = mpiter.DataLoader(list(range(5)), 2, collate_fn=Summing())
+    assert list(batches) == [1, 5, 4]
+
+
 def test_collate_fn_gets_the_samples_of_each_batch(loader: Maker) -> None:
     def collated(samples: list[int]) -> dict[str, Any]:
         assert type(samples) is list

@@ -205,7 +205,7 @@ class Weighty:
 
 @pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists(),
-    reason="whose memory is whose is told by Linux's /proc",
+    reason="only Linux's /proc says which memory is shared",
 )
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_workers_read_a_dataset_in_memory_where_it_is(method: str) -> None:

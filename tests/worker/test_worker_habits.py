@@ -171,7 +171,7 @@ def test_numpys_blas_has_one_thread_in_a_worker():
 
 @pytest.mark.skipif(
     not Path("/proc/self/task").exists(),
-    reason="what threads a process has is told by Linux's /proc",
+    reason="only Linux's /proc lists the threads of a process",
 )
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_limiting_libraries_leaves_no_threads_that_spin(method):

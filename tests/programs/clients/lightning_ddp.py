@@ -2,7 +2,7 @@
 
 It makes the loader anew with a DistributedSampler.
 
-With ``shard="auto"`` the loader shares out by itself, and Lightning is told to add no
+With ``shard="auto"`` the loader shares out by itself, and Lightning is asked to add no
 sampler; it resumes likewise.
 """
 
