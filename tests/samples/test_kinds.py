@@ -245,6 +245,29 @@ def test_without_workers_columns_and_samples_are_the_same():
         assert next(it) == data
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torchs_loader_makes_tensors_of_an_added_value(workers):
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
+    from mpiter.torch import DataLoader
+
+    mpiter.add_leaf(FractionLeaf())
+    for beside in (torch.ones(2), np.ones(2)):
+        data = [(beside, Fraction(at, 9)) for at in range(1, 9)]
+        with DataLoader(data, 4, num_workers=workers) as loader:
+            for ones, (tops, bottoms) in loader:
+                assert ones.shape == (4, 2)
+                assert (tops.dtype, bottoms.dtype) == (torch.int64, torch.int64)
+        assert bottoms.tolist() == [9, 3, 9, 9]
+    with (
+        DataLoader([(1, object())], num_workers=workers) as loader,
+        pytest.raises(TypeError, match="default_collate"),
+    ):
+        next(iter(loader))
+
+
 def test_an_added_value_is_compared_copied_and_kept_in_a_state():
     mpiter.add_leaf(ScanLeaf())
     scan = Scan("a", np.arange(4))
