@@ -33,7 +33,7 @@ class Hooks:
                 self._hooks = [one for one in self._hooks if one is not hook]
                 name = f"{type(hook).__name__}.{event.__name__}()"
                 why = traceback.format_exc()
-                self.warn(f"{name} has failed and is told nothing more:\n{why}")
+                self.warn(f"{name} has failed; this hook is called no more:\n{why}")
                 # What it holds, a file say, it can still give back.
                 if event is not Hook.close:
                     Hooks([hook]).tell(Hook.close)

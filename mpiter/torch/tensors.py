@@ -134,9 +134,8 @@ def settled(columns: Any, pins: bool) -> Any:
     Rows of several lengths in one array become a nested tensor on the same memory.
     With ``pins`` tensors are put into pinned memory.
     """
-    if isinstance(columns, dict):
-        named = {name: settled(part, pins) for name, part in columns.items()}
-        return type(columns)(named)
+    if type(columns) is dict:
+        return {name: settled(part, pins) for name, part in columns.items()}
     if isinstance(columns, tuple) and hasattr(columns, "_fields"):
         return tuple.__new__(type(columns), [settled(part, pins) for part in columns])
     if isinstance(columns, (list, tuple)):

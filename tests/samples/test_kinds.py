@@ -245,6 +245,29 @@ def test_without_workers_columns_and_samples_are_the_same():
         assert next(it) == data
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torchs_loader_makes_tensors_of_an_added_value(workers):
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 tests --all`"
+    )
+    from mpiter.torch import DataLoader
+
+    mpiter.add_leaf(FractionLeaf())
+    for beside in (torch.ones(2), np.ones(2)):
+        data = [(beside, Fraction(at, 9)) for at in range(1, 9)]
+        with DataLoader(data, 4, num_workers=workers) as loader:
+            for ones, (tops, bottoms) in loader:
+                assert ones.shape == (4, 2)
+                assert (tops.dtype, bottoms.dtype) == (torch.int64, torch.int64)
+        assert bottoms.tolist() == [9, 3, 9, 9]
+    with (
+        DataLoader([(1, object())]) as loader,
+        pytest.raises(TypeError, match="default_collate"),
+    ):
+        next(iter(loader))
+
+
 def test_an_added_value_is_compared_copied_and_kept_in_a_state():
     mpiter.add_leaf(ScanLeaf())
     scan = Scan("a", np.arange(4))
@@ -311,19 +334,33 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-@pytest.mark.parametrize("backend", ["thread", "process"])
-def test_the_error_of_a_leaf_that_misbehaves_names_it(case, backend):
+def test_the_error_of_a_leaf_that_misbehaves_names_it(case):
     one, says = BROKEN[case]
     mpiter.add_leaf(one)
     data = [Fraction(at, 3) for at in range(8)]
     # Only samples are put together, and threads hand over the very objects.
     if "join" in case:
-        stream: Any = mpiter.MultiprocessIterator(data, 2, n_processes=1)
-    else:
-        stream = mpiter.batches(data, 2, n_processes=1, backend=backend)
-    with stream, pytest.raises(LeafError, match=says):
-        for _ in range(4):
-            next(stream)
+        with pytest.raises(LeafError, match=says):
+            Journey(data).write().read()
+        return
+    with (
+        mpiter.batches(data, 2, n_processes=1, backend="thread") as stream,
+        pytest.raises(LeafError, match=says),
+    ):
+        list(stream)
+
+
+def test_the_error_of_a_leaf_in_a_worker_process_names_it_too():
+    def split(self, value):
+        return value.numerator, 12 // (value.numerator - 5)
+
+    mpiter.add_leaf(broken(split=split))
+    data = [Fraction(at, 3) for at in range(8)]
+    with mpiter.batches(data, 2, n_processes=1, shuffle=False) as stream:
+        with pytest.raises(LeafError, match=r"split has raised ZeroDivisionError"):
+            list(stream)
+        # It fails one batch, as an error of the dataset does.
+        assert len([*stream]) > 0
 
 
 def test_what_is_no_leaf_is_refused():
