@@ -245,6 +245,10 @@ def names_of_ours():
                 name = getattr(node, field, None)
                 if isinstance(name, str):
                     names.add(name)
+            # A dataset's methods are looked up by their names.
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if node.value.isidentifier():
+                    names.add(node.value)
     return names
 
 
