@@ -336,10 +336,11 @@ def test_ctrl_c_in_the_first_batch_that_draws_leaves_the_callers_generators_alon
 
 
 class Failing:
-    """Sample 10 fails, and from some sample on each draws from Python's generator."""
+    """One sample fails, and from some sample on each draws from Python's generator."""
 
-    def __init__(self, draws_from: int = 24) -> None:
+    def __init__(self, draws_from: int = 24, fails: int = 10) -> None:
         self.draws_from = draws_from
+        self.fails = fails
         self.asked: list[int] = []
 
     def __len__(self) -> int:
@@ -348,7 +349,7 @@ class Failing:
     def __getitem__(self, index: int) -> Any:
         self.asked.append(index)
         drawn = random.random() if index >= self.draws_from else 0.0
-        if index == 10:
+        if index == self.fails:
             raise ValueError("a sample that fails")
         return index, drawn
 
@@ -364,9 +365,12 @@ def drawn_by(data: Failing) -> dict[int, float]:
         }
 
 
-def test_an_error_within_an_epoch_leaves_out_its_sample_and_repeats_no_other() -> None:
-    data = Failing()
-    assert list(drawn_by(data)) == [index for index in range(24) if index != 10]
+@pytest.mark.parametrize("fails", [8, 10, 11])
+def test_an_error_anywhere_in_a_batch_leaves_out_its_sample_and_repeats_no_other(
+    fails: int,
+) -> None:
+    data = Failing(fails=fails)
+    assert list(drawn_by(data)) == [index for index in range(24) if index != fails]
     assert data.asked == list(range(24))
 
 
