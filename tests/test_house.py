@@ -246,9 +246,9 @@ def names_of_ours():
                 if isinstance(name, str):
                     names.add(name)
             # A dataset's methods are looked up by their names.
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if node.value.isidentifier():
-                    names.add(node.value)
+            value = getattr(node, "value", None)
+            if isinstance(value, str) and value.isidentifier():
+                names.add(value)
     return names
 
 

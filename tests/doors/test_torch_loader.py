@@ -26,6 +26,7 @@ from torch.utils import data  # noqa: E402
 
 import mpiter  # noqa: E402
 import mpiter.torch  # noqa: E402
+from mpiter.tuning import Trace  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
@@ -1260,7 +1261,7 @@ def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
         "prefetch_factor": 3,
         "persistent_workers": True,
         "in_order": False,
-        "trace": str(tmp_path / "run.json"),
+        "hooks": [Trace(str(tmp_path / "run.json"))],
         "on_error": mpiter.Skip(most=2),
     }
     # Torch's loader doesn't keep these arguments as they are in attributes.

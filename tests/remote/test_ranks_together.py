@@ -52,7 +52,7 @@ if sys.argv[2:] == ["mpi4py"]:
     import mpi4py.MPI
 shard = mpiter.Shard(exact=exact)
 rank, size = shard.share().rank, shard.share().size
-options = {"seed": 3, "shard": shard, "receipts": Receipts("receipts", rank, size)}
+options = {"seed": 3, "shard": shard, "hooks": Receipts("receipts", rank, size)}
 if rank == 1 and has_fault:
     options["shard"] = mpiter.Shard(0, size, exact=exact)
 if sys.argv[2:] == ["torch"]:

@@ -130,6 +130,8 @@ class Room:
     """The memory of a batch, which workers write to if they have its address."""
 
     brief = b"a layout"
+    # A layout says whether the rows may differ in length; these never do.
+    layout = None
 
     def __init__(self, number: int, travels: bool, rows: int) -> None:
         self.number = number
