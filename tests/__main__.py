@@ -263,7 +263,12 @@ def timed(name: str, work, *arguments) -> Row:
 def style(deadline: float) -> Row:
     """Run ruff, mypy and pyright, each counting as one test."""
     python = bootstrap.prepare(Environment(".venv", extras="lint"))
-    checks = [("ruff", "check", "."), ("mypy",), ("basedpyright",)]
+    checks = [
+        ("ruff", "check", "."),
+        ("ruff", "format", "--check", "."),
+        ("mypy",),
+        ("basedpyright",),
+    ]
     codes = [
         bootstrap.run(python, "-m", *check, timeout=left(deadline)) for check in checks
     ]

@@ -24,8 +24,9 @@ from ..samples.tree import Contents
 from ..typevars import Data_co, Made_co, Ragged_co, Size_co
 from ..worker.here import WorkerInfo
 from ..worker.seeding import seed_for
-from .batched import unchanged
-from .loading import Epoch, Loading
+from .batched import Batched, unchanged
+from .loading import Cutting, Epoch, Loading, is_one_workers, loaders_options
+from .shards import Streamed
 
 if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
@@ -189,13 +190,11 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         self.generator = generator
         self.ragged = ragged
         self.multiprocessing_context = multiprocessing_context
-        self._shuffles = self.shuffle
         self.prefetch_factor = prefetch_factor
         self.persistent_workers = options.get("persistent_workers")
         if seed is None:
-            self._seed = seed_from(generator, draws=self.shuffle or brings)
-        else:
-            self._seed = int(seed)
+            seed = seed_from(generator, draws=self.shuffle or brings)
+        settle = settle_as(ragged)
         alone = batch_sampler is None and batch_size is None
         collates: Callable[[Any], Any]
         if collate_fn is not None:
@@ -203,29 +202,45 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         elif alone:
             collates = unchanged
         else:
-            collates = functools.partial(collate, settle=settle_as(ragged))
-        self._goes_through_all = not is_drawn
-        if batch_sampler is None:
-            self._sampled = sampler
-            self._cut = (int(self.batch_size or 1), self.drop_last)
-        else:
-            self._sampled = batch_sampler
-            self._cut = (None, self.drop_last)
-        is_collated = collate_fn is not None
-        self._in_one = is_stream or self._is_one_workers(collates=is_collated)
-        if self._in_one:
-            self._opens = OnlyOne()
-        else:
-            self._opens = Columns(settle_as(ragged))
-        skips = on_error != "raise"
-        stacks = not alone and collate_fn is None
-        served = self._served(is_stream, collates, stacks, skips)
+            collates = functools.partial(collate, settle=settle)
+        in_one = is_stream or is_one_workers(
+            self.dataset, self.batch_size, collates=collate_fn is not None
+        )
+        opens = OnlyOne() if in_one else Columns(settle)
+        served = self.dataset
+        if is_stream:
+            served = Streamed(self.dataset, self.batch_size, self.drop_last, collates)
+        elif in_one:
+            served = Batched(
+                self.dataset,
+                collates,
+                skips=on_error != "raise",
+                stacks=not alone and collate_fn is None,
+                alone=alone,
+            )
+        worker_init: Callable[[WorkerInfo], Any] | None = None
         if worker_init_fn is not None and num_workers:
             worker_init = functools.partial(by_id, worker_init_fn)
-        else:
-            worker_init = None
-        given = {"on_error": on_error, "shard": shard, **options}
-        self._begin(served, num_workers, worker_init, shuffle, given)
+        recipe = loaders_options(
+            served,
+            num_workers,
+            1 if in_one else self.batch_size,
+            self.drop_last,
+            int(seed),
+            timeout=timeout,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=self.persistent_workers,
+            multiprocessing_context=multiprocessing_context,
+            worker_init=worker_init,
+            given={"on_error": on_error, "shard": shard, **options},
+        )
+        Loading.__init__(self, recipe, opens, in_one, int(seed), shuffle)
+
+    def _cutting(self) -> Cutting:
+        if self.batch_sampler is not None:
+            return Cutting(self.batch_sampler, None, self.drop_last, False)
+        size = int(self.batch_size or 1)
+        return Cutting(self.sampler, size, self.drop_last, self.sampler is None)
 
     if TYPE_CHECKING:
 

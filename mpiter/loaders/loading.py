@@ -14,14 +14,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self
 
 from ..datasets.columns import Table, users
 from ..datasets.gathering import gather_of
 from ..engine import describing
 from ..engine.alone import pump_for
 from ..engine.bringing import order_of
-from ..engine.options import options_for, seconds, whole
+from ..engine.options import Options, options_for, seconds, whole
 from ..engine.tally import Skipped
 from ..errors import (
     BatchTimeout,
@@ -42,7 +42,6 @@ from ..stats import Stats
 from ..typevars import B_co
 from ..worker import home
 from ..worker.here import WorkerInfo
-from .batched import Batched
 from .drawing import Drawn, Generators, InOne, Start, load, samplers_in, save
 from .shards import Streamed
 from .streams import ShardPumps, Streaming, warn_of_state
@@ -84,6 +83,125 @@ def workers_of(num_workers: int) -> int:
             "num_workers=0 the loop itself fetches."
         )
     return int(num_workers)
+
+
+class Cutting(NamedTuple):
+    """What cuts the keys of an epoch into batches."""
+
+    # The sampler that gives keys or lists of keys; None where slices are cut from an
+    # order.
+    sampler: Any
+    # The number of keys in a batch; None where the sampler gives lists.
+    size: int | None
+    # A short last batch is left out.
+    drops: bool
+    # Every sample of the dataset is in an epoch.  It isn't so where the user has given
+    # a sampler.
+    covers: bool
+    # The sampler's iter() is called with the first batch, not before.
+    begins_late: bool = False
+
+
+def is_one_workers(dataset: Any, batch_size: int | None, collates: bool) -> bool:
+    """Return True if one worker makes a whole batch.
+
+    Otherwise several workers may write rows into the same columns.
+    """
+    # Columns have a method for many keys, too, as torch's subsets of them have.  Their
+    # rows are written into the batch directly, so they don't count here.
+    has_columns = type(dataset) is Table or gather_of(dataset) is not None
+    has_many = bool(getattr(dataset, "__getitems__", None))
+    return (
+        collates
+        or batch_size is None
+        or (has_many and not has_columns)
+        or not hasattr(type(dataset), "__len__")
+    )
+
+
+def loaders_options(
+    served: Any,
+    num_workers: int,
+    batch_size: int | None,
+    drop_last: bool,
+    seed: int,
+    *,
+    timeout: float,
+    prefetch_factor: int | None,
+    persistent_workers: bool | None,
+    multiprocessing_context: BaseContext | str | None,
+    worker_init: Callable[[WorkerInfo], Any] | None,
+    given: Mapping[str, Any],
+) -> Options:
+    """Check a loader's arguments and return the options of its workers.
+
+    These fetch rows from ``served``, of which ``batch_size`` make a batch.  What the
+    user has ``given`` goes to the options as it is.
+    """
+    more = {name: value for name, value in given.items() if name not in _KNOWN}
+    workers = workers_of(num_workers)
+    needs_workers = (
+        timeout
+        or persistent_workers
+        or prefetch_factor is not None
+        or multiprocessing_context is not None
+    )
+    if num_workers == 0 and needs_workers:
+        raise OptionError(
+            "timeout, persistent_workers, prefetch_factor and multiprocessing_context "
+            "need workers: with num_workers=0 the loop itself fetches."
+        )
+    seconds("timeout", timeout or None)
+    whole("prefetch_factor", prefetch_factor, least=1, optional=True)
+    method = _start_method(multiprocessing_context)
+    if multiprocessing_context is not None and more.get("backend") is not None:
+        raise OptionError(
+            "multiprocessing_context says how processes start here: there are none "
+            "with backend=."
+        )
+    n_prefetch = max(2, workers)
+    if prefetch_factor is not None:
+        most = prefetch_factor * workers
+        n_prefetch = min(n_prefetch, most)
+        more.setdefault("run_ahead", most - n_prefetch)
+    if more.get("backend") is None:
+        more["backend"] = Process(method)
+    made = options_for(
+        served,
+        is_stream=isinstance(served, Streamed),
+        is_settled=True,
+        batch_size=batch_size or 1,
+        n_workers=workers,
+        n_prefetch=n_prefetch,
+        dataset_timeout=timeout or None,
+        seed=seed,
+        worker_init=worker_init,
+        workers_name="num_workers",
+        door=LOADERS,
+        **more,
+    )
+    if made.is_stream and made.on_error != "raise":
+        name = type(users(made.dataset)).__name__
+        raise OptionError(
+            f"on_error= is about keys, and {name} is read as a stream, which has none "
+            "and may be at its end once it has raised; have its __iter__ catch the "
+            "error, or pass a dataset with [] and len()."
+        )
+    if drop_last:
+        made.check_drop_last()
+    return made
+
+
+def _start_method(context: BaseContext | str | None) -> str | None:
+    """Return the name of the way in which processes start; None for the usual one."""
+    if context is None or isinstance(context, str):
+        return context
+    if not hasattr(context, "get_start_method"):
+        raise OptionError(
+            f"multiprocessing_context={context!r:.60} is neither a start method nor a "
+            "context."
+        )
+    return context.get_start_method()
 
 
 class Pass:
@@ -259,6 +377,7 @@ class Loading(Generic[B_co]):
     A subclass may override how an epoch's batches are made.
     """
 
+    # What the user has passed, which a subclass sets before this class's ``__init__``.
     dataset: Any
     batch_size: int | None
     sampler: Iterable[Any] | None
@@ -268,118 +387,52 @@ class Loading(Generic[B_co]):
     prefetch_factor: int | None
     persistent_workers: bool | None
     multiprocessing_context: BaseContext | str | None
-    _shuffles: bool
-    # The seed of the order and of the samples' randomness.
-    _seed: int
-    # The sampler that gives keys or lists of keys; None where slices are cut from an
-    # order.
-    _sampled: Any
-    # The number of keys in a batch (None where the sampler gives lists), and whether a
-    # short batch is dropped.
-    _cut: tuple[int | None, bool]
-    # Every sample of the dataset is in an epoch; False if the user has given a sampler.
-    _goes_through_all: bool
-    # Makes what the user gets from a batch's contents.
-    _opens: Callable[[Any], Any]
-    # One worker makes a whole batch, which is sent as one row.
-    _in_one: bool
-    # The dataset has no keys and is only iterated over.
-    _is_stream = False
-    # The sampler's iter() is called with the first batch, not before.
-    _begins_late = False
-    # Only the first epoch draws a seed.
-    _keeps_seed = False
-    # The order that the dataset brings, of the epoch of the last state that was loaded,
-    # or of the first.
-    _brought: Brought | None = None
-    # The user's argument, for that order.
-    _shuffle_passed: object = None
-    # The length that a stream has told the user who asked for it.
-    _told_length: int | None = None
 
-    def _begin(
+    def __init__(
         self,
-        served: Any,
-        num_workers: int,
-        worker_init: Callable[[WorkerInfo], Any] | None,
+        recipe: Options,
+        opens: Callable[[Any], Any],
+        in_one: bool,
+        seed: int,
         shuffle: object,
-        options: Mapping[str, Any],
     ) -> None:
-        """Finish the construction: check ``options`` and prepare the backend.
-
-        Workers fetch rows from ``served``.  ``shuffle`` is the user's argument.
-        """
-        more = {name: value for name, value in options.items() if name not in _KNOWN}
-        workers = workers_of(num_workers)
-        factor = self.prefetch_factor
-        context = self.multiprocessing_context
-        timeout = self.timeout
-        needs_workers = (
-            timeout
-            or self.persistent_workers
-            or factor is not None
-            or context is not None
-        )
-        if num_workers == 0 and needs_workers:
-            raise OptionError(
-                "timeout, persistent_workers, prefetch_factor and "
-                "multiprocessing_context need workers: with num_workers=0 the loop "
-                "itself fetches."
-            )
-        seconds("timeout", timeout or None)
-        whole("prefetch_factor", factor, least=1, optional=True)
-        is_method = context is None or isinstance(context, str)
-        if not is_method and not hasattr(context, "get_start_method"):
-            raise OptionError(
-                f"multiprocessing_context={context!r:.60} is neither a start method "
-                "nor a context."
-            )
-        if context is not None and more.get("backend") is not None:
-            raise OptionError(
-                "multiprocessing_context says how processes start here: there are "
-                "none with backend=."
-            )
-        n_prefetch = max(2, workers)
-        if factor is not None:
-            n_prefetch = min(n_prefetch, factor * workers)
-            more.setdefault("run_ahead", factor * workers - n_prefetch)
-        if more.get("backend") is None:
-            if context is None or isinstance(context, str):
-                method = context
-            else:
-                method = context.get_start_method()
-            more["backend"] = Process(method)
-        made = options_for(
-            served,
-            is_stream=isinstance(served, Streamed),
-            is_settled=True,
-            batch_size=1 if self._in_one else self.batch_size or 1,
-            n_workers=workers,
-            n_prefetch=n_prefetch,
-            dataset_timeout=timeout or None,
-            seed=self._seed,
-            worker_init=worker_init,
-            workers_name="num_workers",
-            door=LOADERS,
-            **more,
-        )
-        self._recipe = made
-        self._is_stream = isinstance(made.dataset, Streamed)
-        name = type(users(made.dataset)).__name__
-        if self._is_stream and made.on_error != "raise":
-            raise OptionError(
-                f"on_error= is about keys, and {name} is read as a stream, which has "
-                "none and may be at its end once it has raised; have its __iter__ "
-                "catch the error, or pass a dataset with [] and len()."
-            )
-        if self.drop_last:
-            made.check_drop_last()
-        if self._sampled is None and not self._is_stream:
-            self._shuffle_passed = shuffle
-            self._brought = order_of(self.dataset, self._seed, shuffle)
-        made.prepare()
-        self._next = Start()  # where the next iter() begins
+        self._recipe = recipe
+        # Makes what the user gets from a batch's contents.
+        self._opens = opens
+        # One worker makes a whole batch, which is sent as one row.
+        self._in_one = in_one
+        # The dataset has no keys and is only iterated over.
+        self._is_stream = isinstance(recipe.dataset, Streamed)
+        # The seed of the order and of the samples' randomness.
+        self._seed = seed
+        # The user's argument, which an order that the dataset brings is told as well.
+        self._shuffle = shuffle
+        self._brought = self._order_brought()
+        # Where the next iter() begins.
+        self._next = Start()
         self._settle_in()
+        recipe.prepare()
+
+    def _cutting(self) -> Cutting:
+        """Return what cuts an epoch's keys into batches."""
+        raise NotImplementedError
+
+    def _keeps_seed(self) -> bool:
+        """Return True if only the first epoch draws a seed."""
+        return False
+
+    def _told_length(self) -> int | None:
+        """Return the length that a stream has told the user who asked for it."""
+        return None
+
+    def _order_brought(self) -> Brought | None:
+        """Return the order that the dataset brings, at its first epoch.
+
+        None if it brings none, or if something else says what comes when.
+        """
+        if self._is_stream or self._cutting().sampler is not None:
+            return None
+        return order_of(self.dataset, self._seed, self._shuffle)
 
     def _settle_in(self) -> None:
         """Begin without an epoch and without workers."""
@@ -393,44 +446,6 @@ class Loading(Generic[B_co]):
         # The user was warned that a stream's own state isn't part of a loader's.
         self._has_warned = False
 
-    def _is_one_workers(self, collates: bool) -> bool:
-        """True if one worker makes a whole batch.
-
-        Otherwise several workers may write rows into the same columns.
-        """
-        # Columns have a method for many keys, too, as torch's subsets of them have.
-        # Their rows are written into the batch directly, so they don't count here.
-        is_table = type(self.dataset) is Table
-        has_columns = is_table or gather_of(self.dataset) is not None
-        has_many = bool(getattr(self.dataset, "__getitems__", None))
-        return (
-            collates
-            or self.batch_size is None
-            or (has_many and not has_columns)
-            or not hasattr(type(self.dataset), "__len__")
-        )
-
-    def _served(
-        self,
-        is_stream: bool,
-        collate: Callable[[Any], Any],
-        stacks: bool,
-        skips: bool,
-        *of_stream: bool,
-    ) -> Any:
-        """Return the dataset that workers fetch rows from.
-
-        It is the user's, or one whose rows are collated batches.
-        """
-        if is_stream:
-            return Streamed(
-                self.dataset, self.batch_size, self.drop_last, collate, *of_stream
-            )
-        alone = self.batch_size is None and self.batch_sampler is None
-        if self._in_one:
-            return Batched(self.dataset, collate, skips, stacks, alone)
-        return self.dataset
-
     def _plans(self, place: Start) -> Coming:
         """Return the plans of an epoch from ``place`` on.
 
@@ -440,17 +455,20 @@ class Loading(Generic[B_co]):
             before = None
             if place.generators is None:
                 before = self._left_by_epoch()
-            return Streaming(place, self._recipe.workers, self._told_length, before)
-        size, drops = self._cut
-        if self._sampled is None:
+            told = self._told_length()
+            return Streaming(place, self._recipe.workers, told, before)
+        cut = self._cutting()
+        if cut.sampler is None:
             kind: type[Pace] = Pace
             if self._in_one:
                 kind = InOne
-            return kind(size or 1, False, place.epoch + 1, drops)
-        length = len(self.dataset) if self._goes_through_all else None
+            return kind(cut.size or 1, False, place.epoch + 1, cut.drops)
+        length = len(self.dataset) if cut.covers else None
         ranks = self._recipe.share().size
-        drawn = Drawn(self._sampled, place, size, drops, self._in_one, length, ranks)
-        if not self._begins_late:
+        drawn = Drawn(
+            cut.sampler, place, cut.size, cut.drops, self._in_one, length, ranks
+        )
+        if not cut.begins_late:
             drawn.begin()
         return drawn
 
@@ -458,7 +476,7 @@ class Loading(Generic[B_co]):
         return self._seed
 
     def _generators(self) -> Generators:
-        found = samplers_in(self._sampled)
+        found = samplers_in(self._cutting().sampler)
         if found:
             return Generators(found, ("random", "numpy", "torch"))
         return Generators()
@@ -469,8 +487,9 @@ class Loading(Generic[B_co]):
         if self._is_stream:
             size = self.batch_size and int(self.batch_size)  # a NumPy number is no JSON
             return {"kind": "stream", "batch_size": size, "drop_last": drops}
-        if not self._goes_through_all:
-            kind = "sampler" if self._cut[0] else "batch_sampler"
+        cut = self._cutting()
+        if not cut.covers:
+            kind = "sampler" if cut.size else "batch_sampler"
             return {"kind": kind, "drop_last": drops}
         if self._brought is not None:
             return {"kind": "dataset", "order": self._brought.name, "drop_last": drops}
@@ -479,8 +498,8 @@ class Loading(Generic[B_co]):
             "dataset_length": len(self.dataset),
             "drop_last": drops,
         }
-        if self._sampled is None:
-            found["shuffle"] = self._shuffles
+        if cut.sampler is None:
+            found["shuffle"] = bool(self._shuffle)
         return found
 
     def _order_of(self, epoch: int) -> EpochOrder:
@@ -489,7 +508,7 @@ class Loading(Generic[B_co]):
         if self._brought is not None:
             return self._brought.later(max(0, epoch - self._brought.epoch))
         length = len(self.dataset)
-        if length and self._shuffles:
+        if length and self._shuffle:
             return Shuffled(length, self._seed, epoch)
         return Sequential(length)
 
@@ -505,32 +524,34 @@ class Loading(Generic[B_co]):
         That of ``current``, or of the next one.  None if it isn't known, because the
         dataset or the sampler has no length.
         """
-        size, drops = self._cut
+        cut = self._cutting()
+        size = cut.size or 1
         if self._brought is not None:
             length = len(self._order_in(current))
         else:
             try:
-                source = self._sampled
+                source = cut.sampler
                 if source is None:
                     source = self.dataset
                 length = len(source)
             except (TypeError, NotImplementedError):
                 return None
         if self._is_stream:
-            return max(0, batches_of(length, size or 1, drops) - position)
+            return max(0, batches_of(length, size, cut.drops) - position)
         left = max(0, length - position)
-        return batches_of(left, size or 1, drops, self._recipe.share())
+        return batches_of(left, size, cut.drops, self._recipe.share())
 
     def _warn_of_nothing(self) -> None:
         """Warn of an epoch that has come to its end without a batch."""
-        if self._is_stream or self._goes_through_all:
+        cut = self._cutting()
+        if self._is_stream or cut.covers:
             what = "dataset"
             if self._brought is not None:
                 what = "dataset's order"
             source = users(self.dataset)
         else:
             what = "sampler"
-            source = self._sampled
+            source = cut.sampler
         why = f"the {what} gives nothing"
         if hasattr(type(source), "__next__"):
             kind = type(source).__name__
@@ -552,7 +573,7 @@ class Loading(Generic[B_co]):
             begun = current.begun
         rest = self._rest(begun, current)
         if rest is None:
-            what = "dataset" if self._sampled is None else "sampler"
+            what = "dataset" if self._cutting().sampler is None else "sampler"
             raise TypeError(
                 f"it isn't known how many batches come: the {what} has no length."
             )
@@ -576,7 +597,7 @@ class Loading(Generic[B_co]):
             batches = f"batches by a {type(self.batch_sampler).__name__}"
         else:
             batches = "no batching"
-        size = self._cut[0]
+        size = self._cutting().size
         if size is None or self._is_stream:
             step = 1
         else:
@@ -623,7 +644,7 @@ class Loading(Generic[B_co]):
         epoch: Epoch[B_co] = Epoch(self, current)
         current.go(self._pump())
         self._pass = current
-        self._next = Start(place.epoch + 1, keeps_seed=self._keeps_seed)
+        self._next = Start(place.epoch + 1, keeps_seed=self._keeps_seed())
         return epoch
 
     def _aside(self, place: Start) -> Aside:
@@ -723,7 +744,7 @@ class Loading(Generic[B_co]):
             order = self._order_in(current)
             length = len(order)
         if length is not None:
-            size = self._cut[0] or 1
+            size = self._cutting().size or 1
             step = self._recipe.share().step(size)
             if length - place.position < step * self.drop_last:
                 place = place._replace(position=length)
@@ -819,9 +840,9 @@ class Loading(Generic[B_co]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         place = state.pop("_pass")
-        self.__dict__.update(state)
-        if self._sampled is None and not self._is_stream:
-            self._brought = order_of(self.dataset, self._seed, self._shuffle_passed)
+        # Whether the dataset brings an order may depend on the rest.
+        self.__dict__.update(state, _brought=None)
+        self._brought = self._order_brought()
         self._settle_in()
         if place is not None:
             self.load_state_dict(place)

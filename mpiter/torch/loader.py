@@ -22,9 +22,18 @@ from ..engine.arguments import OfLoaders, defaults, takes
 from ..engine.bringing import brings_order
 from ..engine.options import flag, function
 from ..errors import OptionError, warn
+from ..loaders.batched import Batched
 from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
-from ..loaders.loading import Loading, Pass, workers_of
+from ..loaders.loading import (
+    Cutting,
+    Loading,
+    Pass,
+    is_one_workers,
+    loaders_options,
+    workers_of,
+)
+from ..loaders.shards import Streamed
 from ..order.ranks import Sharding
 from ..pool import starting
 from ..rules import OnError
@@ -153,8 +162,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         if not isinstance(dataset, (list, tuple)):
             dataset = as_dataset(dataset, by_key=is_drawn)
         is_stream = is_torchs_stream(dataset)
-        self._seed = seed or 0
-        self._shuffles = bool(shuffle)
         is_shared = options.get("shard") is not None
         brings = not is_stream and brings_order(
             dataset, sampler=sampler, batch_sampler=batch_sampler
@@ -164,7 +171,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         if is_shared:
             check_sharing(dataset, is_stream, sampler, batch_sampler, generator)
         elif brings and seed is None:
-            self._seed = _drawn_seed(generator)
+            seed = _drawn_seed(generator)
         elif seed is not None and not brings:
             raise OptionError(
                 f"seed={seed!r:.60} goes with shard=, for the order that all ranks "
@@ -214,23 +221,46 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         self.__dict__.update(passed | defaults(OfTorch) | options)
         stacks = self.collate_fn is default_collate
         collates = not stacks or isinstance(dataset, Mapping) or is_stream
-        self._in_one = self._is_one_workers(collates)
+        in_one = is_one_workers(dataset, self.batch_size, collates)
         pins = pin_memory and _can_pin()
         settle = settle_as(self.ragged)
         # With "raise" a batch is what torch itself makes.
         collate: Callable[[Any], Any]
+        opens: _Tensors
         if stacks and self.ragged != "raise":
             collate = partial(collate_as, settle=settle)
-            self._opens = _Settled(self._in_one, pins, settle)
+            opens = _Settled(in_one, pins, settle)
         else:
             collate = collated_anywhere if stacks else self.collate_fn
-            self._opens = _Tensors(self._in_one, pins)
-        skips = self.__dict__["on_error"] != "raise"
-        served = self._served(is_stream, collate, stacks, skips, True)
+            opens = _Tensors(in_one, pins)
+        served = dataset
+        if is_stream:
+            served = Streamed(dataset, self.batch_size, drop_last, collate, True)
+        elif in_one:
+            served = Batched(
+                dataset,
+                collate,
+                skips=self.__dict__["on_error"] != "raise",
+                stacks=stacks,
+                alone=self.batch_size is None and self.batch_sampler is None,
+            )
         worker_init = None
         if num_workers:
             worker_init = partial(_at_home, worker_init_fn)
-        self._begin(served, num_workers, worker_init, shuffle, options)
+        recipe = loaders_options(
+            served,
+            num_workers,
+            1 if in_one else self.batch_size,
+            bool(self.drop_last),
+            seed or 0,
+            timeout=timeout,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            multiprocessing_context=multiprocessing_context,
+            worker_init=worker_init,
+            given=options,
+        )
+        Loading.__init__(self, recipe, opens, in_one, seed or 0, shuffle)
 
     _get_iterator = Loading.__iter__  # some frameworks call this name
 
@@ -253,44 +283,33 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             whole_epoch = int(_TorchsLoader.__len__(self))
         return whole_epoch
 
-    # Some subclasses put other samplers in the place of ours, so these are looked at
-    # whenever an epoch begins.
+    def _cutting(self) -> Cutting:
+        """Return what cuts an epoch's keys into batches.
 
-    @property
-    def _goes_through_all(self) -> bool:  # type: ignore[override]
+        If torch's own ``BatchSampler`` makes the batches, the sampler is the one within
+        that.
+        """
+        # Some subclasses put other samplers in the place of ours, and frameworks
+        # replace the sampler within, so these are looked up each time.
         own = self._own_samplers
         now = (self.sampler, self.batch_sampler)
-        return bool(own) and all(map(is_, own, now))
-
-    @property
-    def _begins_late(self) -> bool:  # type: ignore[override]
-        return type(self.batch_sampler) is torch.utils.data.BatchSampler
-
-    @property
-    def _sampled(self) -> Any:
-        """The sampler to iterate over, whose state is saved.
-
-        If torch's own ``BatchSampler`` makes the batches, it is the one within that.
-        """
+        covers = bool(own) and all(map(is_, own, now))
+        is_torchs = type(self.batch_sampler) is torch.utils.data.BatchSampler
+        sampler: Any = self._index_sampler
+        size: int | None = 1
+        drops = False
+        if is_torchs:
+            torchs: torch.utils.data.BatchSampler = self.batch_sampler
+            sampler = torchs.sampler
+            size = torchs.batch_size
+            drops = torchs.drop_last
+        elif self._auto_collation:
+            size = None
         if self._has_order:
-            return None
-        # Frameworks replace the sampler within, so it is looked up each time.
-        if self._begins_late:
-            torchs: torch.utils.data.BatchSampler = self.batch_sampler
-            return torchs.sampler
-        return self._index_sampler
+            sampler = None
+        return Cutting(sampler, size, drops, covers, begins_late=is_torchs)
 
-    @property
-    def _cut(self) -> tuple[int | None, bool]:  # type: ignore[override]
-        if self._begins_late:
-            torchs: torch.utils.data.BatchSampler = self.batch_sampler
-            return torchs.batch_size, torchs.drop_last
-        if self._auto_collation:
-            return None, False
-        return 1, False
-
-    @property
-    def _told_length(self) -> int | None:  # type: ignore[override]
+    def _told_length(self) -> int | None:
         told: int | None = self._IterableDataset_len_called  # kept by torch's len()
         return told
 
@@ -303,9 +322,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             return None
         return super()._rest(position, current)
 
-    @property
-    def _keeps_seed(self) -> bool:  # type: ignore[override]
-        """True if later epochs draw no seed.
+    def _keeps_seed(self) -> bool:
+        """Return True if later epochs draw no seed.
 
         torch draws one when it starts workers, and these stay.
         """
