@@ -236,7 +236,7 @@ def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
         ) from error
 
 
-def _as_tuple(key: Any) -> Any:
+def _as_tuple(key: object) -> Any:
     """Return a key that is a tuple as such: in JSON it has become a list."""
     if isinstance(key, list):
         return tuple(map(_as_tuple, key))

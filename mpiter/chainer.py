@@ -52,7 +52,7 @@ _Value = TypeVar("_Value", int, float, bool)
 class _Serializer(Protocol):
     """What mpiter uses of Chainer's ``Serializer``, which saves a value or loads it."""
 
-    def __call__(self, key: str, value: Any) -> Any: ...
+    def __call__(self, key: str, value: object) -> Any: ...
 
 
 class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
@@ -269,7 +269,7 @@ class _Converter(chainer.dataset.Converter):  # type: ignore[misc]
     def __call__(
         self,
         batch: object,
-        device: Any = None,
+        device: object = None,
         padding: object = None,
     ) -> Any:
         columns = None
@@ -306,7 +306,7 @@ stacked already.
 """
 
 
-def _plain(columns: Any) -> object:
+def _plain(columns: object) -> object:
     """Return ``columns`` if ``concat_examples`` would make the same; else None."""
     parts: Iterable[Any] = (columns,)
     if type(columns) is dict:

@@ -106,9 +106,18 @@ ALLOWED = {"numpy", "msgpack", "cloudpickle", "threadpoolctl"}
 
 
 def outsiders_of(module, top_level=False):
-    """Yield the top-level packages that ``module`` imports from elsewhere."""
+    """Yield the top-level packages that ``module`` imports from elsewhere.
+
+    What only type checkers see isn't imported.
+    """
     tree = tree_of(module)
+    unseen = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            unseen.update(node.body)
     for node in tree.body if top_level else ast.walk(tree):
+        if node in unseen:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:

@@ -143,7 +143,7 @@ class Checkpoint:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        *parts: Any,
+        *parts: object,
         every_s: float | None = 600.0,
         every_steps: int | None = None,
         keep: int = 0,

@@ -239,7 +239,7 @@ class OfRank:
         return states
 
 
-def check_part(name: str, part: Any) -> None:
+def check_part(name: str, part: object) -> None:
     """Raise an OptionError if ``part`` has no state that could be saved."""
     if isinstance(part, type):
         raise OptionError(

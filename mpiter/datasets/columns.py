@@ -66,7 +66,7 @@ class Table:
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         return container(self.columns, lambda column: column[index])
 
     def __getitems__(self, indices: Sequence[int] | _Indices) -> Rows:
@@ -151,7 +151,7 @@ def _refuse(data: Sequence[Any], columns: str) -> NoReturn:
     )
 
 
-def _told(part: Any) -> str:
+def _told(part: object) -> str:
     size = ""
     if hasattr(part, "shape"):
         size = f" {tuple(part.shape)}"
@@ -321,7 +321,7 @@ def users(dataset: object) -> Any:
     return dataset
 
 
-def offered(dataset: Any, name: str) -> Callable[..., Any] | None:
+def offered(dataset: object, name: str) -> Callable[..., Any] | None:
     """Return a dataset's optional method ``name``; None if it isn't defined.
 
     A ``__getattr__`` that makes up any name doesn't define it.
@@ -356,7 +356,7 @@ def reader_of(dataset: Any) -> Reader | None:
     return None
 
 
-def takes_any_key(dataset: Any) -> bool:
+def takes_any_key(dataset: object) -> bool:
     """Return True if many samples can be read at once by keys that aren't numbers."""
     kind = type(dataset)
     return kind is not Table and callable(getattr(kind, "__getitems__", None))

@@ -105,7 +105,7 @@ def _of_blocks(blocks: Sequence[Column], keys: Keys) -> tuple[Column, ...]:
     return tuple([block.take(keys, 0) for block in blocks])
 
 
-def _of_columns(columns: Any, keys: Keys) -> Any:
+def _of_columns(columns: object, keys: Keys) -> Any:
     return container(columns, lambda part: _rows_of(part, keys))
 
 

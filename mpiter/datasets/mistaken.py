@@ -29,7 +29,7 @@ _FEW = 4
 
 
 def refuse_mistaken(
-    data: Any,
+    data: object,
     batch_size: object = None,
     by_key: bool = False,
 ) -> None:
@@ -54,7 +54,7 @@ def refuse_mistaken(
         raise OptionError(problem)
 
 
-def refuse_no_sampler(**given: Any) -> None:
+def refuse_no_sampler(**given: object) -> None:
     """Raise an OptionError if one of the samplers ``given`` can't be iterated over."""
     for name, sampler in given.items():
         if sampler is None or _can_be_read(sampler):

@@ -195,7 +195,7 @@ class Shipment:
         self._sizes = [buffer.nbytes for buffer in parts.buffers]
         self._hold = hold(parts.buffers)
 
-    def _packed(self, cargo: Any, kept: list[Any] | None) -> _Parts:
+    def _packed(self, cargo: object, kept: list[Any] | None) -> _Parts:
         """Return what is to be sent; ``kept`` is that of ``_dumps``."""
         buffers = list[pickle.PickleBuffer]()
         modules = set[str]()
@@ -344,7 +344,7 @@ class _ByValue(ByValue):
     # Gets the tensors whose memory isn't copied.  If None, all are copied.
     kept: list[Any] | None
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         if isinstance(value, (type, FunctionType, ModuleType)):
             if isinstance(value, ModuleType):
                 self.modules.add(value.__name__)
@@ -393,7 +393,7 @@ def _map_again(
 
 
 def explain(
-    cargo: Any,
+    cargo: object,
     name: str,
     error: Exception,
     remedy: str = REMEDY,

@@ -148,7 +148,7 @@ def _refusing_others(function: _F, more: type) -> _F:
     in_order = ", ".join(name for name in by_place if name != "self")
 
     @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def called(*args: object, **kwargs: object) -> Any:
         if len(args) > len(by_place):
             # A dataset passed column by column is a mistake of its own, named first.
             passed = dict(zip(by_place, args, strict=False))

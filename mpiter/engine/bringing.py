@@ -6,8 +6,6 @@ Guarantees that an order which contradicts the arguments is refused, with the re
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..datasets.columns import offered, users
 from ..errors import OptionError
 from ..order.brought import Brought
@@ -17,7 +15,7 @@ from ..worker import home
 _METHOD = "mpiter_order"
 
 
-def brings_order(dataset: Any, **instead: object) -> bool:
+def brings_order(dataset: object, **instead: object) -> bool:
     """Return True if the dataset brings its order.
 
     Raise an OptionError if it does and one of the arguments ``instead``, such as a
@@ -37,7 +35,7 @@ def brings_order(dataset: Any, **instead: object) -> bool:
     return True
 
 
-def order_of(dataset: Any, seed: int, shuffle: object) -> Brought | None:
+def order_of(dataset: object, seed: int, shuffle: object) -> Brought | None:
     """Return the order of epoch 0 that the dataset brings; None if it brings none.
 
     ``shuffle`` is the user's argument.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 from ..datasets.columns import Table, users
 from .options import Options
@@ -25,7 +24,7 @@ def in_a_line(owner: object, what: str, facts: Callable[[], Facts]) -> str:
         return object.__repr__(owner)
 
 
-def source(dataset: Any, batches: str, options: Options) -> str:
+def source(dataset: object, batches: str, options: Options) -> str:
     """Return what is loaded, and how."""
     found = users(dataset)
     workers = options.workers

@@ -79,7 +79,7 @@ class Options:
     workers_name: str
     door: Door
 
-    def changed(self, **given: Any) -> Options:
+    def changed(self, **given: object) -> Options:
         """Return options with what is ``given`` in place of these, checked anew."""
         now = {name: getattr(self, name) for name in _NAMES}
         now["n_workers"] = now.pop("workers")
@@ -181,7 +181,7 @@ _NAMES = tuple(one.name for one in fields(Options))
 
 
 def options_for(
-    dataset: Any,
+    dataset: object,
     batch_size: int = 1,
     *,
     n_workers: int | None = None,
@@ -191,7 +191,7 @@ def options_for(
     max_samples: int | None = None,
     seed: int | None = None,
     backend: Backend | str = "process",
-    serializer: Any = "slots",
+    serializer: object = "slots",
     copy: bool = False,
     on_error: OnError = "raise",
     run_ahead: int | None = None,

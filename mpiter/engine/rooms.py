@@ -88,7 +88,7 @@ class Rooms:
 
     def learn(
         self,
-        sample: Any,
+        sample: object,
         rows: int,
     ) -> None:
         """Lay out rooms for samples like ``sample``; its batch has ``rows`` rows."""

@@ -332,7 +332,7 @@ class DatasetIterator(Generic[Data_co]):
         """Return a snapshot of the counters."""
         return self._pump.stats()
 
-    def _change(self, sampling: Sampling | None = None, **options: Any) -> None:
+    def _change(self, sampling: Sampling | None = None, **options: object) -> None:
         """Use other options from the next batch on; they are checked anew."""
         changed = self._pump.options.changed(**options)
         if sampling is None:
@@ -352,7 +352,7 @@ class DatasetIterator(Generic[Data_co]):
         return self._pump.options.dataset
 
     @dataset.setter
-    def dataset(self, dataset: Any) -> None:
+    def dataset(self, dataset: object) -> None:
         length = len(self.dataset)
         self._change(dataset=dataset)
         # A sampler's order stays: it says which samples come, whatever the length.

@@ -295,7 +295,7 @@ class Columns:
     def __call__(self, contents: Contents) -> Any:
         return columns_of(contents, self._settle, self._stacks)
 
-    def of_columns(self, columns: Any) -> object:
+    def of_columns(self, columns: object) -> object:
         """Return columns that this process has gathered itself."""
         return columns
 

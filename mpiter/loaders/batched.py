@@ -27,7 +27,7 @@ class Batched(Wrapping):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: object,
         collate: Callable[[Any], Any],
         skips: bool,
         stacks: bool,
@@ -59,7 +59,7 @@ class Batched(Wrapping):
     def _rows_of(
         self,
         error: BaseException,
-        samples: Any,
+        samples: object,
         keys: Sequence[Any],
     ) -> Sequence[int]:
         """Return the places in ``keys`` of the samples that an error is about.
@@ -137,6 +137,6 @@ class Batched(Wrapping):
         return samples
 
 
-def unchanged(sample: Any) -> Any:
+def unchanged(sample: object) -> Any:
     """Return the sample itself: the ``collate`` of loaders without batches."""
     return sample

@@ -292,7 +292,7 @@ def check_sharing(dataset: Any, is_stream: bool, *given: object) -> None:
         )
 
 
-def is_torchs_stream(dataset: Any) -> bool:
+def is_torchs_stream(dataset: object) -> bool:
     """True for torch's IterableDataset, whose inherited ``[]`` has no meaning."""
     torch = torch_with("utils")
     return torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)

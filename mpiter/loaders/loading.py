@@ -102,7 +102,7 @@ class Cutting(NamedTuple):
     begins_late: bool = False
 
 
-def is_one_workers(dataset: Any, batch_size: int | None, collates: bool) -> bool:
+def is_one_workers(dataset: object, batch_size: int | None, collates: bool) -> bool:
     """Return True if one worker makes a whole batch.
 
     Otherwise several workers may write rows into the same columns.

@@ -93,7 +93,7 @@ class Streamed(Wrapping):
 
     def __init__(
         self,
-        stream: Any,
+        stream: object,
         # None makes no batches: each element comes by itself.
         batch_size: int | None,
         drop_last: bool,
@@ -209,7 +209,7 @@ class _Reading:
     def __init__(
         self,
         of: Streamed,
-        stream: Any,
+        stream: object,
         says: bool | None,
         run: int,
         mark: Mark,
@@ -375,7 +375,7 @@ def _raising(error: Exception) -> Iterator[Any]:
     yield
 
 
-def _fresh(stream: Any) -> Any:
+def _fresh(stream: object) -> Any:
     """Return a copy of the stream.
 
     So attributes that it sets while it is read don't change the original.
@@ -447,7 +447,7 @@ def _load(teller: Any, told: object) -> None:
         ) from error
 
 
-def _teller(one: Any) -> Any:
+def _teller(one: object) -> Any:
     """Return ``one`` if it can tell its place and go there, otherwise None."""
     names = ("state_dict", "load_state_dict")
     for name in names:

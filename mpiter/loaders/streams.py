@@ -124,7 +124,7 @@ class Streaming:
                 "library shard: a stream that doesn't ask get_worker_info()."
             )
 
-    def came(self, elements: int, dataset: Any) -> None:
+    def came(self, elements: int, dataset: object) -> None:
         """Count the elements of a batch; warn if more come than the user was told."""
         self._elements += elements
         if self._length is None or self._elements <= self._length:
@@ -188,7 +188,7 @@ def _elements_before(shard: _Shard) -> int:
     return Mark(*shard.mark).elements
 
 
-def warn_of_state(stream: Any) -> None:
+def warn_of_state(stream: object) -> None:
     """Warn if ``stream`` has a state that can't be part of a loader's."""
     asked = arguments_of_state(stream)
     if not asked:

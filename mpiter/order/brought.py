@@ -191,7 +191,7 @@ class Brought(EpochOrder):
             keys = tuple(keys.tolist())
         return zlib.crc32(_ADDRESS.sub("", repr(keys)).encode())
 
-    def _another(self, method: str, *args: Any, epoch: int) -> Brought:
+    def _another(self, method: str, *args: object, epoch: int) -> Brought:
         found = self._ask(method, *args)
         if not isinstance(found, Order):
             raise OptionError(
@@ -200,7 +200,7 @@ class Brought(EpochOrder):
             )
         return Brought(found, self._begin, epoch, self.asked)
 
-    def _ask(self, method: str, *args: Any) -> Any:
+    def _ask(self, method: str, *args: object) -> Any:
         """Call a method of the user's order; an error gets a note that names it."""
         try:
             with self.asked:
@@ -216,7 +216,7 @@ class Brought(EpochOrder):
             raise
 
 
-def _as_keys(found: Any) -> Keys | None:
+def _as_keys(found: object) -> Keys | None:
     """Return keys as they are sent; None if some are neither numbers nor tuples."""
     if isinstance(found, range):
         found = np.arange(found.start, found.stop, found.step)
@@ -245,7 +245,7 @@ def _as_keys(found: Any) -> Keys | None:
     return tuple(keys)
 
 
-def _as_indices(found: Any) -> Indices | None:
+def _as_indices(found: object) -> Indices | None:
     """Return whole numbers as an array; None if one is beyond 64 bits."""
     try:
         indices = np.array(found, np.int64)
@@ -274,6 +274,6 @@ def _as_plain(key: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(parts)
 
 
-def _told(found: Any) -> str:
+def _told(found: object) -> str:
     """Return what an order has returned, in words."""
     return f"{type(found).__name__} {found!r:.100}"

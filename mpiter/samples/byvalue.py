@@ -55,7 +55,7 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     # True if the other side first looks for its own class.
     names_classes = True
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self._known = _DECORATORS | reducers()
         main = sys.modules.get("__main__")
@@ -185,7 +185,7 @@ def _view(
 # -- what a script makes of its functions and types, and pickle can't carry ------------
 
 
-def _with(made: Any, **attributes: Any) -> Any:
+def _with(made: object, **attributes: object) -> Any:
     vars(made).update(attributes)
     return made
 
@@ -406,11 +406,11 @@ def name_classes() -> None:
 
 
 def culprit(
-    value: Any,
+    value: object,
     path: str,
     error: BaseException,
     dumps: Callable[[Any], object],
-    *wholes: Any,
+    *wholes: object,
 ) -> tuple[str, Any, str]:
     """Return the path of the part of ``value`` that ``dumps`` can't pickle.
 
@@ -431,7 +431,7 @@ def culprit(
     return path, value, reason or type(error).__name__
 
 
-def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
+def _parts(value: object, path: str) -> list[tuple[str, Any]]:
     # The script is refused as a whole.
     if isinstance(value, ModuleType) and value.__name__ in SCRIPT:
         return []

@@ -214,7 +214,7 @@ def _names_that_run(cls: type) -> set[str]:
     return found
 
 
-def _nothing(cls: Any, /, **keywords: Any) -> None:
+def _nothing(cls: object, /, **keywords: object) -> None:
     """Do nothing, for a class that is whole."""
 
 

@@ -52,12 +52,12 @@ class Held:
         else:
             self.add = append
 
-    def look(self, value: Any) -> None:
+    def look(self, value: object) -> None:
         """Hold a sample, and remember its bytes to compare them later."""
         self._values.append(value)
         self._looks.append(Look(value))
 
-    def hold(self, values: Any) -> None:
+    def hold(self, values: object) -> None:
         """Hold all samples at once; ``values`` has them in columns."""
         self._values = values
 
@@ -76,7 +76,7 @@ class Copies:
 
     dataset: Any
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return copied(self.dataset[key])
 
 

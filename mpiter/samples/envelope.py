@@ -181,7 +181,7 @@ class _Unpickler(pickle.Unpickler):
 _NUMERIC = ("numpy.core.numeric", "numpy._core.numeric")
 
 
-def _writable(frombuffer: Callable[..., Any], *args: Any) -> Any:
+def _writable(frombuffer: Callable[..., Any], *args: object) -> Any:
     array = frombuffer(*args)
     if array.flags.writeable:
         return array

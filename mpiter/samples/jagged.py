@@ -100,7 +100,7 @@ class _OfJagged(Leaf[Jagged]):
     def split(self, value: Jagged) -> tuple[Any, ...]:
         return value.values, value.offsets
 
-    def join(self, *parts: Any) -> Jagged:
+    def join(self, *parts: object) -> Jagged:
         return Jagged(*parts)
 
 

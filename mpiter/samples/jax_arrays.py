@@ -7,9 +7,12 @@ single samples have JAX's arrays again.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import jax
 
 _Array = np.ndarray[Any, Any]
 
@@ -36,7 +39,7 @@ def as_array(value: object) -> _Array | None:
         return None
 
 
-def from_array(array: _Array) -> Any:
+def from_array(array: _Array) -> jax.Array:
     """Return an array of JAX's with the values of ``array``."""
     import jax.numpy
 

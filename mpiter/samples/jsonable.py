@@ -26,7 +26,7 @@ _LEAF = "~leaf"
 _Memory = list[Any] | None
 
 
-def encoded(value: Any, beside: _Memory = None) -> Any:
+def encoded(value: object, beside: _Memory = None) -> Any:
     """Return ``value`` in JSON's types; raise a StateError if that isn't possible.
 
     The error names the part that can't be written.
@@ -41,7 +41,7 @@ def encoded(value: Any, beside: _Memory = None) -> Any:
         raise StateError("the state is nested too deeply, or holds itself.") from None
 
 
-def decoded(plain: Any, beside: Sequence[Any] = ()) -> Any:
+def decoded(plain: object, beside: Sequence[Any] = ()) -> Any:
     """Return the value that ``encoded`` has turned into ``plain`` and ``beside``.
 
     Raise a StateError if they are damaged.

@@ -16,12 +16,16 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from math import isfinite, prod
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
 from . import jax_arrays, tensors
 from .beside import Beside, bytes_of, text_of
+
+if TYPE_CHECKING:
+    import jax
+    import torch
 
 Column = np.ndarray[Any, Any]
 # The errors for a number that is too large: NumPy's, and a memoryview's.
@@ -140,7 +144,7 @@ class Kind:
         """Return the whole column in the form that ``Batch.columns`` shows."""
         return column
 
-    def tensor(self, column: Column) -> Any:
+    def tensor(self, column: Column) -> torch.Tensor:
         """Return the column as a tensor; raise a TypeError where torch makes none."""
         return tensors.from_array(column)
 
@@ -187,7 +191,7 @@ class Kind:
         return value
 
     @classmethod
-    def memory(cls, value: Any) -> tuple[Any | None, bool]:
+    def memory(cls, value: Any) -> tuple[Column | np.generic | None, bool]:
         """Return an array on the value's memory, to look whether it is overwritten.
 
         None if that can't happen.  Also return True if the array stays on this memory.
@@ -203,12 +207,12 @@ class Kind:
         return None
 
     @classmethod
-    def encoded(cls, value: Any, beside: Beside) -> Any:
+    def encoded(cls, value: Any, beside: Beside) -> object:
         """Return the value as JSON, or NotImplemented."""
         return NotImplemented
 
     @classmethod
-    def decoded(cls, told: Any, beside: Beside) -> Any:
+    def decoded(cls, told: object, beside: Beside) -> Any:
         """Return the value that ``encoded`` has turned into ``{tag: told}``."""
         raise NotImplementedError
 
@@ -257,7 +261,7 @@ class Bool(Number):
     types = (bool,)
 
     @classmethod
-    def encoded(cls, value: Any, beside: Beside) -> Any:
+    def encoded(cls, value: bool, beside: Beside) -> object:
         return value
 
 
@@ -269,19 +273,19 @@ class Int(Number):
     tag = "~int"
 
     @classmethod
-    def of(cls, value: Any) -> Self | None:
+    def of(cls, value: int) -> Self | None:
         if not -(1 << 63) <= value < 1 << 63:
             return None
         return cls(np.dtype(np.int64))
 
     @classmethod
-    def encoded(cls, value: Any, beside: Beside) -> Any:
+    def encoded(cls, value: int, beside: Beside) -> object:
         if -_LARGEST <= value <= _LARGEST:
             return value
         return {cls.tag: hex(value)}
 
     @classmethod
-    def decoded(cls, told: Any, beside: Beside) -> Any:
+    def decoded(cls, told: object, beside: Beside) -> int:
         return int(_text(told, cls), 16)
 
 
@@ -293,13 +297,13 @@ class Float(Number):
     tag = "~float"
 
     @classmethod
-    def encoded(cls, value: Any, beside: Beside) -> Any:
+    def encoded(cls, value: float, beside: Beside) -> object:
         if isfinite(value):
             return value
         return {cls.tag: repr(value)}
 
     @classmethod
-    def decoded(cls, told: Any, beside: Beside) -> Any:
+    def decoded(cls, told: object, beside: Beside) -> float:
         return float(_text(told, cls))
 
 
@@ -309,7 +313,7 @@ class Complex(Number):
     __slots__ = ()
     types = (complex,)
 
-    def tensor(self, column: Column) -> Any:
+    def tensor(self, column: Column) -> torch.Tensor:
         raise TypeError("torch's collating refuses Python's complex numbers")
 
 
@@ -320,7 +324,7 @@ class Text(Kind):
     types = (str, type(None))
 
     @classmethod
-    def encoded(cls, value: Any, beside: Beside) -> Any:
+    def encoded(cls, value: str | None, beside: Beside) -> object:
         return value
 
 
@@ -332,11 +336,11 @@ class Bytes(Kind):
     tag = "~bytes"
 
     @classmethod
-    def encoded(cls, value: Any, beside: Beside) -> Any:
+    def encoded(cls, value: bytes, beside: Beside) -> object:
         return {cls.tag: text_of(value)}
 
     @classmethod
-    def decoded(cls, told: Any, beside: Beside) -> Any:
+    def decoded(cls, told: object, beside: Beside) -> bytes:
         return bytes_of(_text(told, cls))
 
 
@@ -363,7 +367,7 @@ class Array(Kind):
         return issubclass(kind, np.ndarray)
 
     @classmethod
-    def of(cls, value: Any) -> Self | None:
+    def of(cls, value: Column) -> Self | None:
         array = cls.array(value)
         if array is None or not is_raw(array.dtype):
             return None
@@ -378,7 +382,7 @@ class Array(Kind):
         return None
 
     @classmethod
-    def value(cls, array: Column) -> Any:
+    def value(cls, array: Column) -> Column:
         """Return the value that ``array`` shows, if possible on its memory."""
         return array
 
@@ -438,15 +442,15 @@ class Array(Kind):
         return [column[row, ...] for row in range(len(column))]
 
     @classmethod
-    def copied(cls, value: Any) -> Any:
+    def copied(cls, value: Column) -> Column:
         return value.copy("K")
 
     @classmethod
-    def memory(cls, value: Any) -> tuple[Any | None, bool]:
+    def memory(cls, value: Column) -> tuple[Column | np.generic | None, bool]:
         return np.asarray(value), True
 
     @classmethod
-    def are_same(cls, one: Any, other: Any) -> bool | None:
+    def are_same(cls, one: Column, other: Column) -> bool | None:
         if (one.dtype, one.shape) != (other.dtype, other.shape):
             return False
         # The bytes of other kinds aren't all of their value: a masked array has a mask,
@@ -456,7 +460,7 @@ class Array(Kind):
         return bool(one.tobytes() == other.tobytes())
 
     @classmethod
-    def encoded(cls, value: Any, beside: Beside) -> Any:
+    def encoded(cls, value: Column, beside: Beside) -> object:
         # In the state of a model a memory map is an array.
         if type(value) is np.memmap and beside.is_of_model:
             value = np.asarray(value)
@@ -465,7 +469,7 @@ class Array(Kind):
         return {Array.tag: [_name_of(value), list(value.shape), beside.keep(value)]}
 
     @classmethod
-    def decoded(cls, told: Any, beside: Beside) -> Any:
+    def decoded(cls, told: Any, beside: Beside) -> Column:
         name, shape, kept = told
         array = _array(name, shape or [], beside.memory(kept))
         # A scalar has no shape.
@@ -492,11 +496,11 @@ class Tensor(Array):
         return ("torch", "Tensor") in names
 
     @classmethod
-    def array(cls, value: Any) -> Column | None:
+    def array(cls, value: object) -> Column | None:
         return tensors.as_array(value)
 
     @classmethod
-    def value(cls, array: Column) -> Any:
+    def value(cls, array: Column) -> torch.Tensor:
         return tensors.from_array(array)
 
     @classmethod
@@ -529,13 +533,13 @@ class Tensor(Array):
         return tensors.from_array(column)
 
     @classmethod
-    def copied(cls, value: Any) -> Any:
+    def copied(cls, value: torch.Tensor) -> torch.Tensor:
         if tensors.as_bytes(value) is not None:
             return value.clone()
         return value
 
     @classmethod
-    def memory(cls, value: Any) -> tuple[Any | None, bool]:
+    def memory(cls, value: torch.Tensor) -> tuple[Column | np.generic | None, bool]:
         array = tensors.as_array(value)
         if array is not None:
             return array, True
@@ -547,7 +551,7 @@ class Tensor(Array):
         return raw[0], False
 
     @classmethod
-    def are_same(cls, one: Any, other: Any) -> bool | None:
+    def are_same(cls, one: torch.Tensor, other: torch.Tensor) -> bool | None:
         # Only a dense tensor without a gradient shows its bytes.
         mine = tensors.as_bytes(one.detach().to_dense())
         theirs = tensors.as_bytes(other.detach().to_dense())
@@ -556,7 +560,7 @@ class Tensor(Array):
         return mine[1:] == theirs[1:] and mine[0].tobytes() == theirs[0].tobytes()
 
     @classmethod
-    def encoded(cls, value: Any, beside: Beside) -> Any:
+    def encoded(cls, value: torch.Tensor, beside: Beside) -> object:
         if beside.is_of_model:
             value = tensors.brought_home(value)
         raw = tensors.as_bytes(value)
@@ -566,7 +570,7 @@ class Tensor(Array):
         return {cls.tag: [dtype, list(shape), beside.keep(memory)]}
 
     @classmethod
-    def decoded(cls, told: Any, beside: Beside) -> Any:
+    def decoded(cls, told: Any, beside: Beside) -> torch.Tensor:
         dtype, shape, kept = told
         raw = np.frombuffer(beside.memory(kept), np.uint8)
         return tensors.from_bytes(raw, dtype, shape)
@@ -585,11 +589,11 @@ class OfJax(Array):
         return jax_arrays.is_array_type(kind)
 
     @classmethod
-    def array(cls, value: Any) -> Column | None:
+    def array(cls, value: object) -> Column | None:
         return jax_arrays.as_array(value)
 
     @classmethod
-    def value(cls, array: Column) -> Any:
+    def value(cls, array: Column) -> jax.Array:
         return jax_arrays.from_array(array)
 
     @classmethod
@@ -605,23 +609,23 @@ class OfJax(Array):
     def in_place(self, values: object) -> Column | None:
         return None
 
-    def tensor(self, column: Column) -> Any:
+    def tensor(self, column: Column) -> torch.Tensor:
         raise TypeError("torch's collating refuses JAX's arrays")
 
     @classmethod
-    def copied(cls, value: Any) -> Any:
+    def copied(cls, value: jax.Array) -> jax.Array:
         return value
 
     @classmethod
-    def memory(cls, value: Any) -> tuple[Any | None, bool]:
+    def memory(cls, value: jax.Array) -> tuple[Column | np.generic | None, bool]:
         return None, True
 
     @classmethod
-    def are_same(cls, one: Any, other: Any) -> bool | None:
+    def are_same(cls, one: jax.Array, other: jax.Array) -> bool | None:
         return None
 
     @classmethod
-    def encoded(cls, value: Any, beside: Beside) -> Any:
+    def encoded(cls, value: jax.Array, beside: Beside) -> object:
         if beside.is_of_model:
             return super().encoded(np.asarray(value), beside)
         return NotImplemented
@@ -648,7 +652,7 @@ class Scalar(Kind):
         return issubclass(kind, np.generic)
 
     @classmethod
-    def of(cls, value: Any) -> Self | None:
+    def of(cls, value: np.generic) -> Self | None:
         if type(value) is not value.dtype.type or not is_raw(value.dtype):
             return None
         # A string's length is part of its dtype, so a column would fit few of them.
@@ -679,19 +683,19 @@ class Scalar(Kind):
         return None
 
     @classmethod
-    def copied(cls, value: Any) -> Any:
+    def copied(cls, value: np.generic) -> np.generic:
         if type(value) is np.void:
             return value.copy("K")
         return value
 
     @classmethod
-    def memory(cls, value: Any) -> tuple[Any | None, bool]:
+    def memory(cls, value: np.generic) -> tuple[Column | np.generic | None, bool]:
         if type(value) is np.void:
             return value, True
         return None, True
 
     @classmethod
-    def encoded(cls, value: Any, beside: Beside) -> Any:
+    def encoded(cls, value: np.generic, beside: Beside) -> object:
         if type(value) is not value.dtype.type or not _is_memory(value.dtype):
             return NotImplemented
         return {cls.tag: [_name_of(value), None, beside.keep(np.asarray(value))]}
@@ -706,7 +710,7 @@ def _is_memory(dtype: np.dtype[Any]) -> bool:
     return is_raw(dtype) or (dtype.isbuiltin == 2 and not dtype.hasobject)
 
 
-def _name_of(value: Any) -> str:
+def _name_of(value: Column | np.generic) -> str:
     if is_raw(value.dtype):
         return str(value.dtype.str)
     return str(value.dtype.name)
@@ -764,7 +768,7 @@ def _kind_of(kind: type) -> type[Kind] | None:
 kind_of: Callable[[type], type[Kind] | None] = functools.lru_cache(256)(_kind_of)
 
 
-def leaf_for(value: Any) -> Kind | None:
+def leaf_for(value: object) -> Kind | None:
     """Describe the column that a value fits; None if it fits none."""
     kind = kind_of(type(value))
     if kind is None:

@@ -11,9 +11,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import torch
 
 _Array = np.ndarray[Any, Any]
 
@@ -62,7 +65,7 @@ def as_array(value: Any) -> _Array | None:
         return None
 
 
-def from_array(array: _Array) -> Any:
+def from_array(array: _Array) -> torch.Tensor:
     """Return a tensor on the array's memory, which it keeps alive.
 
     It is on a copy if the array is read-only, since torch has no read-only tensors.
@@ -82,7 +85,7 @@ def reducers() -> dict[type, Callable[[Any], Any]]:
     return {torch.Tensor: _reduce, torch.nn.Parameter: _reduce}
 
 
-def _reduce(tensor: Any) -> Any:
+def _reduce(tensor: torch.Tensor) -> Any:
     if tensor.device.type not in ("cpu", "meta"):
         raise TypeError(
             f"it is a tensor on {tensor.device}, which processes cannot share.  Keep "
@@ -134,7 +137,7 @@ def shared(value: Any) -> tuple[Any, ...] | None:
     return _open_storage, (os.getpid(), *value._share_fd_cpu_())
 
 
-def _is_shared(storage: Any) -> bool:
+def _is_shared(storage: torch.UntypedStorage) -> bool:
     """Return True for shared memory of torch's own.
 
     Torch doesn't keep the descriptor of a mapped file.
@@ -147,7 +150,9 @@ def _is_shared(storage: Any) -> bool:
     )
 
 
-def _typed(storage: Any, dtype: Any) -> Any:
+def _typed(
+    storage: torch.UntypedStorage, dtype: torch.dtype
+) -> torch.storage.TypedStorage:
     import torch
 
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
@@ -157,7 +162,7 @@ def _named_storage(
     manager: bytes,
     name: bytes,
     size: int,
-) -> Any:
+) -> torch.UntypedStorage:
     import torch
 
     return torch.UntypedStorage._new_shared_filename_cpu(manager, name, size)
@@ -167,7 +172,7 @@ def _open_storage(
     pid: int,
     fd: int,
     size: int,
-) -> Any:
+) -> torch.UntypedStorage:
     """Return the storage on the file that process ``pid`` has open as ``fd``."""
     import torch
 
@@ -180,11 +185,11 @@ def _open_storage(
 
 
 def _sparse(
-    indices: Any,
-    values: Any,
+    indices: torch.Tensor,
+    values: torch.Tensor,
     shape: Sequence[int],
     is_coalesced: bool,
-) -> Any:
+) -> torch.Tensor:
     import torch
 
     return torch.sparse_coo_tensor(
@@ -218,9 +223,9 @@ def as_bytes(value: Any) -> tuple[_Array, str, tuple[int, ...]] | None:
     return raw, dtype, tuple(value.shape)
 
 
-def brought_home(value: Any) -> Any:
+def brought_home(value: torch.Tensor) -> torch.Tensor:
     """Return a tensor of a model as a plain one in this process's memory."""
-    torch: Any = sys.modules["torch"]
+    torch = sys.modules["torch"]
     if value.layout is not torch.strided or value.device.type == "meta":
         return value
     home = value.detach().cpu().resolve_conj().resolve_neg()
@@ -231,7 +236,7 @@ def from_bytes(
     raw: _Array,
     dtype: str,
     shape: Sequence[int],
-) -> Any:
+) -> torch.Tensor:
     import torch
 
     # Not getattr(), which would import a submodule that a damaged state names.

@@ -56,7 +56,7 @@ class DatasetReport:
 
 
 def check_dataset(
-    dataset: Any, *, samples: int = 32, n_processes: int = 2, uneven: bool = False
+    dataset: object, *, samples: int = 32, n_processes: int = 2, uneven: bool = False
 ) -> DatasetReport:
     """Check that workers fetch from ``dataset`` what a plain loop would.
 
@@ -160,7 +160,7 @@ def _is_even(samples: list[Any]) -> bool:
     return True
 
 
-def _array_bytes(sample: Any) -> int:
+def _array_bytes(sample: object) -> int:
     if isinstance(sample, dict):
         return sum(map(_array_bytes, sample.values()))
     if isinstance(sample, (tuple, list)):

@@ -63,7 +63,7 @@ def _told(name: str, one: object, other: object) -> str:
     return f"{name} is {mine:.{_SHOWN}} in place of {theirs:.{_SHOWN}}"
 
 
-def _are_equal(one: Any, other: Any) -> bool:
+def _are_equal(one: object, other: object) -> bool:
     kind = kind_of(type(one))
     if kind is not None:
         told = kind.are_same(one, other)

@@ -27,7 +27,7 @@ from .tensors import nested, parts_of_rows
 _Scaling = tuple[Sequence[float], Sequence[float]] | None
 
 
-def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
+def mapped(tree: object, change: Callable[[Any], Any]) -> Any:
     """Return ``tree`` with ``change`` applied to each value in its containers.
 
     The containers keep their types if possible.
@@ -249,12 +249,12 @@ class DevicePrefetcher:
             return tensor.to(self.dtype)
         return tensor
 
-    def _here(self, value: Any) -> Any:
+    def _here(self, value: object) -> Any:
         return self._moved(value, lambda tensor: tensor.to(self.device))
 
     def _moved(
         self,
-        value: Any,
+        value: object,
         move: Callable[[torch.Tensor], torch.Tensor],
     ) -> Any:
         """Return a tensor, an array or rows of several lengths on the device.
@@ -345,7 +345,7 @@ class _Ahead:
         passes = getattr(loader, "passes", 0)
         return _Sent(batch, state, is_new_epoch, passes, arrived, host)
 
-    def _copied(self, value: Any) -> Any:
+    def _copied(self, value: object) -> Any:
         """Return a tensor or an array on the device; any other value as it is."""
         return self._prefetcher._moved(value, self._send_tensor)
 

@@ -58,7 +58,7 @@ def collated(samples: Sequence[Any], stacks: Stacker) -> Any:
     return tensors_of(contents, stacks)
 
 
-def collated_anywhere(samples: Any) -> Any:
+def collated_anywhere(samples: object) -> Any:
     """Collate as torch does, but not in torch's shared memory.
 
     torch uses that in workers.  mpiter copies the batch into memory of its own, so it
@@ -128,7 +128,7 @@ def tensors_of_columns(columns: Any) -> Any:
     return tuple.__new__(type(columns), found)
 
 
-def settled(columns: Any, pins: bool) -> Any:
+def settled(columns: object, pins: bool) -> Any:
     """Return columns that ``ragged=`` has settled as tensors, built as torch does it.
 
     Rows of several lengths in one array become a nested tensor on the same memory.
@@ -220,7 +220,7 @@ def _stacked(samples: Sequence[Any]) -> Any:
     return _stacked_parts(first, parts)
 
 
-def _stacked_parts(sample: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
+def _stacked_parts(sample: object, parts: Sequence[Sequence[Any]]) -> list[Any]:
     """Stack the parts of samples such as ``sample``.
 
     Beside tensors, what isn't plain is collated by torch itself.

@@ -163,7 +163,7 @@ def make_done(fields: Fields) -> Done:
 def take_down(
     error: BaseException,
     place: Place,
-    index: Any,
+    index: object,
     worker: Worker,
 ) -> Fault:
     """Return the fault for ``error``, which fetching ``index`` raised."""

@@ -300,7 +300,7 @@ class _Fetching:
 
     def _write(
         self,
-        dataset: Any,
+        dataset: object,
         keys: Iterable[Any],
         row: int,
     ) -> None:

@@ -119,7 +119,7 @@ class Sheet:
 
     def fetch(
         self,
-        dataset: Any,
+        dataset: object,
         keys: Iterator[Any],
         row: int,
         cells: memoryview,
@@ -217,7 +217,7 @@ class _ByReference(Sheet):
 
     def fetch(
         self,
-        dataset: Any,
+        dataset: object,
         keys: Iterator[Any],
         row: int,
         cells: memoryview,
