@@ -169,13 +169,15 @@ class Ragged(Kind):
         values: Any,
     ) -> bool:
         arrays: list[Any] = [*map(self.item.array, values)]
+        if not arrays:
+            return True
         if not all(map(self._fits, arrays)):
             return False
         begin, most = column.at
         ends = np.cumsum([len(array) for array in arrays]) + begin
+        if ends[-1] > most:
+            return False
         rows = slice(start, start + len(arrays))
-        if not len(arrays) or ends[-1] > most:
-            return not len(arrays)
         np.concatenate(arrays, out=column.values[begin : ends[-1]], casting="no")
         column.stops[rows] = ends
         column.starts[rows][0] = begin
