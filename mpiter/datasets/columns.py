@@ -96,7 +96,7 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
             are_samples |= 0 in rows or len(rows) != 1 or not has_arrays
         if are_samples:
             return data
-        return _table(dict(data))
+        return _brought_by(data, _table(dict(data)))
     # A list of more parts has samples, whatever they are, so they aren't looked at.
     if len(data) <= _FEW:
         rows = {*map(_rows, data)}
@@ -124,8 +124,19 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
     elif len(data) > _FEW and len(data) >= _rows(data[0]):
         _refuse(data, "a dict of them")
     else:
-        return _table(data)
+        # Samples of a class that is derived from tuple would be sent as objects.
+        if not hasattr(data, "_fields"):
+            return _brought_by(data, _table(tuple(data)))
+        return _brought_by(data, _table(data))
     return data
+
+
+def _brought_by(data: object, table: Table) -> Table:
+    """Return the table with what the class of its columns brings, such as an order."""
+    for name in ("mpiter_order", "mpiter_hook"):
+        if hasattr(type(data), name):
+            setattr(table, name, getattr(data, name))
+    return table
 
 
 def _is_container(data: object) -> bool:

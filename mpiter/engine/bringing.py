@@ -44,6 +44,12 @@ def order_of(dataset: object, seed: int, shuffle: object) -> Brought | None:
     make = offered(dataset, _METHOD)
     if make is None:
         return None
+    if not callable(make):
+        raise OptionError(
+            f"{_METHOD} of {type(dataset).__name__} is {type(make).__name__} "
+            f"{make!r:.60}; define it as a method {_METHOD}(self, seed, shuffle) that "
+            "returns an mpiter.Order."
+        )
     if shuffle is not None:
         shuffle = bool(shuffle)
 

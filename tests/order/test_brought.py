@@ -463,6 +463,41 @@ def test_what_is_no_order_and_a_wrong_length_are_refused_at_construction():
         mpiter.batches(Given(Takes([], 0)), 2, n_processes=0)
 
 
+class Columns(dict[str, Any]):
+    """Columns with an order of their own."""
+
+    def mpiter_order(self, seed: int, shuffle: bool | None) -> mpiter.Order:
+        return Takes(lambda start, stop: range(9 - start, 9 - stop, -1))
+
+
+class Pairs(tuple[Any, ...]):
+    """The same, as a tuple."""
+
+    mpiter_order = Columns.mpiter_order
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_columns_of_a_class_that_brings_an_order_are_columns_in_that_order(workers):
+    numbers = np.arange(10)
+    with mpiter.batches(Columns(x=numbers), 4, n_processes=workers) as stream:
+        assert [batch["x"].tolist() for batch in stream] == [
+            [9, 8, 7, 6],
+            [5, 4, 3, 2],
+            [1, 0],
+        ]
+    with mpiter.DataLoader(Pairs((numbers, numbers)), 5, num_workers=workers) as loader:
+        first, second = next(iter(loader))
+    assert first.tolist() == second.tolist() == [9, 8, 7, 6, 5]
+
+
+def test_an_order_in_place_of_the_method_is_told_to_be_no_method():
+    class Brings(Given):
+        mpiter_order = Takes([])
+
+    with pytest.raises(OptionError, match=r"mpiter_order of Brings is Takes .* method"):
+        serial(Brings(None))
+
+
 def test_later_must_return_an_order():
     class Ends(EveryThird):
         def later(self, epochs):
