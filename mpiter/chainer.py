@@ -62,7 +62,7 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
     """
 
     # In Chainer, too, a list is a dataset of samples.
-    _lists_hold_samples = True
+    _taken_for = "samples"
 
     def __del__(self) -> None:
         """Do nothing, since the workers end by themselves.

@@ -93,7 +93,7 @@ DOORS = [
         (mpiter.batches, "num_workers", "; use n_processes"),
         (mpiter.batches, "n_worker", "; use n_processes"),
         (mpiter.batches, "suffle", "; use shuffle"),
-        (mpiter.batches, "is_settled", ""),
+        (mpiter.batches, "taken_for", ""),
         (mpiter.MultiprocessIterator, "ragged", ""),
         (mpiter.MultithreadIterator, "n_processes", "; use n_threads"),
         (mpiter.SerialIterator, "n_prefetch", ""),

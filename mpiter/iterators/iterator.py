@@ -20,7 +20,7 @@ from ..datasets.columns import offered
 from ..engine import describing
 from ..engine.alone import pump_for
 from ..engine.bringing import brings_order, order_of
-from ..engine.options import Options, flag, function, whole
+from ..engine.options import Options, TakenFor, flag, function, whole
 from ..errors import IteratorClosed, OptionError, StateError, warn
 from ..order.brought import Brought
 from ..order.cursor import Cursor, Pace, batches_of
@@ -134,8 +134,8 @@ class DatasetIterator(Generic[Data_co]):
 
     # It may be used again after close().
     _revives = False
-    # A list or a tuple of arrays is a dataset of these, not of their rows.
-    _lists_hold_samples = False
+    # What a list or a tuple of arrays is: columns, or the samples.
+    _taken_for: TakenFor = "columns"
     # The number of passes over the epochs, with the present one.
     _passes = 1
     # A checksum of the first order that the order sampler returned, for ``shard=``.

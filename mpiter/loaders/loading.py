@@ -352,7 +352,7 @@ class Loading(Generic[B_co]):
         made = options_for(
             served,
             is_stream=isinstance(served, Streamed),
-            is_settled=True,
+            taken_for="dataset",
             batch_size=1 if self._in_one else self.batch_size or 1,
             n_workers=workers,
             n_prefetch=n_prefetch,

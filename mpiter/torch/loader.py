@@ -36,12 +36,12 @@ from ..samples.tree import Contents
 from ..typevars import B_co as T_co
 from ..worker.here import WorkerInfo
 from .tensors import (
-    collated,
-    collated_anywhere,
     default_collate,
+    default_collate_in_memory,
     settled,
     tensors_of,
     tensors_of_columns,
+    tensors_of_samples,
 )
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             collate = partial(collate_as, settle=settle)
             self._opens = _Settled(self._in_one, pins, settle)
         else:
-            collate = collated_anywhere if stacks else self.collate_fn
+            collate = default_collate_in_memory if stacks else self.collate_fn
             self._opens = _Tensors(self._in_one, pins)
         skips = self.__dict__["on_error"] != "raise"
         served = self._served(is_stream, collate, stacks, skips, True)
@@ -372,7 +372,7 @@ class _Tensors:
         if self._in_one:
             batch = samples[0]
         else:
-            batch = collated(samples, self._stacks)
+            batch = tensors_of_samples(samples, self._stacks)
         if self._pins:
             return _utils.pin_memory.pin_memory(batch)
         return batch
