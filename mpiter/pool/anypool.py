@@ -189,6 +189,8 @@ class StockPool(Protocol):
 
         Then call ``callback`` with the list of what they returned, or
         ``error_callback`` with the error, from any thread.  There is one item a call.
+        A ``concurrent.futures.BrokenExecutor``, passed on or raised, says that the Pool
+        has ended with one of its workers: another is made.
         """
 
     def terminate(self) -> object:
