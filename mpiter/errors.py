@@ -187,6 +187,7 @@ def with_traceback(error: BaseException, remedy: str = "") -> str:
 class WorkerCrashed(MpiterError, RuntimeError):
     """A sample has ended its worker twice, or the workers keep dying.
 
+    Or another library's Pool has ended, or no longer answers, since it lost a worker.
     The text says how, and why if that is known.  If a sample is named, the following
     ``next()`` continues after its batch, and ``on_error="skip"`` leaves it out. A
     loader's begins with what torch's says then, such as "DataLoader worker (pid 7) is

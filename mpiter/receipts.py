@@ -90,6 +90,7 @@ class Receipts(Hook):
         self._descriptor: int | None = None
         # Closes the descriptor.
         self._release: Callable[[], object] | None = None
+        self._is_writing = False
 
     def __reduce__(self) -> tuple[type[Receipts], tuple[Any, ...]]:
         shard = self.shard
@@ -155,6 +156,9 @@ class Receipts(Hook):
     def close(self) -> None:
         """Close the file; another line opens it again."""
         with self._lock:
+            # The garbage collector may end another loop while this thread writes.
+            if self._is_writing:
+                return
             self._descriptor = None
             if self._release is not None:
                 self._release()
@@ -166,15 +170,7 @@ class Receipts(Hook):
             if not self._file:
                 return
             try:
-                if self._descriptor is None:
-                    self._descriptor = os.open(
-                        self._file,
-                        os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-                        0o666,
-                    )
-                    self._release = weakref.finalize(self, os.close, self._descriptor)
-                if os.write(self._descriptor, line) < len(line):
-                    raise OSError("the disk is full")
+                self._append(line)
             except OSError as error:
                 self.close()
                 _log.warning(
@@ -183,6 +179,21 @@ class Receipts(Hook):
                     str(error),
                 )
                 self._file = ""
+
+    def _append(self, line: bytes) -> None:
+        self._is_writing = True
+        try:
+            if self._descriptor is None:
+                self._descriptor = os.open(
+                    self._file,
+                    os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+                    0o666,
+                )
+                self._release = weakref.finalize(self, os.close, self._descriptor)
+            if os.write(self._descriptor, line) < len(line):
+                raise OSError("the disk is full")
+        finally:
+            self._is_writing = False
 
 
 class Notes(Hook):

@@ -40,7 +40,7 @@ _CHAINER = [
     name for name in ("mpiter.chainer_compat", "chainer") if name in sys.modules
 ]
 multiprocessing.set_forkserver_preload(
-    ["pytest", "hypothesis.extra.numpy", "psutil", *_CHAINER]
+    ["pytest", "hypothesis.extra.numpy", "psutil", "mpiter.worker.fetch", *_CHAINER]
 )
 
 # A background job ignores Ctrl-C, and all processes that its tests start would, too.

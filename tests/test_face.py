@@ -78,13 +78,22 @@ def test_python_says_which_name_may_be_meant(name: str, told: str) -> None:
     assert told in ran.stderr
 
 
+DOORS = [
+    mpiter.batches,
+    mpiter.MultiprocessIterator,
+    mpiter.MultithreadIterator,
+    mpiter.SerialIterator,
+    mpiter.DataLoader,
+]
+
+
 @pytest.mark.parametrize(
     ("door", "name", "says"),
     [
         (mpiter.batches, "num_workers", "; use n_processes"),
         (mpiter.batches, "n_worker", "; use n_processes"),
         (mpiter.batches, "suffle", "; use shuffle"),
-        (mpiter.batches, "is_settled", ""),
+        (mpiter.batches, "taken_for", ""),
         (mpiter.MultiprocessIterator, "ragged", ""),
         (mpiter.MultithreadIterator, "n_processes", "; use n_threads"),
         (mpiter.SerialIterator, "n_prefetch", ""),
@@ -97,6 +106,16 @@ def test_an_argument_that_there_is_not_is_named_and_so_is_the_one_that_is_meant(
 ) -> None:
     with pytest.raises(TypeError, match=f"no argument '{name}'{says}.$"):
         door([1, 2], 2, **{name: 1})
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_what_a_hook_does_is_no_argument_and_the_hook_is_named(door: Any) -> None:
+    with pytest.raises(TypeError, match=r'; use hooks=mpiter.tuning.Trace\("run.json'):
+        door([1, 2], 2, trace="x.json")
+    with pytest.raises(
+        TypeError, match=r'; use hooks=mpiter.receipts.Receipts\("folder"\)\.$'
+    ):
+        door([1, 2], 2, receipts="folder")
 
 
 @pytest.mark.parametrize(
@@ -119,15 +138,6 @@ def test_what_can_only_be_passed_by_name_is_told(
 ) -> None:
     with pytest.raises(TypeError, match=says):
         door(*arguments)
-
-
-DOORS = [
-    mpiter.batches,
-    mpiter.MultiprocessIterator,
-    mpiter.MultithreadIterator,
-    mpiter.SerialIterator,
-    mpiter.DataLoader,
-]
 
 
 @pytest.mark.parametrize("door", DOORS)

@@ -31,9 +31,9 @@ def gather_of(dataset: Any) -> Gather | None:
 
     None if it has no columns of numbers.
     """
-    if tensors.is_tensor_dataset(dataset):
+    if tensors.is_torchs(dataset, "TensorDataset"):
         return partial(_of_tensor_dataset, dataset)
-    if tensors.is_subset(dataset):
+    if tensors.is_torchs(dataset, "Subset"):
         inner = gather_of(dataset.dataset)
         if inner is None:
             return None

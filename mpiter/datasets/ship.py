@@ -59,27 +59,28 @@ def import_first(module: str) -> None:
         _first.append(module)
 
 
-class Kept:
-    """A cargo that isn't pickled.
+class Shared:
+    """A cargo that isn't sent: threads share the objects with the consumer."""
 
-    Forked workers have a copy, and threads share the objects (``is_shared``).
-    """
-
-    def __init__(self, cargo: Any, is_shared: bool = False) -> None:
+    def __init__(self, cargo: Any) -> None:
         self._cargo = cargo
-        self._is_shared = is_shared
 
     def open(self, notice: Callable[[str], object]) -> Any:
         return self._cargo
 
     def holds(self, cargo: Any) -> bool:
-        """Return True for the same objects, even if modified.
-
-        A copy that was made before can't be compared.
-        """
-        return self._is_shared and all(map(is_, self._cargo, cargo))
+        """Return True for the same objects, even if modified."""
+        return all(map(is_, self._cargo, cargo))
 
     def close(self) -> None: ...
+
+
+class Forked(Shared):
+    """A cargo of which forked workers have a copy, since they are a copy of us."""
+
+    def holds(self, cargo: Any) -> bool:
+        """Return False: whether theirs still is like ours can't be found out."""
+        return False
 
 
 class Hold(Protocol):

@@ -92,6 +92,11 @@ _ALIKE = (
     {"order_sampler", "sampler"},
     {"hooks", "callbacks"},
 )
+# What a hook does isn't an argument of its own; this is what to write in its place.
+_HOOKS = {
+    "trace": 'mpiter.tuning.Trace("run.json")',
+    "receipts": 'mpiter.receipts.Receipts("folder")',
+}
 
 
 def defaults(more: type) -> dict[str, Any]:
@@ -159,9 +164,8 @@ def _refusing_others(function: _F, more: type) -> _F:
                 f"{by_name[0]}=…"
             )
         for name in kwargs.keys() - signature.parameters.keys():
-            raise TypeError(
-                f"there is no argument {name!r}{_hint(name, signature.parameters)}."
-            )
+            hint = _hint(name, signature.parameters)
+            raise TypeError(f"there is no argument {name!r}{hint}.")
         return function(*args, **kwargs)
 
     called.__signature__ = signature  # type: ignore[attr-defined]
@@ -181,8 +185,10 @@ def _described(more: type) -> str:
 
 
 def _hint(name: str, mine: Iterable[str]) -> str:
-    known = [*mine, *chain(*_ALIKE)]
+    known = [*mine, *chain(*_ALIKE), *_HOOKS]
     for near in get_close_matches(name, known, n=1, cutoff=0.7):
+        if near in _HOOKS:
+            return f"; use hooks={_HOOKS[near]}"
         # The name of another interface leads to ours for the same thing.
         alike = {near}
         for names in _ALIKE:

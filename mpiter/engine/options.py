@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,6 +28,11 @@ from ..pool.starting import interrupts_later
 from ..rules import BATCHES, Door, OnError, Rules, Skip
 from ..samples.batch import settle_as
 from ..setting import Setting
+
+# What a dataset is taken for that may be columns.  "columns": several arrays in a list,
+# a tuple or a dict are.  "samples": those in a list or a tuple are samples.  "dataset":
+# none are, since whoever passes it has looked at it.
+TakenFor = Literal["columns", "samples", "dataset"]
 
 
 class _Consumer(Backend):
@@ -71,10 +76,7 @@ class Options:
     shard: Shard | None
     # The dataset is read as a stream, without keys.
     is_stream: bool
-    # The dataset is taken as it is, not as columns.
-    is_settled: bool
-    # So it is if it is a list or a tuple.
-    lists_hold_samples: bool
+    taken_for: TakenFor
     # The name of the argument for the number of workers, for messages.
     workers_name: str
     door: Door
@@ -201,8 +203,7 @@ def options_for(
     hooks: Hook | Sequence[Hook] = (),
     shard: Sharding = None,
     is_stream: bool = False,
-    is_settled: bool = False,
-    lists_hold_samples: bool = False,
+    taken_for: TakenFor = "columns",
     workers_name: str = "n_processes",
     door: Door = BATCHES,
 ) -> Options:
@@ -211,9 +212,9 @@ def options_for(
     ``n_workers`` is None for one on each core, or 0 if the consumer's thread fetches.
     The other arguments are described at ``Options``.
     """
-    if not is_settled:
+    if taken_for != "dataset":
         refuse_mistaken(dataset, batch_size)
-        if not (lists_hold_samples and isinstance(dataset, (list, tuple))):
+        if taken_for == "columns" or not isinstance(dataset, (list, tuple)):
             dataset = as_dataset(dataset)
     kind = type(dataset)
     if not hasattr(kind, "__getitem__"):
@@ -264,8 +265,7 @@ def options_for(
         hooks=_listed(hooks),
         shard=mine,
         is_stream=is_stream,
-        is_settled=is_settled,
-        lists_hold_samples=lists_hold_samples,
+        taken_for=taken_for,
         workers_name=workers_name,
         door=door,
     )

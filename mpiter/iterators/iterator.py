@@ -20,7 +20,7 @@ from ..datasets.columns import offered
 from ..engine import describing
 from ..engine.alone import pump_for
 from ..engine.bringing import brings_order, order_of
-from ..engine.options import Options, flag, function, whole
+from ..engine.options import Options, TakenFor, flag, function, whole
 from ..errors import IteratorClosed, OptionError, StateError, warn
 from ..order.brought import Brought
 from ..order.cursor import Cursor, Pace, batches_of
@@ -134,8 +134,8 @@ class DatasetIterator(Generic[Data_co]):
 
     # It may be used again after close().
     _revives = False
-    # A list or a tuple of arrays is a dataset of these, not of their rows.
-    _lists_hold_samples = False
+    # What a list or a tuple of arrays is: columns, or the samples.
+    _taken_for: TakenFor = "columns"
     # The number of passes over the epochs, with the present one.
     _passes = 1
     # A checksum of the first order that the order sampler returned, for ``shard=``.
@@ -397,8 +397,7 @@ class DatasetIterator(Generic[Data_co]):
 
         A new one takes effect with the next epoch; None (in sequence) at once.
         """
-        sampler: Sampler | None = self._sampler.sampler
-        return sampler
+        return self._sampling.order_sampler
 
     @order_sampler.setter
     def order_sampler(self, sampler: Sampler | None) -> None:
@@ -406,12 +405,12 @@ class DatasetIterator(Generic[Data_co]):
         shuffle = False if sampler is None else None
         sampling = replace(self._sampling, shuffle=shuffle, order_sampler=sampler)
         sampling.check(self._pump.options)
+        self._sampling = sampling
         self._sampler.sampler = sampler
         # The first order was another sampler's.
         self._sampler_checksum = None
         order = self._cursor.order
         if sampler is None:
-            self._sampling = sampling
             order = self._order_of(self.epoch)
         elif not isinstance(order, Sampled):
             # This epoch's order stays: it becomes the first of the sampler's chain.
@@ -488,11 +487,13 @@ class DatasetIterator(Generic[Data_co]):
         # Other orders follow from the seed, and are made anew.
         here = here._replace(order=kept)
         pump = replace(self._pump.options, seed=self.seed), here
-        return {**self.__dict__, "_sampler": self._sampler.sampler, "_pump": pump}
+        # ``_sampler`` has a lock, and is made anew of what ``_sampling`` says.
+        return {**self.__dict__, "_sampler": None, "_pump": pump}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         options, here = state["_pump"]
-        self.__dict__.update(state, _sampler=SamplerOfTheMoment(state["_sampler"]))
+        self.__dict__.update(state)
+        self._sampler = SamplerOfTheMoment(self._sampling.order_sampler)
         self._begin(options)
         self._pump.cursor = here
         order = self._order_of(here.epoch, here.order)

@@ -101,7 +101,7 @@ class MultiprocessIterator(DatasetIterator[Data_co]):
             seed=seed,
             on_error=on_error,
             shard=shard,
-            lists_hold_samples=self._lists_hold_samples,
+            taken_for=self._taken_for,
             door=ITERATORS,
             **options,
         )
@@ -161,7 +161,7 @@ class MultithreadIterator(DatasetIterator[Data_co]):
             seed=seed,
             on_error=on_error,
             shard=shard,
-            lists_hold_samples=self._lists_hold_samples,
+            taken_for=self._taken_for,
             workers_name="n_threads",
             **options,
         )
@@ -207,7 +207,7 @@ class SerialIterator(DatasetIterator[Data_co]):
             seed=seed,
             on_error=on_error,
             shard=shard,
-            lists_hold_samples=self._lists_hold_samples,
+            taken_for=self._taken_for,
             **options,
         )
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))

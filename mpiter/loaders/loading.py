@@ -169,7 +169,7 @@ def loaders_options(
     made = options_for(
         served,
         is_stream=isinstance(served, Streamed),
-        is_settled=True,
+        taken_for="dataset",
         batch_size=batch_size or 1,
         n_workers=workers,
         n_prefetch=n_prefetch,

@@ -22,7 +22,7 @@ from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 from ..datasets.columns import Wrapping
-from ..errors import StateError
+from ..errors import OptionError, StateError
 from ..samples.jsonable import decoded, encoded
 from ..worker import seeding
 from ..worker.here import here, was_asked
@@ -385,6 +385,47 @@ def _fresh(stream: object) -> Any:
     except Exception:
         # A generator, say, can't be copied, and can be read only once anyway.
         return stream
+
+
+def check_threads_copies(stream: Any) -> None:
+    """Refuse an iterator of which threads would have no copies of their own.
+
+    Each thread reads all elements and keeps its part.  Of one iterator that they share,
+    each would skip what is another's, and nobody would have that.
+    """
+    if not isinstance(stream, Iterator):
+        return
+    held = _iterators_in(stream)
+    try:
+        copied = copy.copy(stream)
+        # A copy of ``zip(…)`` has the very iterators that are zipped; a class of the
+        # user's may make its own anew when it begins.
+        is_shared = False
+        if held:
+            begun = _iterators_in(iter(copied))
+            is_shared = any(one is other for one in held for other in begun)
+    except Exception:
+        is_shared = True
+    if is_shared:
+        raise OptionError(
+            f"the dataset is an iterator ({type(stream).__name__}), of which threads "
+            "can't have a copy each: elements would be lost. Pass num_workers=1, leave "
+            "backend unset, or pass a list, or what begins anew."
+        )
+
+
+def _iterators_in(one: Any) -> list[Any]:
+    """Return the iterators that an object holds, as it tells ``copy``."""
+    try:
+        _, arguments, *rest = one.__reduce_ex__(4)
+    except Exception:
+        # It tells nothing, and can't be copied either.
+        return []
+    parts = [*arguments]
+    for state in rest[:1]:
+        if isinstance(state, dict):
+            parts += state.values()
+    return [part for part in parts if isinstance(part, Iterator)]
 
 
 def check_told(text: str) -> None:

@@ -26,7 +26,7 @@ from ..stats import Stats, total
 from ..worker import seeding
 from ..worker.here import WorkerInfo, here
 from .drawing import Start
-from .shards import Mark, Wanted, arguments_of_state
+from .shards import Mark, Wanted, arguments_of_state, check_threads_copies
 
 
 class _Numbers(Plans):
@@ -218,6 +218,8 @@ class ShardPumps:
         self._runs = 0
         self._stays = stays
         self._dataset = users(recipe.dataset)
+        if recipe.backend.in_process and count > 1:
+            check_threads_copies(self._dataset)
         self._shards = [
             recipe.dataset.of_shard(at, count, recipe.fetches_here, stays)
             for at in range(count)

@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -188,6 +189,8 @@ class StockPool(Protocol):
 
         Then call ``callback`` with the list of what they returned, or
         ``error_callback`` with the error, from any thread.  There is one item a call.
+        A ``concurrent.futures.BrokenExecutor``, passed on or raised, says that the Pool
+        has ended with one of its workers: another is made.
         """
 
     def terminate(self) -> object:
@@ -248,6 +251,9 @@ class AnyPool(Workers):
             post = partial(self._post, block)
             try:
                 self._pool.map_async(func, [block], 1, post, post)
+            except BrokenExecutor as error:
+                # It broke between two answers, so that only this call tells of it.
+                self._hear(block, error)
             except BaseException:
                 del self._out[block.number]
                 raise
@@ -256,6 +262,8 @@ class AnyPool(Workers):
         # After ``close`` nobody asks for it any more.
         if self._out.pop(block.number, None) is None:
             return
+        if isinstance(value, BrokenExecutor):
+            value = _died(value)
         if isinstance(value, BaseException):
             self._events.append(Lost(block.number, value))
         else:
@@ -289,6 +297,21 @@ class AnyPool(Workers):
         self._out.clear()
         self._numbers.close()
         return comes_back(self._pool.terminate, timeout)
+
+
+def _died(error: BrokenExecutor) -> WorkerCrashed:
+    """Return the error for a Pool that answers nothing more, since a worker has died.
+
+    All executors like the standard library's have an error of this type for it.
+    """
+    crashed = WorkerCrashed(
+        "a worker has died, and with it the backend's Pool. Look at what it printed; "
+        "without workers (n_processes=0, num_workers=0) the dataset is loaded here. "
+        "The following next() goes on from the same place with a new Pool. What the "
+        f"Pool says: {type(error).__name__}: {error}"
+    )
+    crashed.__cause__ = error
+    return crashed
 
 
 def comes_back(step: Callable[[], object], timeout: float) -> bool:

@@ -162,7 +162,7 @@ class Backend:
         """
         make = partial(AnyPool, self.pool)
         if self.in_process:
-            return Launch(ship.Kept(cargo, is_shared=True), make, pickle.dumps)
+            return Launch(ship.Shared(cargo), make, pickle.dumps)
         return packed(cargo, ship.Copied, make)
 
 
@@ -237,7 +237,7 @@ class Process(Backend):
                 return launch
         name_classes()
         pool = partial(Pool, context=multiprocessing.get_context("fork"))
-        return Launch(ship.Kept(cargo), pool, dumps)
+        return Launch(ship.Forked(cargo), pool, dumps)
 
 
 class Thread(Backend):
@@ -251,8 +251,7 @@ class Thread(Backend):
     in_process = True
 
     def launch(self, cargo: Cargo) -> Launch:
-        kept = ship.Kept(cargo, is_shared=True)
-        return Launch(kept, Threads, dumps)
+        return Launch(ship.Shared(cargo), Threads, dumps)
 
 
 _HERE: dict[str, Callable[[], Backend]] = {

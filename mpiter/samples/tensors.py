@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -30,20 +30,12 @@ def torch_with(name: str) -> Any:
     return torch if hasattr(torch, name) else None
 
 
-def is_tensor_dataset(dataset: object) -> bool:
-    """Return True for torch's TensorDataset, whose samples are rows of tensors."""
+def is_torchs(dataset: object, name: Literal["Subset", "TensorDataset"]) -> bool:
+    """Return True if ``dataset`` is of that class of torch's, and of none derived."""
     torch = torch_with("utils")
     if torch is None:
         return False
-    return type(dataset) is torch.utils.data.TensorDataset
-
-
-def is_subset(dataset: object) -> bool:
-    """Return True for torch's own Subset, which ``random_split`` makes, too."""
-    torch = torch_with("utils")
-    if torch is None:
-        return False
-    return type(dataset) is torch.utils.data.Subset
+    return type(dataset) is getattr(torch.utils.data, name)
 
 
 def as_array(value: Any) -> _Array | None:

@@ -1,30 +1,33 @@
 """Resident first: an order that draws samples with a local copy before the others.
 
 It does so within windows of the order.  It is an order sampler, called in the thread
-that plans.  It shuffles as mpiter does, then moves the local samples of each window to
-its front, without other changes.  Guarantees that an epoch has each sample once, and
-that the shuffle depends only on the seed and the order before, so that epochs after a
-resume get new orders.
+that plans.  It shuffles, then moves the local samples of each window to its front,
+without other changes.  Guarantees that an epoch has each sample once, and that the
+shuffle depends only on the seed and the order before, so that epochs after a resume get
+new orders.
 """
 
 from __future__ import annotations
 
 import hashlib
 from math import lgamma
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datasets.columns import offered
-from ..engine.options import whole
 from ..errors import OptionError
-from ..order.order import Indices, Shuffled
 from .staging import StagedFetch
+
+Indices = NDArray[np.int64]
 
 
 class ResidentFirst:
     """An ``order_sampler`` that draws samples with a local copy before the others.
+
+    It can't be an ``mpiter.Order``, since what is local changes with time, and so isn't
+    a function of the place.
 
     Args:
         dataset: a staged dataset, which ``Staging.of()`` returned.
@@ -55,9 +58,7 @@ class ResidentFirst:
         window: int | None = None,
         seed: int = 0,
     ) -> None:
-        whole("window", window, least=1, optional=True)
-        whole("seed", seed)
-        fetch = offered(dataset, "fetch")
+        fetch = getattr(dataset, "fetch", None)
         if not isinstance(fetch, StagedFetch):
             raise OptionError(
                 "ResidentFirst needs a staged dataset; pass what "
@@ -65,11 +66,12 @@ class ResidentFirst:
             )
         self._fetch = fetch
         self._length = len(dataset)
-        self._seed = int(seed)
-        if window is None:
-            self._window = max(1, self._length)
-        else:
-            self._window = int(window)
+        self._seed = _whole("seed", seed)
+        self._window = max(1, self._length)
+        if window is not None:
+            self._window = _whole("window", window)
+        if self._window < 1:
+            raise OptionError(f"window={window} must be at least 1, or None.")
         self.entropy: float | None = None
 
     def __call__(self, order: Indices, position: int) -> Indices:
@@ -81,15 +83,21 @@ class ResidentFirst:
             )
         # A sampler gets the order before, not the number of the epoch.  That order keys
         # the shuffle, so no state is needed for new orders after a resume.
-        before = np.asarray(order, np.int64).tobytes()
-        key = hashlib.blake2b(before, digest_size=12).digest()
-        epoch = int.from_bytes(key, "little")
-        drawn = Shuffled(self._length, self._seed, epoch).array()
+        before = hashlib.blake2b(np.asarray(order, np.int64).tobytes())
+        before.update(b"%d" % self._seed)
+        key = int.from_bytes(before.digest(), "little")
+        drawn = np.random.default_rng(key).permutation(self._length)
         here = self._fetch.held()[drawn]
         self.entropy = entropy(here, self._window)
         # By window, then local samples first; otherwise `lexsort` keeps the order.
         windows = np.arange(self._length) // self._window
         return drawn[np.lexsort((~here, windows))]
+
+
+def _whole(name: str, value: object) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise OptionError(f"{name}={value!r:.60} must be a whole number.")
+    return int(value)
 
 
 def entropy(here: NDArray[np.bool_], window: int) -> float:

@@ -45,12 +45,12 @@ from ..samples.tree import Contents
 from ..typevars import B_co as T_co
 from ..worker.here import WorkerInfo
 from .tensors import (
-    collated,
-    collated_anywhere,
     default_collate,
+    default_collate_in_memory,
     settled,
     tensors_of,
     tensors_of_columns,
+    tensors_of_samples,
 )
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             collate = partial(collate_as, settle=settle)
             opens = _Settled(in_one, pins, settle)
         else:
-            collate = collated_anywhere if stacks else self.collate_fn
+            collate = default_collate_in_memory if stacks else self.collate_fn
             opens = _Tensors(in_one, pins)
         served = dataset
         if is_stream:
@@ -390,7 +390,7 @@ class _Tensors:
         if self._in_one:
             batch = samples[0]
         else:
-            batch = collated(samples, self._stacks)
+            batch = tensors_of_samples(samples, self._stacks)
         if self._pins:
             return _utils.pin_memory.pin_memory(batch)
         return batch

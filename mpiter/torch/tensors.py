@@ -44,10 +44,11 @@ class _NotPlain(Exception):
     """Columns or samples don't show what torch would make, so torch must be asked."""
 
 
-def collated(samples: Sequence[Any], stacks: Stacker) -> Any:
+def tensors_of_samples(samples: Sequence[Any], stacks: Stacker) -> Any:
     """Return what torch's ``default_collate`` would make of the samples.
 
-    This process has fetched them itself.
+    It is what ``tensors_of`` makes where this process has fetched them itself, so that
+    they aren't columns yet.
     """
     if _all_ways_are_torchs():
         try:
@@ -58,10 +59,11 @@ def collated(samples: Sequence[Any], stacks: Stacker) -> Any:
     return tensors_of(contents, stacks)
 
 
-def collated_anywhere(samples: object) -> Any:
-    """Collate as torch does, but not in torch's shared memory.
+def default_collate_in_memory(samples: Any) -> Any:
+    """Do what ``default_collate`` does, but never in torch's shared memory.
 
-    torch uses that in workers.  mpiter copies the batch into memory of its own, so it
+    It is the ``collate_fn`` where one worker makes a whole batch.  torch uses its
+    shared memory in workers.  mpiter copies the batch into memory of its own, so it
     would be copied twice.
     """
     here = _utils.worker._worker_info

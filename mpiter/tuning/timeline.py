@@ -31,7 +31,8 @@ MOST_MARKS = 100
 _A_ROW = 400
 # This many batches before and after the longest wait are shown closer.
 _CLOSE = 15
-_LARGEST = 1 << 53  # microseconds
+# Microseconds, of 35 years: a float of seconds still tells such times apart.
+_LARGEST = 1 << 50
 _GENERATOR = '<meta name="generator" content="mpiter trace">'
 
 WIDTH = 1000  # pixels
@@ -274,13 +275,20 @@ def _whole(value: object, least: int = 0) -> int:
     return value
 
 
+def _seconds(value: object) -> float:
+    # Python's JSON has NaN and Infinity, and whole numbers beyond any float.
+    if not isinstance(value, (int, float)) or not abs(value) < _LARGEST:
+        raise ValueError(f"{value!r} is no number of seconds")
+    return float(value)
+
+
 def _about(args: dict[str, Any]) -> str:
     """Say what the event's figures are."""
     if "samples" in args:
         return f"a batch of {_whole(args['samples']):,}"
     if "rows" in args:
-        queue_s = float(args["queue_s"])
-        cpu_s = float(args["cpu_s"])
+        queue_s = _seconds(args["queue_s"])
+        cpu_s = _seconds(args["cpu_s"])
         return (
             f"samples: {_whole(args['rows']):,}; {_time(cpu_s)} of processor time; "
             f"waited {_time(queue_s)} for its turn"

@@ -15,6 +15,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 
 from ..errors import OptionError
 from ..hook import Coming, Fetched, HandedOut, Hook, Planned, Setting
@@ -85,6 +86,8 @@ class Trace(Hook):
         # The garbage collector may end a loop, which then writes, in the thread that
         # holds this lock already.
         self._lock = threading.RLock()
+        # Notes that are to be written, with the numbers of their loops.
+        self._left: deque[tuple[int, list[Note]]] = deque()
         self._begin()
 
     def _begin(self) -> None:
@@ -96,6 +99,8 @@ class Trace(Hook):
         self._loops = 0
         self._count = 0  # events
         self._is_over = False
+        self._is_writing = False
+        self._left.clear()
 
     def __reduce__(self) -> tuple[type[Trace], tuple[str]]:
         return Trace, (self._path,)
@@ -119,29 +124,44 @@ class Trace(Hook):
 
         A trace that is full or has failed stays as it is.
         """
+        self._left.append((number, notes))
         with self._lock:
-            if not notes or self._is_over:
+            # The collector ran in the midst of the lines below, and ended another loop.
+            # Its notes are written after those that are being written.
+            if self._is_writing:
                 return
-            self._count += len(notes)
-            try:
-                if self._count > MOST:
-                    raise OSError(f"it has {MOST:,} events")
-                if self._fd is None:
-                    self._fd = self._opened()
-                events = [self._event(number, *note) for note in notes]
-                lines = ",\n".join(events)
-                before = "," if self._size else "["
-                data = f"{before}\n{lines}".encode()
-                # The next write overwrites the bracket that ends the list.
-                write_all(self._fd, memoryview(data + b"\n]\n"), self._size)
-                self._size += len(data)
-            except OSError as error:
-                self._is_over = True
-                _log.warning(
-                    "the trace %s cannot be written, and ends here: %s",
-                    self._path,
-                    str(error),
-                )
+            # If it runs just before the flag falls, notes are left when it has fallen.
+            while self._left:
+                self._is_writing = True
+                try:
+                    while self._left:
+                        self._append(*self._left.popleft())
+                finally:
+                    self._is_writing = False
+
+    def _append(self, number: int, notes: list[Note]) -> None:
+        if not notes or self._is_over:
+            return
+        self._count += len(notes)
+        try:
+            if self._count > MOST:
+                raise OSError(f"it has {MOST:,} events")
+            if self._fd is None:
+                self._fd = self._opened()
+            events = [self._event(number, *note) for note in notes]
+            lines = ",\n".join(events)
+            before = "," if self._size else "["
+            data = f"{before}\n{lines}".encode()
+            # The next write overwrites the bracket that ends the list.
+            write_all(self._fd, memoryview(data + b"\n]\n"), self._size)
+            self._size += len(data)
+        except OSError as error:
+            self._is_over = True
+            _log.warning(
+                "the trace %s cannot be written, and ends here: %s",
+                self._path,
+                str(error),
+            )
 
     def _event(
         self,
@@ -182,11 +202,9 @@ class Tracer(Hook):
 
     def __init__(self, trace: Trace, number: int, name: str) -> None:
         self._trace: Trace | None = trace
-        # Both threads write, and the garbage collector may, in a thread that holds this
-        # lock already.
-        self._lock = threading.RLock()
         self._number = number
-        self._notes: list[Note] = []
+        # Both threads add to it and take from it, and so may the garbage collector.
+        self._notes: deque[Note] = deque()
         self._due = time.monotonic() + _EVERY_S
         # The consumer got its present batch at this time.
         self._since: float | None = None
@@ -209,14 +227,15 @@ class Tracer(Hook):
         self._notes.append((pattern, thread, now, now, *more))
 
     def _write(self, now: float = 0.0) -> None:
-        with self._lock:
-            self._due = now + _EVERY_S
-            notes = self._notes[:]
-            # The other thread appends without the lock, so only what was copied is
-            # taken away.
-            del self._notes[: len(notes)]
-            if self._trace is not None:
-                self._trace.write(self._number, notes)
+        self._due = now + _EVERY_S
+        notes = list[Note]()
+        # Another may take some of them meanwhile.
+        with contextlib.suppress(IndexError):
+            while True:
+                notes.append(self._notes.popleft())
+        trace = self._trace
+        if trace is not None:
+            trace.write(self._number, notes)
 
     def close(self) -> None:
         self._write()

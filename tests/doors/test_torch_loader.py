@@ -401,6 +401,13 @@ def test_what_torch_refuses_itself_it_says_in_its_own_words() -> None:
             Ours(stream, **options)
 
 
+def test_what_a_hook_does_is_no_argument_of_torchs_door_either() -> None:
+    with pytest.raises(TypeError, match=r"use hooks=mpiter\.tuning\.Trace\("):
+        mpiter.torch.DataLoader([1, 2], 2, trace="x.json")
+    with pytest.raises(TypeError, match=r"use hooks=mpiter\.receipts\.Receipts\("):
+        mpiter.torch.DataLoader([1, 2], 2, receipts="folder")
+
+
 def test_the_second_epoch_of_a_sampler_that_is_an_iterator_is_warned_of() -> None:
     loader = Ours(torch.arange(4.0), 2, sampler=iter([1, 0]))
     assert len(list(loader)) == 1

@@ -32,7 +32,6 @@ from ways import iterator
 
 import mpiter
 from mpiter.errors import RemoteTraceback, SharedMemoryFull
-from mpiter.hook import Hook
 from mpiter.testing import check_dataset, check_resume
 
 # Everything runs on the default configuration of each backend.  What depends on how
@@ -383,7 +382,7 @@ def test_a_state_goes_on_in_batches_of_another_size(
             seen += next(it)
 
 
-class Peak(Hook):
+class Peak(mpiter.Hook):
     """Keeps the largest number of batches that were in flight."""
 
     batches = 0

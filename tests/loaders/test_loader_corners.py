@@ -93,6 +93,25 @@ def test_an_epoch_without_a_batch_is_warned_of_at_its_end(
         assert list(DataLoader(**options)) == []
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_workers": 1, "backend": "thread"},
+        {"num_workers": 1, "backend": "thread", "persistent_workers": True},
+        {"num_workers": 2, "persistent_workers": True},
+    ],
+    ids=["none", "thread", "the same thread", "the same processes"],
+)
+def test_what_can_be_read_only_once_is_warned_of_in_the_second_epoch(
+    options: dict[str, Any],
+) -> None:
+    with DataLoader(zip(DATA, DATA, strict=True), 2, **options) as loader:
+        assert len(list(loader)) == len(DATA) // 2
+        with pytest.warns(RuntimeWarning, match=r"an iterator \(zip\), which has come"):
+            assert list(loader) == []
+
+
 def test_an_epoch_that_goes_on_at_its_end_is_not_warned_of():
     loader = DataLoader([1, 2], 2, sampler=[0, 1])
     epoch = iter(loader)

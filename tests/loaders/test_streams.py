@@ -17,7 +17,7 @@ import pytest
 from loader_kinds import both_kinds, flat, loader_class
 
 import mpiter
-from mpiter import DataLoader, StateError
+from mpiter import DataLoader, OptionError, StateError
 from mpiter.samples.batch import collate as collate_arrays
 
 
@@ -203,6 +203,55 @@ def test_what_a_collate_fn_asks_says_nothing_of_the_stream():
 
     with DataLoader(Counting(11), 3, num_workers=2, collate_fn=collate) as loader:
         assert [numbers(loader) for _ in range(2)] == [WHOLE] * 2
+
+
+def begun():
+    yield from range(12)
+
+
+class HoldsOne:
+    """An iterator that holds another; ``renews``: a new one in each epoch."""
+
+    def __init__(self, renews):
+        self.renews = renews
+        self.held = begun()
+
+    def __iter__(self):
+        if self.renews:
+            self.held = begun()
+        return self
+
+    def __next__(self):
+        return next(self.held)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        begun(),
+        map(abs, range(12)),
+        zip(range(12), range(12), strict=True),
+        HoldsOne(False),
+    ],
+    ids=lambda stream: type(stream).__name__,
+)
+def test_threads_share_no_iterator_and_one_alone_reads_it(stream):
+    refused = DataLoader(stream, 2, num_workers=2, backend="thread")
+    with refused, pytest.raises(OptionError, match=r"an iterator .* num_workers=1"):
+        next(iter(refused))
+    with DataLoader(stream, 2, num_workers=1, backend="thread") as loader:
+        assert len(list(loader)) == 6
+        with pytest.warns(RuntimeWarning, match="which has come to its end"):
+            assert not list(loader)
+
+
+@pytest.mark.parametrize(
+    "stream", [iter(list(range(12))), HoldsOne(True)], ids=["list", "renewed"]
+)
+def test_threads_read_copies_of_an_iterator_that_can_be_copied(stream):
+    with DataLoader(stream, 2, num_workers=2, backend="thread") as loader:
+        for _ in range(2):
+            assert np.concatenate(list(loader)).tolist() == list(range(12))
 
 
 def test_shards_of_unequal_length_are_read_to_their_ends():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import logging
 import pickle
@@ -388,6 +389,23 @@ def test_a_sampler_beside_it_is_refused_with_the_remedy():
     with pytest.raises(OptionError, match="batch_sampler says another"):
         mpiter.DataLoader(Thirds(), batch_sampler=[[1], [2]])
     assert numbers(next(it)) == Thirds().expected(1)[:4]
+
+
+def test_a_dataset_that_brings_an_order_is_refused_beside_a_sampler_set_later():
+    it = serial(range(20), shuffle=False)
+    it.order_sampler = backwards
+    for one in (it, pickle.loads(pickle.dumps(it)), copy.copy(it)):
+        with pytest.raises(OptionError, match="order_sampler says another"):
+            one.dataset = Thirds(20)
+        # This epoch's order stays, and the next one is the sampler's.
+        assert list(itertools.islice(one, 6))[4:] == [
+            [16, 17, 18, 19],
+            [19, 18, 17, 16],
+        ]
+
+
+def backwards(order, position):
+    return np.arange(20)[::-1]
 
 
 def test_a_dataset_that_is_assigned_brings_its_order_with_it():

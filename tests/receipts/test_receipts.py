@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import logging
 import multiprocessing
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 
 import numpy as np
 import pytest
@@ -56,6 +58,44 @@ class Named(Numbers):
 
     def __getitem__(self, key):
         return repr(key)
+
+
+class Circle:
+    def __init__(self, stream):
+        self.stream = stream
+        self.itself = self
+
+
+def test_the_garbage_collector_may_end_another_loop_while_a_line_is_written(
+    tmp_path, monkeypatch
+):
+    notes = Receipts(tmp_path, 0, 1)
+    gc.disable()
+    try:
+        # It is dropped, but as part of a circle it stays until the collector runs.
+        dropped = Circle(batches(Numbers(12), 4, n_processes=0, hooks=notes))
+        next(dropped.stream)
+        notes.close()
+        gone = weakref.ref(dropped)
+        del dropped
+
+        def with_collection(*arguments):
+            gc.collect()
+            return weakref.finalize(*arguments)
+
+        # It is called between the opening of the file and the first line.
+        monkeypatch.setattr(writing, "weakref", Weak(with_collection))
+        with batches(Numbers(12), 4, n_processes=0, hooks=notes) as stream:
+            assert len(list(stream)) == 3
+    finally:
+        gc.enable()
+    assert gone() is None
+    assert len(keys_in(logs_in(tmp_path)[0])) == 4 + 12
+
+
+class Weak:
+    def __init__(self, finalize):
+        self.finalize = finalize
 
 
 def test_a_file_has_a_line_of_json_for_each_batch(tmp_path):

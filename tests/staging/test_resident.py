@@ -94,6 +94,10 @@ def test_what_makes_no_sense_is_refused(staged, tmp_path):
         ResidentFirst(Store(tmp_path))
     with pytest.raises(mpiter.OptionError, match="window"):
         ResidentFirst(staged, 0)
+    with pytest.raises(mpiter.OptionError, match=r"window=2.5 must be a whole number"):
+        ResidentFirst(staged, 2.5)
+    with pytest.raises(mpiter.OptionError, match="seed=None must be a whole number"):
+        ResidentFirst(staged, seed=None)
     with pytest.raises(
         mpiter.OptionError, match="made for 40 samples; this order has 50"
     ):

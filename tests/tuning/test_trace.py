@@ -6,14 +6,17 @@ other file.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import math
 import os
 import pickle
 import re
 import signal
 import subprocess
 import sys
+import weakref
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ import pytest
 import mpiter
 from mpiter.__main__ import main
 from mpiter.errors import OptionError
+from mpiter.transport.memory import write_all
 from mpiter.tuning import timeline
 from mpiter.tuning import trace as tracing
 from mpiter.tuning.trace import Trace
@@ -253,6 +257,40 @@ def test_an_iterator_that_is_not_closed_writes_its_trace(tmp_path: Path) -> None
     assert len(named(events_of(tmp_path / "run.json"), "open")) == 1
 
 
+def test_the_garbage_collector_may_end_another_loop_while_the_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.json"
+    trace = Trace(path)
+
+    def with_collection(*written: Any) -> None:
+        monkeypatch.setattr(tracing, "write_all", write_all)
+        gc.collect()
+        write_all(*written)
+
+    gc.disable()
+    try:
+        # It is dropped, but as part of a circle it stays until the collector runs.
+        dropped = Circle(mpiter.batches(range(12), 4, n_processes=0, hooks=trace))
+        list(dropped.stream)
+        gone = weakref.ref(dropped)
+        del dropped
+        monkeypatch.setattr(tracing, "write_all", with_collection)
+        with mpiter.batches(range(8), 4, n_processes=0, hooks=trace) as stream:
+            assert len(list(stream)) == 2
+    finally:
+        gc.enable()
+    assert gone() is None
+    opened = Counter(event["pid"] for event in named(events_of(path), "open"))
+    assert sorted(opened.values()) == [2, 3]
+
+
+class Circle:
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.itself = self
+
+
 # -- bounds and failures ---------------------------------------------------------------
 
 
@@ -424,6 +462,8 @@ def test_a_large_trace_is_drawn_in_slices_and_the_longest_wait_closer(
 
 
 GOOD = a_trace(1, 2, 1)
+FETCH = next(event for event in GOOD if event["name"] == "fetch")
+FIGURES = FETCH["args"]
 
 
 def test_times_below_zero_are_those_of_a_later_clock_and_the_earliest_is_drawn_at_zero(
@@ -453,6 +493,11 @@ def test_times_below_zero_are_those_of_a_later_clock_and_the_earliest_is_drawn_a
         json.dumps([*GOOD, {**GOOD[-3], "name": "sleep"}]).encode(),
         json.dumps([*GOOD, {**GOOD[-3], "args": None}]).encode(),
         json.dumps([*GOOD, 7]).encode(),
+        json.dumps([*GOOD, {**FETCH, "ts": math.nan}]).encode(),
+        json.dumps([*GOOD, {**FETCH, "dur": math.inf}]).encode(),
+        json.dumps([*GOOD, {**FETCH, "args": {**FIGURES, "cpu_s": math.nan}}]).encode(),
+        json.dumps([*GOOD, {**FETCH, "args": {**FIGURES, "queue_s": 1e999}}]).encode(),
+        json.dumps([*GOOD, {**FETCH, "args": {**FIGURES, "cpu_s": 9**999}}]).encode(),
         b"[]",
         json.dumps(GOOD[:3]).encode(),
     ],
@@ -470,6 +515,15 @@ def test_a_damaged_or_foreign_trace_is_an_error_in_a_line_with_its_remedy(
         or "take some batches while a Trace records" in line
     )
     assert left_in(tmp_path) == ["run.json"]
+
+
+def test_all_at_one_moment_however_late_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.json"
+    late = [{**event, "ts": timeline._LARGEST - 1, "dur": 0} for event in GOOD]
+    path.write_text(json.dumps(late))
+    assert drawn(path, capsys).count("<title>fetch: ") == 2
 
 
 def test_no_other_file_is_written_over(
