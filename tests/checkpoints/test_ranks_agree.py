@@ -9,7 +9,6 @@ import errno
 import json
 import os
 import random
-import socket
 import sys
 import threading
 from collections import Counter
@@ -26,10 +25,11 @@ from hypothesis import strategies as st
 from launched import (
     LIMIT_S,
     TELL,
-    Launched,
     by_mpiexec,
     by_torch,
     launch,
+    launch_each,
+    port_for_jax,
     told,
     with_mpi4py,
     with_torch,
@@ -768,18 +768,12 @@ def test_a_signal_to_one_process_of_jax_ends_all_after_one_step_and_all_go_on(
 ) -> None:
     pytest.importorskip("jax", reason="JAX is not installed: run `python3 tests --all`")
     for hit, code_expected in ((1, 143), (-1, 0)):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        started = []
-        for number in range(2):
-            words = ["jax", hit, number, address]
-            python = [sys.executable]
-            program = Launched(tmp_path, python, TRAINING, *words, JAX_PLATFORMS="cpu")
-            started.append(program)
-        for program in started:
-            program.process.wait(LIMIT_S)
-        for program in started:
-            code, _, err = program.ends()
+        with port_for_jax() as port:
+            words: list[list[object]] = []
+            for number in range(2):
+                words.append(["jax", hit, number, f"127.0.0.1:{port}"])
+            ended = launch_each(tmp_path, TRAINING, *words, JAX_PLATFORMS="cpu")
+        for code, _, err in ended:
             assert code == code_expected, err
     facts = told(tmp_path, "training", 2)
     assert facts[0]["begun"] == facts[1]["begun"] in (8, 9)
