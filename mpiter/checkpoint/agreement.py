@@ -50,11 +50,14 @@ class Wish:
 
     signal: int = 0  # the number of the one that ends all ranks; 0 for none
     saves: bool = False
+    # Rank 0 can't save, and all are to learn why.
+    fails: bool = False
 
     def __or__(self, other: Wish) -> Wish:
         signal = max(self.signal, other.signal)
         saves = self.saves or other.saves
-        return Wish(signal, saves)
+        fails = self.fails or other.fails
+        return Wish(signal, saves, fails)
 
 
 class Agreement:
@@ -95,7 +98,7 @@ class Agreement:
         agreed = self._look(step)
         # All ranks save or end now.  If they told this step's wishes as well, they
         # might save once more after the next one.
-        if agreed.signal or agreed.saves:
+        if agreed != Wish():
             return agreed
         self._tell(Moment.STEP, step, wish)
         if self._takes_long:
@@ -158,6 +161,7 @@ class Agreement:
             -here,
             wish.signal,
             int(wish.saves),
+            int(wish.fails),
             int(takes_long),
         ]
         with _lost_ranks_named():
@@ -171,7 +175,7 @@ class Agreement:
         answer = self._answer
         self._answer = None
         with _lost_ranks_named():
-            last, first, number, saves, takes_long = answer()
+            last, first, number, saves, fails, takes_long = answer()
         # Waiting on would be without end: a rank that has left the loop sends no wish
         # after the next step.
         if last != -first:
@@ -184,7 +188,7 @@ class Agreement:
         # Only after a step has rank 0 said how long it took.
         if last % len(Moment) == Moment.STEP:
             self._takes_long = bool(takes_long)
-        return Wish(number, bool(saves))
+        return Wish(number, bool(saves), bool(fails))
 
 
 @contextmanager

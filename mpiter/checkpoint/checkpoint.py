@@ -10,12 +10,8 @@ lost; and that all ranks of a training save, and end, after one step.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import signal
-import threading
-import time
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -23,25 +19,18 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from ..engine import describing
-from ..engine.options import flag, seconds, whole
-from ..errors import OptionError, StateError, warn
+from ..engine.options import flag, whole
+from ..errors import OptionError, StateError
 from ..typevars import T
 from . import file
 from .agreement import Agreement, Moment, Wish
-from .kept import Keeping
-from .parts import OfRank, Parts, States, place_in
-from .passes import Passes
+from .ending import Ending
+from .parts import OfRank, Parts, States
+from .plan import plan_of
+from .progress import Progress
 from .ranks import OneRank, ranks_of_training
-from .saver import Saver
-
-# After an epoch's last step, a copy that is as large as this is written at once, while
-# the body of the epoch's loop goes on.  A smaller one takes less than a second, so it
-# can wait for a signal.
-_SOON = 1 << 28  # bytes
-
-# A launcher passes a Ctrl-C on to ranks that have already heard it from the terminal,
-# so one that comes within this time after the first is taken for the same.
-_SAME_CTRL_C_S = 2.0
+from .saving import How, Saving
+from .saying import say, say_if
 
 
 class _State(Enum):
@@ -57,9 +46,8 @@ class _State(Enum):
                            all is saved,             steps() waits
                            or held ready             for workers
 
-    A signal leads from SAFE to SAVING and back, and from WAITING to BETWEEN.  The end
-    of an epoch of epochs() leads from SAFE to BETWEEN, the end of the block from any
-    state to OUTSIDE.
+    A signal leads from WAITING to BETWEEN, and so do, from SAFE, a save and the end of
+    an epoch of epochs().  The end of the block leads from any state to OUTSIDE.
     """
 
     OUTSIDE = "The block hasn't begun, or has ended: signals aren't ours."
@@ -75,10 +63,6 @@ class _State(Enum):
     WAITING = (
         "steps() waits for a batch between two steps, when all parts can be saved: a "
         "signal is delivered at once."
-    )
-    SAVING = (
-        "A signal came while the state was SAFE, and what is held ready is being "
-        "saved: a further signal waits until that is done."
     )
 
 
@@ -153,66 +137,37 @@ class Checkpoint:
         alone: bool = False,
         **named: object,
     ) -> None:
-        if not isinstance(path, (str, os.PathLike)):
-            kind = type(path).__name__
-            raise OptionError(
-                f"the path of the file comes first, not a {kind}: "
-                "Checkpoint('run.npz', loader, …)."
-            )
-        seconds("every_s", every_s)
-        whole("every_steps", every_steps, least=1, optional=True)
-        whole("keep", keep, least=0)
-        whole("keep_every", keep_every, least=1, optional=True)
-        flag("background", background)
+        self._plan = plan_of(path, every_s, every_steps, keep, keep_every, background)
         flag("strict", strict)
         flag("alone", alone)
-        self._every_s = math.inf if every_s is None else every_s
-        self._periods: list[int] = []  # steps
-        for period in (every_steps, keep_every):
-            if period is not None:
-                self._periods.append(int(period))
+        self.path = self._plan.path
         self._strict = bool(strict)
-        self.path = Path(path).expanduser().absolute()
-        # Finished steps are counted through all runs of the training, so those before
-        # this block began are among them.
-        self.finished = 0
-        # Only complete epochs of epochs() are counted.
-        self.epoch = 0
         numbered = {str(number): part for number, part in enumerate(parts)}
         self._parts = Parts(numbered | named)
+        self._progress = Progress(self._parts)
         self._is_alone = bool(alone)
-        self._ranks = Agreement(OneRank())
-        # The loaders' states after the last finished step are what is saved of them:
-        # their present ones may be a batch ahead of the model.
-        self._places: States = {}
-        # The numbers of the loaders' passes, also after the last finished step.
-        self._numbers: dict[str, int] = {}
-        self._passes = Passes(self._parts)
         self._state = _State.OUTSIDE
+        self._begin_with(Agreement(OneRank()))
+
+    def _begin_with(self, ranks: Agreement) -> None:
+        """Set what holds for one block."""
+        self._ranks = ranks
+        self._saving = Saving(self._plan, ranks, self._progress)
+        self._ending = Ending(self.path, ranks)
         self._counts_epochs = False
         # True if the last step was one of steps(), so that we notice when the next one
         # begins.
         self._tells_beginnings = False
-        keeping = Keeping(self.path, int(keep), keep_every)
-        self._saver = Saver(keeping, bool(background))
-        # A copy of all parts after an epoch's last step, which isn't written yet.
-        self._held: file.Snapshot | None = None
-        # The names of loaders whose pass has ended, while what follows it isn't done.
-        self._ended: list[str] = []
-        self._saved_at = 0.0  # seconds of time.monotonic()
-        self._saved_step = 0  # steps
-        # True once save() was called within a step, whose end it waits for.
-        self._is_asked = False
-        # Processes that the program forks within the block inherit our handlers, and
-        # know by this number that they aren't the one that trains.
-        self._pid = 0
-        # The signal that is held back.
-        self._heard: int | None = None
-        self._heard_at = 0.0  # seconds of time.monotonic()
-        # What a signal's original handler has raised.
-        self._raised: BaseException | None = None
-        # The original handlers, which were there before the block began.
-        self._handlers: dict[int, Any] = {}
+
+    @property
+    def finished(self) -> int:
+        """The number of finished steps, those of earlier runs included."""
+        return self._progress.finished
+
+    @property
+    def epoch(self) -> int:
+        """The number of complete epochs of ``epochs()``."""
+        return self._progress.epoch
 
     def __repr__(self) -> str:
         """Say in one line what is saved, and how far the training is."""
@@ -235,29 +190,12 @@ class Checkpoint:
         """
         if self._state is not _State.OUTSIDE:
             raise StateError("this Checkpoint is in use already; make another one.")
-        self._heard = None
-        self._handlers = {}
-        self._pid = os.getpid()
-        self._passes = Passes(self._parts)
-        self._counts_epochs = False
-        self._is_asked = False
-        self._held = None
-        self._tells_beginnings = False
-        self._ended = []
         self._begin()
-        self._note_saved()
+        self._saving.note_saved()
         # While handlers are being set, a signal is held back: its original handler
         # would raise in the midst, where __exit__ isn't called.
         self._state = _State.BETWEEN
-        # Python sets and calls handlers in the main thread only.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                handler = signal.getsignal(number)
-                # A signal that the program ignores, as nohup has it ignore SIGHUP, must
-                # not end the training.
-                if handler not in (None, signal.SIG_IGN):
-                    self._handlers[number] = handler
-                    signal.signal(number, self._hear)
+        self._ending.listen(self._react)
         self._state = _State.SAFE
         # A signal that came after its handler was set, but before the state was SAFE,
         # was held back, and would wait for the end of the first step.
@@ -272,45 +210,46 @@ class Checkpoint:
     ) -> None:
         # A process that was forked within the block must neither write the file nor
         # speak to the other ranks: that is for the process that trains.
-        if self._is_forked():
+        if self._ending.is_forked:
             self._state = _State.OUTSIDE
-            self._stop_hearing()
+            self._ending.stop()
             return
         try:
             if kind is None:
-                # The loop over steps() was left by break or return, and the step that
-                # did so is finished.
-                if self._state is _State.STEP:
-                    self._finish()
-                was_left_in_tail = self._ended and self._state is _State.SAFE
-                # All parts are saved below, and a signal waits until they are.
-                if not was_left_in_tail:
-                    self._state = _State.BETWEEN
-                self._agree(Moment.EXIT)
-                if was_left_in_tail:
-                    # The body of the epoch's loop was left after the last step, so
-                    # what follows that step is done again on resuming.  The parts may
-                    # have changed since, so what was held ready is saved.
-                    self._save_held_together()
-                else:
-                    self._save_together(keeps=self.finished > self._saved_step)
-                if self._moved() and not self.finished:
-                    self._passes.warn_without_steps()
+                self._save_last()
             else:
-                self._save_what_can_be()
+                is_safe = self._state is _State.SAFE
+                self._saving.save_what_can_be(is_safe)
         finally:
             self._state = _State.OUTSIDE
-            self._stop_hearing()
-            # The user asked for this interrupt, and looks for the line of the program
-            # that it met.
-            if self._raised is not None and self._raised is error:
-                _leave_out_our_frames(self._raised)
-            self._raised = None
+            self._ending.stop()
+            self._ending.leave_out_our_frames(error)
             self._ranks.close()
         # A signal that is still held back must end the program after all, unless what
         # has ended the block (KeyboardInterrupt, say) does so by itself.
         if kind is None or issubclass(kind, Exception):
-            self._deliver()
+            self._ending.deliver()
+
+    def _save_last(self) -> None:
+        """Save the last finished step at the end of the block."""
+        # The loop over steps() was left by break or return, and the step that did so is
+        # finished.
+        if self._state is _State.STEP:
+            self._finish()
+        was_left_in_tail = bool(self._progress.ended) and self._state is _State.SAFE
+        # All parts are saved below, and a signal waits until they are.
+        if not was_left_in_tail:
+            self._state = _State.BETWEEN
+        self._agree(Moment.EXIT, Wish(self._ending.number))
+        if was_left_in_tail:
+            # The body of the epoch's loop was left after the last step, so what follows
+            # that step is done again on resuming.  The parts may have changed since, so
+            # what was held ready is saved.
+            self._saving.save_held_together()
+        else:
+            self._saving.save(How.NOW, keeps=self._saving.is_new())
+        if self._progress.moved() and not self.finished:
+            self._progress.passes.warn_without_steps()
 
     def steps(self, batches: Iterable[T], until: int | None = None) -> Iterator[T]:
         """Yield a loader's batches; each is a step.
@@ -352,8 +291,8 @@ class Checkpoint:
                     "anew, or an iterator without an end."
                 )
             had_some = self.finished > before
-            self._passes.end(are_more=False)
-            self._note_places()
+            self._progress.passes.end(are_more=False)
+            self._progress.note()
 
     def _one_pass(
         self, batches: Iterable[T], until: float, goes_on: bool = False
@@ -380,9 +319,9 @@ class Checkpoint:
                 self._wait_for_batch()
             for batch in batches:
                 if is_first:
-                    givers = self._moved(before)
-                    self._passes.check_source(batches, givers)
-                    self._passes.note(givers, self._counts_epochs)
+                    givers = self._progress.moved(before)
+                    self._progress.passes.check_source(batches, givers)
+                    self._progress.passes.note(givers, self._counts_epochs)
                     is_first = False
                 self._go_to(_State.STEP)
                 yield batch
@@ -400,14 +339,13 @@ class Checkpoint:
         # A stream doesn't know which batch is its last, so that its epoch is over shows
         # only now.
         if self._counts_epochs and self._state is _State.BETWEEN:
-            self._end_pass([*self._passes.first])
+            self._end_pass([*self._progress.passes.first])
 
     def _wait_for_batch(self) -> None:
         self._go_to(_State.WAITING)
         # A signal that came just before was held back, and would wait for as long as
         # the batch takes.
-        if self._heard is not None:
-            self._react(self._heard, None)
+        self._react_late()
 
     def step(self) -> None:
         """Finish a step, once the model and all else that it changes are updated."""
@@ -424,10 +362,10 @@ class Checkpoint:
         begins.
         """
         self._check_inside()
-        self._is_asked = True
+        self._saving.is_asked = True
         # A plain loop doesn't tell that a step has begun, but its loader has moved
         # then.
-        if self._state is not _State.STEP and not self._moved():
+        if self._state is not _State.STEP and not self._progress.moved():
             self._pause(Moment.SAVE)
             self._react_late()
 
@@ -441,13 +379,13 @@ class Checkpoint:
         self._counts_epochs = True
         while self.epoch < total:
             yield self.epoch
-            self.epoch += 1
+            self._progress.epoch += 1
             # If a signal is held back, the program ends here, and a loop over steps()
             # may well have been left because of it: then a warning that the next epoch
             # would begin another pass is beside the point.
-            are_more = self.epoch < total and self._heard is None
-            self._passes.end(are_more)
-            has_moved = bool(self._moved())
+            are_more = self.epoch < total and not self._ending.number
+            self._progress.passes.end(are_more)
+            has_moved = bool(self._progress.moved())
             # What is held ready is good until the next step begins, if we notice that.
             # Several ranks have it in their file by now, and must end together, after
             # the next step.
@@ -456,14 +394,14 @@ class Checkpoint:
                 and self._tells_beginnings
                 and not self._ranks.are_several
             )
-            held = self._held
+            held = self._saving.held
             self._finish()
             if has_moved and not self.finished:
-                self._passes.warn_without_steps()
+                self._progress.passes.warn_without_steps()
             if not self._pause(Moment.EPOCH) and stays_safe:
                 # Until the next step begins, workers start, or a last evaluation
                 # follows.  That may take long, and a signal needn't wait for it.
-                self._held = held
+                self._saving.held = held
                 self._state = _State.SAFE
                 self._react_late()
 
@@ -493,11 +431,11 @@ class Checkpoint:
         They are noted now, before the next batch puts them ahead of the model again.
         """
         if self._state is _State.STEP:
-            self.finished += 1
+            self._progress.finished += 1
         self._go_to(_State.BETWEEN)
-        self._held = None
-        self._ended = []
-        self._note_places()
+        self._saving.held = None
+        self._progress.ended = []
+        self._progress.note()
 
     def _end_step(self, batches: Iterable[object] | None) -> bool:
         """Finish the step, then save and handle a signal if needed.
@@ -506,14 +444,11 @@ class Checkpoint:
         if a signal needn't be held back until the next batch is handed out.
         """
         self._tells_beginnings = batches is not None
-        moved = self._moved()
+        moved = self._progress.moved()
         # A loader for validation begins a pass and ends it between two steps.  One that
         # is trained on is in the same pass after both of them.
-        givers = []
-        for name in moved:
-            if self._parts.pass_of(name) == self._numbers.get(name):
-                givers.append(name)
-        self._passes.note(givers, self._counts_epochs)
+        givers = self._progress.in_one_pass(moved)
+        self._progress.passes.note(givers, self._counts_epochs)
         # If steps() goes over a loader itself, only that one's last batch ends the
         # epoch.  Behind a wrapper, or with step(), each loader that has moved may do
         # so.
@@ -530,332 +465,89 @@ class Checkpoint:
         self._end_pass(ended)
         return False
 
-    def _can_stay(self, ended: list[str]) -> bool:
-        """Return True if the loaders, resumed at the end of their pass, stay there.
-
-        Then what follows the pass can be done again, without a batch before it.  An
-        iterator without an end goes on with the next epoch's batches.
-        """
-        for name in ended:
-            loader = self._parts.loaders[name]
-            if not getattr(loader, "has_passes", False):
-                return False
-        return bool(ended)
-
     def _end_pass(self, ended: list[str]) -> None:
         """Save all parts as they are now, or have them held ready to be saved.
 
         What follows an epoch's last step may change them.  From here until the next
         step begins, a signal is delivered at once.
         """
-        if not self._can_stay(ended):
+        if not self._parts.can_stay(ended):
             return
-        self._ended = ended
+        self._progress.ended = ended
         if not self._pause(Moment.PASS):
-            self._hold_ready()
+            self._saving.save(How.READY, keeps=False)
+            self._state = _State.SAFE
         self._react_late()
-
-    def _hold_ready(self) -> None:
-        """Copy all parts, to be saved when a signal comes, or beside the training."""
-        snapshot = self._snapshot()
-        if snapshot is not None:
-            copied = self._saver.copy(snapshot)
-            self._held = copied
-            # A launcher may kill this rank as soon as another one has ended, which
-            # leaves no time to write; and a large copy takes too long to write then.
-            if self._ranks.are_several or copied.nbytes >= _SOON:
-                try:
-                    self._saver.begin_copy(copied)
-                    self._held = None
-                except OSError as error:
-                    # The copy is still held, so a signal has it tried again.
-                    self._tell(error)
-        self._state = _State.SAFE
-
-    def _note_places(self) -> None:
-        self._places = self._parts.places()
-        numbers = {}
-        for name in self._parts.loaders:
-            numbers[name] = self._parts.pass_of(name)
-        self._numbers = numbers
-
-    def _moved(self, before: States | None = None) -> list[str]:
-        """Return the names of the loaders that have handed out batches since then.
-
-        ``before`` has their states of that time; without it, since the last finished
-        step.
-        """
-        places = self._places if before is None else before
-        moved = []
-        now = self._parts.places()
-        for name, state in now.items():
-            if place_in(state) != place_in(places[name]):
-                moved.append(name)
-        return moved
 
     # -- saving, and signals -----------------------------------------------------------
 
-    def _agree(self, moment: Moment) -> Wish:
+    def _agree(self, moment: Moment, wish: Wish) -> Wish:
         """Return what all ranks together wish for here.
 
         A signal that another rank has heard is treated as if this one had heard it.
         Most steps need no waiting for the others.
         """
-        # Only rank 0's clock counts.  Each rank's own would have all of them save again
-        # and again, a step apart.
-        saves = self._is_asked or (self._ranks.is_leader and self._is_time_up())
-        wish = Wish(self._heard or 0, saves)
         # The answer of after_step() may be that of the step before.  The steps after
         # which to save are known in advance, and must be saved after exactly that step.
-        if moment is Moment.STEP and not self._is_step_kept():
+        if moment is Moment.STEP and not self._saving.is_kept():
             agreed = self._ranks.after_step(self.finished, wish)
         else:
             agreed = self._ranks.at_once(moment, self.finished, wish)
         if agreed.signal:
-            self._heard = agreed.signal
+            self._ending.agree(agreed.signal)
         return agreed
 
     def _pause(self, moment: Moment) -> bool:
         """Save if a save is due, or if a signal was held back.
 
         Then call that signal's original handler.  Return True if a save was due,
-        whether it succeeded or not: so all ranks return the same.
+        whether it succeeded or not: all ranks must go on alike.
         """
-        self._tell_errors()
-        agreed = self._agree(moment)
+        self._saving.tell_errors()
+        fails = self._saving.problem is not None
+        wish = Wish(self._ending.number, self._saving.is_due(), fails)
+        agreed = self._agree(moment, wish)
         if agreed.signal:
-            self._save_together(keeps=True)
-            _say_if(self._ranks.is_leader, f"saved: {self.path}")
-            self._deliver()
+            self._ending.end(self._save_now)
             return True
-        if not agreed.saves and not self._is_step_kept():
+        if agreed.fails:
+            self._ranks.check(self._saving.take_problem())
+        if not agreed.saves and not self._saving.is_kept():
             return False
-        snapshot = self._snapshot()
-        # What is held ready lies in the memory that the next copy overwrites, so a
-        # signal must not have it saved any more.
-        self._held = None
-        self._note_saved()
-        try:
-            if snapshot is not None:
-                self._saver.begin(snapshot, keeps=True)
-            self._state = _State.SAFE
-        except OSError as error:
-            self._tell(error)
+        # What was held ready is given up for this, so a signal waits until it is done.
+        self._state = _State.BETWEEN
+        self._saving.save(How.BESIDE)
+        self._state = _State.SAFE
         return True
 
-    def _is_step_kept(self) -> bool:
-        """Return True if a save is due after the present step by its number."""
-        # It may have been saved already, by save() for example.
-        if self.finished <= self._saved_step:
-            return False
-        return any(self.finished % period == 0 for period in self._periods)
-
-    def _is_time_up(self) -> bool:
-        waited_s = time.monotonic() - self._saved_at
-        return waited_s >= self._every_s and not self._saver.is_busy
-
-    def _note_saved(self) -> None:
-        self._saved_at = time.monotonic()
-        self._saved_step = self.finished
-        self._is_asked = False
-
-    def _tell_errors(self) -> None:
-        """Raise or warn of the error of what was saved beside the training, if any."""
-        try:
-            self._saver.raise_error()
-        except OSError as error:
-            self._tell(error)
-
-    def _tell(self, error: OSError) -> None:
-        """Raise the error if the disk is full, which it stays; warn of any other."""
-        # The next try comes when a save is due by time.  Otherwise each step would try
-        # again, and warn.
-        self._saved_at = time.monotonic()
-        if file.has_no_space(error):
-            raise error
-        warn(
-            f"nothing could be saved after {self.finished} steps ({error}); the "
-            "training goes on."
-        )
-
-    def _save_together(self, keeps: bool) -> None:
-        """Save the last finished step of all ranks, and wait until that is done."""
-        of_ranks = self._ranks.gathered(self._parts.of_rank(self._places))
-        problem: Exception | None = None
-        if self._ranks.is_leader:
-            try:
-                self._saver.save(self._snapshot_of(of_ranks), keeps)
-            except Exception as error:
-                problem = error
-        # The others wait here until rank 0 has written the file: a launcher may kill it
-        # as soon as one of them has ended.
-        self._ranks.check(problem)
-        self._note_saved()
-
-    def _save_held_together(self) -> None:
-        """Save what is held ready, and wait until that is done in all ranks."""
-        problem: Exception | None = None
-        try:
-            self._save_held()
-            self._saver.raise_error()
-        except OSError as error:
-            problem = error
-        self._ranks.check(problem)
-
-    def _save_what_can_be(self) -> None:
-        """Save what is held ready when an error ends the block.
-
-        That error must not be hidden by another one.
-        """
-        try:
-            self._save_held()
-        except OSError as problem:
-            _say(f"the last finished step could not be saved: {problem}")
-
-    def _save_held(self) -> None:
-        """Save what is held ready, or wait for what is being written.
-
-        Both are of the last finished step.
-        """
-        if self._held is not None:
-            held = self._held
-            self._held = None
-            self._saver.save(held, keeps=False)
-        elif self._ranks.is_leader:
-            self._saver.wait()
-        elif self._state in (_State.SAFE, _State.SAVING):
-            # Rank 0 is writing this step.  If this rank ended before that is done, a
-            # launcher might kill rank 0.
-            file.wait_for(self.path, self.finished)
-
-    def _is_forked(self) -> bool:
-        """Return True in a process that was forked within the block.
-
-        It has inherited our handlers of signals, but has nothing to save.
-        """
-        return os.getpid() != self._pid
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self._is_forked():
-            return self._hear_in_fork(number)
-        now = time.monotonic()
-        if number == self._heard == signal.SIGINT:
-            # A second Ctrl-C ends the program.  In one of several ranks it may be the
-            # launcher's copy of the first, which must not.  The time counts from the
-            # first and not from the latest, or pressing Ctrl-C on and on would never
-            # end the program.
-            if not self._ranks.are_several or now - self._heard_at >= _SAME_CTRL_C_S:
-                self._deliver(frame)
-            return
-        self._heard_at = now
-        self._heard = number
-        # Launchers send a signal twice, and the second must not end the saving.  Once
-        # that is done, the signal is delivered anyhow.
-        if self._state is not _State.SAVING:
-            self._react(number, frame)
-
-    def _hear_in_fork(self, number: int) -> None:
-        """Have the signal do what it would do without this block.
-
-        The first Ctrl-C is left to the training: a terminal sends it to both, and the
-        training may need this process until the step is finished.
-        """
-        if number == signal.SIGINT != self._heard:
-            self._heard = number
-            return
-        self._stop_hearing()
-        signal.raise_signal(number)
+    def _save_now(self) -> None:
+        self._saving.save(How.NOW)
 
     def _react_late(self) -> None:
-        """Deliver a signal that came before the state was SAFE, if one did.
+        """Deliver a signal that came before that could be done, if one did.
 
         It was held back, but waits for nothing any more, and what follows may take
         long.
         """
-        if self._heard is not None and self._state is _State.SAFE:
-            self._react(self._heard, None)
+        if self._ending.is_waiting and self._state in (_State.SAFE, _State.WAITING):
+            self._react(None)
 
-    def _react(self, number: int, frame: FrameType | None) -> None:
+    def _react(self, frame: FrameType | None) -> None:
         """Save, and deliver the signal that has come, if that can be done here.
 
         Otherwise say that it waits.
         """
         if self._state is _State.WAITING:
-            # A second signal must not begin to save again in the midst of saving.
             self._state = _State.BETWEEN
-            self._save_together(keeps=True)
+            self._ending.end(self._save_now, frame)
         elif self._state is _State.SAFE:
-            self._state = _State.SAVING
-            try:
-                self._save_held()
-                self._saver.raise_error()
-            finally:
-                self._state = _State.SAFE
+            self._ending.end(self._saving.save_held, frame)
         else:
-            more = ""
-            if number == signal.SIGINT:
-                more = "; Ctrl-C once more, and it ends at once"
+            hint = ""
             # The loop may go over the loader itself, whose steps nobody tells us.
             if self._state is _State.BETWEEN and not self.finished:
-                more += "; only c.steps(loader) or c.step() tell where a step ends"
-            name = signal.Signals(number).name
-            return _say_if(
-                self._ranks.is_leader,
-                f"{name} waits for the end of this step, to save all{more}.",
-            )
-        _say_if(self._ranks.is_leader, f"saved: {self.path}")
-        self._deliver(frame)
-
-    def _deliver(self, frame: FrameType | None = None) -> None:
-        """Call the original handler of the signal that was held back, if any."""
-        number = self._heard
-        self._heard = None
-        if number is None:
-            return
-        handler = self._handlers.get(number, signal.SIG_DFL)
-        # Most handlers raise.  If that happens before the ``with`` statement has begun
-        # its body, nothing will call __exit__, and our handlers would stay.
-        self._stop_hearing()
-        try:
-            # SIG_DFL would end the process at once, and no ``finally`` of the program
-            # would run.
-            if not callable(handler):
-                raise SystemExit(128 + number)
-            handler(number, frame)
-        except BaseException as raised:
-            self._raised = raised
-            raise
-        # A handler that returns lets the training go on, so further signals must be
-        # held back as before.
-        if self._state is not _State.OUTSIDE:
-            for other in self._handlers:
-                signal.signal(other, self._hear)
-
-    def _stop_hearing(self) -> None:
-        # Ctrl-C's handler comes last: once it is back, a Ctrl-C could interrupt this
-        # loop, and some of our handlers would stay.
-        for number, handler in reversed(self._handlers.items()):
-            signal.signal(number, handler)
-
-    def _snapshot(self) -> file.Snapshot | None:
-        """Return the states after the last finished step in rank 0, else None.
-
-        It waits until all ranks have sent it what they keep for themselves.
-        """
-        of_ranks = self._ranks.gathered(self._parts.of_rank(self._places))
-        if self._ranks.is_leader:
-            return self._snapshot_of(of_ranks)
-        return None
-
-    def _snapshot_of(self, of_ranks: list[str]) -> file.Snapshot:
-        states: States = {
-            "steps": self.finished,
-            "epoch": self.epoch,
-            "passes": self._passes.first,
-            "ended": self._ended,
-        }
-        states |= self._parts.states(self._places, of_ranks)
-        return file.snapshot_of(self.finished, states)
+                hint = "; only c.steps(loader) or c.step() tell where a step ends"
+            self._ending.say_it_waits(hint)
 
     # -- where a training begins -------------------------------------------------------
 
@@ -865,18 +557,15 @@ class Checkpoint:
             f"{self.path} waits for the other ranks of this training: each must come "
             "to a Checkpoint of this file."
         )
-        ranks = ranks_of_training(self._is_alone, lambda: _say(waits))
-        self._ranks = Agreement(ranks)
+        ranks = ranks_of_training(self._is_alone, lambda: say(waits))
+        self._begin_with(Agreement(ranks))
         names = ", ".join(self._parts.by_name)
         self._ranks.check_same("paths differ", str(self.path))
         self._ranks.check_same("parts differ", names)
-        self._ranks.check_same("every_steps or keep_every differ", str(self._periods))
-        self._note_places()
-        is_new = self._write_first()
-        # One rank alone needn't look into the file before it reads it.
-        if self._ranks.are_several:
-            differ = f"files differ, so {self.path} is not one that all see"
-            self._ranks.check_same(differ, file.mark_of(self.path))
+        periods = str([*self._plan.periods])
+        self._ranks.check_same("every_steps or keep_every differ", periods)
+        self._progress.begin()
+        is_new = self._saving.begin()
         problem: Exception | None = None
         try:
             if not is_new:
@@ -890,19 +579,7 @@ class Checkpoint:
         self._ranks.check(problem)
         if self.finished:
             done = f"epoch {self.epoch}, {self.finished:,} steps finished"
-            _say_if(self._ranks.is_leader, f"continues from {self.path}: {done}")
-
-    def _write_first(self) -> bool:
-        """Write the file if it is missing; return True then."""
-        # Only rank 0 looks for the file.  If another rank looked before it is written,
-        # a network's file system might go on telling that rank that it is missing.
-        told = ""
-        if self._ranks.is_leader and not self.path.exists():
-            told = "new"
-        is_new = self._ranks.gathered(told)[0] == "new"
-        if is_new:
-            self._save_together(keeps=False)
-        return is_new
+            say_if(self._ranks.is_leader, f"continues from {self.path}: {done}")
 
     def _load(self, states: States) -> None:
         parts = states["parts"]
@@ -912,68 +589,6 @@ class Checkpoint:
         own = OfRank(states["ranks"], rank, size, self.path)
         own.refuse_own_orders(parts)
         self._parts.load(parts | own.places, self.path)
-        self.finished = states["steps"]
-        self.epoch = states["epoch"]
-        self._passes.first = states["passes"]
-        self._ended = []
-        for name in states["ended"]:
-            if name in self._parts.loaders:
-                self._ended.append(name)
-        # What follows the epoch's last step is done again, and the loop over steps()
-        # before it must give no batches then.
-        for name in self._ended:
-            loader = self._parts.loaders[name]
-            if hasattr(loader, "stay_at_end"):
-                loader.stay_at_end()
+        self._progress.load(states)
         own.give_back_generators(self.finished)
-        self._note_places()
-
-
-def _leave_out_our_frames(error: BaseException) -> None:
-    """Have the traceback of an interrupt end where the program was interrupted.
-
-    Its last frames would be those of our handler, which are of no use to a reader.
-    """
-    frames = list[TracebackType]()
-    here = error.__traceback__
-    while here is not None:
-        frames.append(here)
-        here = here.tb_next
-    while frames and frames[-1].tb_frame.f_code.co_filename == __file__:
-        frames.pop()
-    shorter: TracebackType | None = None
-    for one in reversed(frames):
-        shorter = TracebackType(shorter, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    error.__traceback__ = shorter
-
-
-_is_silent = False
-
-
-@contextlib.contextmanager
-def in_silence() -> Iterator[None]:
-    """Have no checkpoint of this process say what it does."""
-    global _is_silent
-    before = _is_silent
-    _is_silent = True
-    try:
-        yield
-    finally:
-        _is_silent = before
-
-
-def _say(text: str) -> None:
-    """Write a line to standard error.
-
-    print() wouldn't do: a signal's handler mustn't call it in the midst of another.
-    """
-    if _is_silent:
-        return
-    with contextlib.suppress(OSError):
-        os.write(2, f"mpiter: {text}\n".encode())
-
-
-def _say_if(speaks: bool, text: str) -> None:
-    """Say it in the rank that speaks for all."""
-    if speaks:
-        _say(text)
+        self._progress.note()

@@ -52,6 +52,17 @@ class Parts:
         """Return the number of a loader's pass; 0 if it doesn't count them."""
         return getattr(self.loaders[name], "passes", 0)
 
+    def can_stay(self, ended: list[str]) -> bool:
+        """Return True if the loaders, resumed at the end of their pass, stay there.
+
+        Then what follows the pass can be done again, without a batch before it.  An
+        iterator without an end goes on with the next epoch's batches.
+        """
+        for name in ended:
+            if not getattr(self.loaders[name], "has_passes", False):
+                return False
+        return bool(ended)
+
     def of_rank(self, places: States) -> str:
         """Return what a rank keeps for itself: its generators and its loaders' places.
 

@@ -16,14 +16,10 @@ from .kept import Keeping
 
 
 class Saver:
-    """Writes the snapshots of one checkpoint.
+    """Writes the snapshots of one checkpoint."""
 
-    With ``background``, ``begin`` doesn't wait until they are written.
-    """
-
-    def __init__(self, keeping: Keeping, background: bool) -> None:
+    def __init__(self, keeping: Keeping) -> None:
         self._keeping = keeping
-        self._background = background
         self._thread: threading.Thread | None = None
         # What the thread has met, until it is raised in the thread that trains.
         self._error: OSError | None = None
@@ -45,22 +41,25 @@ class Saver:
             self._memory = np.empty(snapshot.nbytes, np.uint8)
         return snapshot.copied(self._memory)
 
-    def begin(self, snapshot: file.Snapshot, keeps: bool) -> None:
-        """Write a snapshot beside the training; if it ``keeps``, also by its step.
+    def begin(self, copied: file.Snapshot, keeps: bool) -> None:
+        """Write a copy beside the training; if it ``keeps``, also by its step.
 
-        The training may change at once what the snapshot was taken of.  Raise the error
-        of the one before, if that couldn't be written, once this one has begun.
+        Raise the error of the one before, if that couldn't be written, once this one
+        has begun.
         """
-        if not self._background:
-            return self.save(snapshot, keeps)
-        self._start(self.copy(snapshot), keeps)
-
-    def begin_copy(self, copied: file.Snapshot) -> None:
-        """Write what ``copy`` has returned."""
-        if self._background:
-            self._start(copied, keeps=False)
-        else:
-            self.save(copied, keeps=False)
+        self.wait()
+        # What the new thread meets must wait for a later call, so the error of the one
+        # before is taken now.
+        before = self._error
+        self._error = None
+        # The thread isn't a daemon, so that at the program's end Python waits until the
+        # file is whole.
+        self._thread = threading.Thread(
+            target=self._run, args=(copied, keeps), name="mpiter checkpoint"
+        )
+        self._thread.start()
+        if before is not None:
+            raise before
 
     def save(self, snapshot: file.Snapshot, keeps: bool) -> None:
         """Write a snapshot now, once the one before is written."""
@@ -81,21 +80,6 @@ class Saver:
             error = self._error
             self._error = None
             raise error
-
-    def _start(self, snapshot: file.Snapshot, keeps: bool) -> None:
-        self.wait()
-        # What the new thread meets must wait for a later call, so the error of the one
-        # before is taken now.
-        before = self._error
-        self._error = None
-        # The thread is no daemon, so that at the program's end Python waits until the
-        # file is whole.
-        self._thread = threading.Thread(
-            target=self._run, args=(snapshot, keeps), name="mpiter checkpoint"
-        )
-        self._thread.start()
-        if before is not None:
-            raise before
 
     def _run(self, snapshot: file.Snapshot, keeps: bool) -> None:
         try:

@@ -22,7 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..checkpoint.checkpoint import Checkpoint, in_silence
+from ..checkpoint.checkpoint import Checkpoint
+from ..checkpoint.saying import in_silence
 from ..datasets.variables import is_installed
 from ..worker.seeding import give_back, global_generators, seed_globals, state_of
 

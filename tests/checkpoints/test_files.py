@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import mpiter
 from mpiter import Checkpoint, StateError
-from mpiter.checkpoint import checkpoint, file
+from mpiter.checkpoint import file, saving
 
 STATE = {
     "plain": [
@@ -326,7 +326,7 @@ def test_a_save_that_fails_at_an_epochs_end_is_told_and_tried_again(path, monkey
         monkeypatch.setattr(os, "replace", replace)
         raise OSError("the server is gone")
 
-    monkeypatch.setattr(checkpoint, "_SOON", 0)  # as of a large model
+    monkeypatch.setattr(saving, "_SOON", 0)  # as of a large model
     loader = mpiter.DataLoader(range(4), 2)
     with (
         pytest.raises(SystemExit),

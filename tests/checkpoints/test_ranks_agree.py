@@ -9,7 +9,6 @@ import errno
 import json
 import os
 import random
-import socket
 import sys
 import threading
 from collections import Counter
@@ -26,10 +25,11 @@ from hypothesis import strategies as st
 from launched import (
     LIMIT_S,
     TELL,
-    Launched,
     by_mpiexec,
     by_torch,
     launch,
+    launch_each,
+    port_for_jax,
     told,
     with_mpi4py,
     with_torch,
@@ -400,9 +400,6 @@ def test_a_damaged_file_and_a_full_disk_are_told_in_all_ranks(
     raised(outcomes, mpiter.StateError, r"run\.npz cannot be read")
     path.unlink()
 
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     def train(rank: int, size: int) -> None:
         with mpiter.Checkpoint(path, {"a": 1}) as c:
             c.step()
@@ -412,6 +409,98 @@ def test_a_damaged_file_and_a_full_disk_are_told_in_all_ranks(
     raised([own], OSError, "No space left on device")
     told = "rank 0 can't go on, so no rank does: OSError: .*No space left"
     raised([others], RankError, told)
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+SAVED_AT = ["every second step", "within a step", "between steps", "a pass's end"]
+
+
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("at", SAVED_AT)
+def test_rank_0s_full_disk_ends_all_ranks_after_one_step_though_none_has_left(
+    train_in: TrainIn,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: str,
+    background: bool,
+) -> None:
+    # A rank that has left is found missing, so none leaves before all have ended.
+    all_have_ended = threading.Barrier(2)
+    finished = [0, 0]
+
+    def train(rank: int, size: int) -> None:
+        loader = mpiter.DataLoader(range(40), 2, shard=(rank, size))
+        options: dict[str, Any] = {"every_s": None, "background": background}
+        if at == "every second step":
+            options["every_steps"] = 2
+        try:
+            with mpiter.Checkpoint(path, loader, **options) as c:
+                monkeypatch.setattr(os, "fsync", full)
+                for _ in c.epochs(9):
+                    for _ in loader:
+                        if at == "within a step" and c.finished == 1:
+                            c.save()
+                        c.step()
+                        if at == "between steps" and c.finished == 1:
+                            c.save()
+        finally:
+            finished[rank] = c.finished
+            all_have_ended.wait(LIMIT_S)
+
+    own, others = train_in(2, train)
+    raised([own], OSError, "No space left on device")
+    told = "rank 0 can't go on, so no rank does: OSError: .*No space left"
+    raised([others], RankError, told)
+    assert finished[0] == finished[1]
+
+
+def test_a_part_that_rank_0_can_save_no_more_ends_all_ranks(
+    train_in: TrainIn, path: Path
+) -> None:
+    all_have_ended = threading.Barrier(2)
+
+    def train(rank: int, size: int) -> None:
+        model: dict[str, object] = {}
+        try:
+            with mpiter.Checkpoint(path, model=model, every_steps=2) as c:
+                for _ in range(9):
+                    model["new"] = object()
+                    c.step()
+        finally:
+            all_have_ended.wait(LIMIT_S)
+
+    own, others = train_in(2, train)
+    raised([own], mpiter.StateError, "object")
+    raised([others], RankError, "rank 0 can't go on, so no rank does: StateError")
+
+
+def test_a_save_that_fails_in_a_tail_that_is_left_leaves_ranks_together(
+    train_in: TrainIn, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def fails_once(*paths: Path) -> None:
+        monkeypatch.setattr(os, "replace", replace)
+        raise OSError("the server is gone")
+
+    def train(rank: int, size: int) -> int:
+        loader = mpiter.DataLoader(range(8), 2, shard=(rank, size))
+        model = {"at": 0}
+        options: dict[str, Any] = {"every_steps": 2, "background": False}
+        with mpiter.Checkpoint(path, loader, model=model, **options) as c:
+            monkeypatch.setattr(os, "replace", fails_once)
+            for _ in c.epochs(2):
+                for _ in c.steps(loader):
+                    model["at"] += 1
+                break
+        return c.finished
+
+    with pytest.warns(RuntimeWarning, match="nothing could be saved after 2 steps"):
+        assert train_in(2, train) == [2, 2]
+    assert mpiter.Checkpoint.read(path)["model"] == {"at": 2}
 
 
 @pytest.mark.parametrize("ranks_that_ask", [(0,), (1,), (0, 1)])
@@ -642,6 +731,36 @@ def test_a_signal_to_one_rank_of_mpi_ends_all_after_one_step_and_all_go_on(
     assert len({fact["draws"][0] for fact in facts}) == then
 
 
+FULL = """
+import errno, os
+import mpi4py.MPI
+import mpiter
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+loader = mpiter.DataLoader(range(60), 2, shard="auto")
+with mpiter.Checkpoint("run.npz", loader, every_steps=3, every_s=None) as c:
+    if mpi4py.MPI.COMM_WORLD.Get_rank() == 0:
+        os.fsync = full
+    for x in c.steps(loader):
+        pass
+"""
+
+
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=with_mpi4py)])
+def test_ranks_of_mpi_whose_disk_is_full_end_though_nothing_ends_them(
+    tmp_path: Path, ranks: int
+) -> None:
+    # Without ``-m mpi4py``, a rank that ended alone would wait for the others, and they
+    # for it.
+    code, _, err = launch(tmp_path, by_mpiexec(ranks), FULL)
+    assert code != 0
+    assert "OSError: [Errno 28] No space left on device" in err
+    assert "RankError: rank 0 can't go on, so no rank does: OSError" in err
+
+
 @pytest.mark.torch
 @pytest.mark.timeout(3 * LIMIT_S)
 def test_a_signal_to_one_process_of_jax_ends_all_after_one_step_and_all_go_on(
@@ -649,18 +768,12 @@ def test_a_signal_to_one_process_of_jax_ends_all_after_one_step_and_all_go_on(
 ) -> None:
     pytest.importorskip("jax", reason="JAX is not installed: run `python3 tests --all`")
     for hit, code_expected in ((1, 143), (-1, 0)):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        started = []
-        for number in range(2):
-            words = ["jax", hit, number, address]
-            python = [sys.executable]
-            program = Launched(tmp_path, python, TRAINING, *words, JAX_PLATFORMS="cpu")
-            started.append(program)
-        for program in started:
-            program.process.wait(LIMIT_S)
-        for program in started:
-            code, _, err = program.ends()
+        with port_for_jax() as port:
+            words: list[list[object]] = []
+            for number in range(2):
+                words.append(["jax", hit, number, f"127.0.0.1:{port}"])
+            ended = launch_each(tmp_path, TRAINING, *words, JAX_PLATFORMS="cpu")
+        for code, _, err in ended:
             assert code == code_expected, err
     facts = told(tmp_path, "training", 2)
     assert facts[0]["begun"] == facts[1]["begun"] in (8, 9)

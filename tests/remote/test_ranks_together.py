@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
-import sys
 from collections import Counter
 from copy import copy
 from itertools import chain
@@ -16,10 +14,11 @@ import pytest
 from launched import (
     LIMIT_S,
     TELL,
-    Launched,
     by_mpiexec,
     by_torch,
     launch,
+    launch_each,
+    port_for_jax,
     told,
     with_mpi4py,
     with_mpiexec,
@@ -227,19 +226,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(2 * LIMIT_S)
 def test_processes_of_jax_find_their_part_once_jax_has_begun(tmp_path: Path) -> None:
     """The loader is made before the number of ranks is known."""
     pytest.importorskip("jax", reason="JAX is not installed: run `python3 tests --all`")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    started = [
-        Launched(tmp_path, [sys.executable], JAX, number, address, JAX_PLATFORMS="cpu")
-        for number in range(2)
-    ]
-    for program in started:
-        program.process.wait(LIMIT_S)
-    for program in started:
-        code, _, err = program.ends()
+    with port_for_jax() as port:
+        address = f"127.0.0.1:{port}"
+        words: list[list[object]] = [[0, address], [1, address]]
+        ended = launch_each(tmp_path, JAX, *words, JAX_PLATFORMS="cpu")
+    for code, _, err in ended:
         assert code == 0, err
     facts = told(tmp_path, "jax", 2)
     assert facts[0]["sums"] == facts[1]["sums"]

@@ -8,12 +8,16 @@ leaves in /dev/shm when its ranks are killed is cleared away.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -89,7 +93,11 @@ class Launched:
         self.folder = folder
         self._segments = segments()
         path = folder / "program.py"
-        path.write_text(textwrap.dedent(text))
+        program = textwrap.dedent(text)
+        # Another rank may be about to read it, and would find it empty while it is
+        # written again.
+        if not path.exists() or path.read_text() != program:
+            path.write_text(program)
         root = str(Path(mpiter.__file__).parents[1])
         # With the variables of a launcher that started the tests, ranks would take
         # themselves for ranks of that one.
@@ -130,6 +138,40 @@ def launch(
 ) -> tuple[int, str, str]:
     """Run a program to its end."""
     return Launched(folder, by, text, *arguments, **environment).ends()
+
+
+def launch_each(
+    folder: Path, text: str, *arguments: list[object], **environment: str
+) -> list[tuple[int, str, str]]:
+    """Run a program once for each list of arguments, side by side, to the ends.
+
+    Ranks wait for each other, so if one has failed or hangs, all others are killed once
+    the time is up, and what they have printed is returned as well.
+    """
+    by = [sys.executable]
+    until = time.monotonic() + LIMIT_S
+    started = [Launched(folder, by, text, *one, **environment) for one in arguments]
+    for program in started:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.process.wait(max(0, until - time.monotonic()))
+    for program in started:
+        program.process.kill()
+    return [program.ends() for program in started]
+
+
+@contextlib.contextmanager
+def port_for_jax() -> Iterator[int]:
+    """Return a port for JAX's coordinator, which no other program is given meanwhile.
+
+    Importing JAX takes seconds, in which the system would give a port that is merely
+    free to the next one that asks for any; then the first rank crashes, and the others
+    wait for it for minutes.  JAX can take it though it is bound here, since its server
+    sets the same option.
+    """
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(("", 0))
+        yield bound.getsockname()[1]
 
 
 def told(folder: Path, name: str, ranks: int) -> list[Any]:

@@ -71,8 +71,12 @@ def train(rank, address, folder, kill_at):
 
 def ran(folder, kill_at=-1):
     """Return what process 0 has printed last: where it began, and its model."""
-    with socket.create_server(("localhost", 0)) as free:
-        address = f"localhost:{free.getsockname()[1]}"
+    # No other program is given a port that stays bound here.  JAX's server can take it,
+    # since it sets the same option.
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    bound.bind(("", 0))
+    address = f"localhost:{bound.getsockname()[1]}"
     processes = []
     for rank in range(2):
         command = [sys.executable, __file__, str(rank), address, folder, str(kill_at)]
@@ -81,6 +85,7 @@ def ran(folder, kill_at=-1):
         )
         processes.append(process)
     told = [process.communicate()[0].splitlines() for process in processes]
+    bound.close()
     codes = {process.returncode for process in processes}
     assert codes == ({0} if kill_at < 0 else {-signal.SIGKILL})
     return told[0][-1]
