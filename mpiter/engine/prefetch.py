@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from .. import machine
 from ..bell import Bell
-from ..errors import Notices, WorkerCrashed, WorkerStartError
+from ..errors import Notices, OptionError, WorkerCrashed, WorkerStartError
 from ..hook import Hook
 from ..order.cursor import Cursor, Horizon, Plan, Plans
 from ..order.order import Sequential
@@ -307,8 +307,9 @@ class _PrefetchLoop:
                     # The error ends this run.  Without the recall the ledger would
                     # wait for the block, and never give its room back.
                     self.ledger.recall([event.number])
-                    # The Pool has ended with its workers, and answers nothing more.
-                    if isinstance(event.error, WorkerCrashed):
+                    # The Pool has ended with its workers, and answers nothing more; or
+                    # it isn't one.
+                    if isinstance(event.error, (WorkerCrashed, OptionError)):
                         self._send_home(team)
                         raise event.error
                     raise not_sendable(

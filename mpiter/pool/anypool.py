@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Protocol
 
 from ..bell import Bell
-from ..errors import WorkerCrashed
+from ..errors import OptionError, WorkerCrashed
 from ..worker import home
 from ..worker.block import Block, Lost
 from ..worker.board import Line
@@ -264,10 +264,15 @@ class AnyPool(Workers):
             return
         if isinstance(value, BrokenExecutor):
             value = _died(value)
-        if isinstance(value, BaseException):
-            self._events.append(Lost(block.number, value))
-        else:
-            self._events.append(value[0])
+        if not isinstance(value, BaseException):
+            if isinstance(value, list) and len(value) == 1:
+                self._events.append(value[0])
+                return
+            value = OptionError(
+                f"the backend's Pool called callback with {value!r:.60}; it must be a "
+                "list of what func returned for the one item."
+            )
+        self._events.append(Lost(block.number, value))
 
     def vacancies(self, most: int) -> int:
         """Return how many more blocks may be sent, at most ``most`` a worker."""

@@ -151,16 +151,34 @@ class Backend:
 
         Each must call ``initializer(*initargs)`` once, before anything else.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} needs pool() or launch(); see mpiter.Backend."
+        raise OptionError(
+            f"{type(self).__name__} needs a method pool(workers, initializer, "
+            "initargs); see mpiter.Backend."
         )
+
+    def _working_pool(
+        self,
+        workers: int,
+        initializer: Callable[..., object],
+        initargs: tuple[Any, ...],
+    ) -> StockPool:
+        """Return the Pool; raise an OptionError if it isn't one."""
+        pool = self.pool(workers, initializer, initargs)
+        for verb in ("map_async", "terminate"):
+            if not callable(getattr(pool, verb, None)):
+                raise OptionError(
+                    f"pool() of {type(self).__name__} returned "
+                    f"{type(pool).__name__}, which has no method {verb}(); see "
+                    "mpiter.Backend."
+                )
+        return pool
 
     def launch(self, cargo: Cargo) -> Launch:
         """Return the dataset, packed for the workers, and what makes their Pool.
 
         Called when the first batch is asked for, and again when the dataset changes.
         """
-        make = partial(AnyPool, self.pool)
+        make = partial(AnyPool, self._working_pool)
         if self.in_process:
             return Launch(ship.Shared(cargo), make, pickle.dumps)
         return packed(cargo, ship.Copied, make)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ..datasets.columns import Reader, reader_of, users
-from ..errors import with_traceback
+from ..errors import OptionError, with_traceback
 from ..rules import Rules
 from . import home, seeding
 from .board import CELL, BlackBox, Board
@@ -112,7 +112,12 @@ def worker_for(dataset: int) -> Worker:
 
     Another library's Pool may call us in another thread than at the start.
     """
-    workers = _registry[dataset]
+    workers = _registry.get(dataset)
+    if workers is None:
+        raise OptionError(
+            "a worker got rows to fetch before it had begun: the backend's Pool must "
+            "have each worker call initializer(*initargs) first."
+        )
     mine = workers.get(threading.get_ident())
     return mine or next(iter(workers.values()))
 

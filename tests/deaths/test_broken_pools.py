@@ -82,3 +82,54 @@ def test_a_pool_that_refuses_blocks_since_it_is_broken_is_replaced_too() -> None
             found += batch.tolist()
     assert found == list(range(12))
     assert backend.made == 2
+
+
+class Bare(mpiter.Backend):
+    """Makes no Pool."""
+
+
+class Nothing(Bare):
+    def pool(self, *begin: Any) -> Any:
+        return None
+
+
+class Bares(FuturesPool):
+    """Gives each answer as it is, not in a list."""
+
+    def map_async(
+        self, func: Any, items: Any, size: int, callback: Any, *_: Any
+    ) -> Any:
+        super().map_async(func, items, size, lambda found: callback(found[0]), callback)
+
+
+class Unbegun(FuturesPool):
+    """Its workers don't call the initializer."""
+
+    def __init__(self, workers: int, initializer: Any, initargs: Any) -> None:
+        super().__init__(workers, int, ())
+
+
+def backend_of(kind: type[FuturesPool]) -> Futures:
+    backend = Futures()
+    backend.pool = kind  # type: ignore[method-assign,assignment]
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("backend", "text"),
+    [
+        (Bare(), r"Bare needs a method pool\(workers, initializer, initargs\)"),
+        (Nothing(), r"pool\(\) of Nothing returned NoneType, .* no method map_async"),
+        (backend_of(Bares), r"callback with .*; it must be a list of what func"),
+        (backend_of(Unbegun), r"each worker call initializer\(\*initargs\) first"),
+    ],
+    ids=["no pool", "None", "no list", "no initializer"],
+)
+def test_a_pool_that_is_none_is_refused_with_what_it_must_do(
+    backend: mpiter.Backend, text: str
+) -> None:
+    with (
+        mpiter.batches(range(4), 2, n_processes=1, backend=backend) as stream,
+        pytest.raises(mpiter.OptionError, match=text),
+    ):
+        next(stream)
