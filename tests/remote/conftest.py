@@ -1,7 +1,4 @@
-"""Fixtures: one Ray for all tests, and a check that nothing of ours is left.
-
-Ray and MPI have threads of their own, so only what is ours is compared.
-"""
+"""Fixtures: one Ray for all tests, and a check that nothing of ours is left."""
 
 from __future__ import annotations
 
@@ -43,7 +40,14 @@ def _ours() -> dict[str, set[str]]:
 
 @pytest.fixture(autouse=True)
 def clean_house(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Check that all of ours that a test has started is gone when it ends."""
+    """Check that all of ours that a test has started is gone when it ends.
+
+    This replaces the check of all other tests, which compares everything.  Ray is
+    started by the first test that needs it and ends after the last, since it takes
+    seconds; while it runs, its threads, sockets, processes and handlers of signals come
+    and go in this process at any time, also in the tests of MPI between.  What MPI's
+    programs leave is found by ``launched``.
+    """
     before = _ours()
     yield
     request.node.funcargs.clear()

@@ -5,6 +5,8 @@ The program runs under ``mpi4py.futures``.
 
 from __future__ import annotations
 
+import mmap
+import os
 import signal
 import subprocess
 import sys
@@ -20,7 +22,9 @@ from launched import (
     Launched,
     by_futures,
     by_mpiexec,
+    clear_away,
     launch,
+    segments,
     told,
     with_mpi4py,
 )
@@ -215,6 +219,20 @@ level = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 tell("large", 0, right=right, count=len(rows), level=level)
 """
 )
+
+
+def test_what_a_program_that_is_starting_shares_is_not_cleared_away() -> None:
+    """Its ranks would not find it, and would wait for each other for ever."""
+    before = segments()
+    name = f"mpich_shm_test_{os.getpid()}"
+    with open(f"/dev/shm/{name}", "w+b") as opened:
+        opened.truncate(mmap.PAGESIZE)
+        assert name not in clear_away(before)
+        shared = mmap.mmap(opened.fileno(), mmap.PAGESIZE)
+    with shared:
+        assert name not in clear_away(before)
+    assert name in clear_away(before)
+    assert name not in segments()
 
 
 @pytest.mark.parametrize("level", ["multiple", "serialized"])

@@ -128,6 +128,7 @@ class Launched:
                 process.kill()
             if self.process.poll() is None:
                 self.process.kill()
+            psutil.wait_procs(left, timeout=20)
             self.left_in_shm = clear_away(self._segments)
         assert not left, f"still running: {left}"
         return self.process.returncode, out, err
@@ -215,9 +216,31 @@ def segments() -> set[str]:
 def clear_away(before: set[str]) -> set[str]:
     """Remove the segments that killed ranks have left since ``before``.
 
-    What is mapped stays mapped.
+    Another program may be starting, by another process of pytest's for example.  If its
+    segment were removed before all of its ranks have found it, each would make one of
+    its own, and they would wait for each other for ever.
     """
-    left = segments() - before
+    new = segments() - before
+    left = new - _in_use(new)
     for name in left:
         (_SHM / name).unlink(missing_ok=True)
     return left
+
+
+def _in_use(names: set[str]) -> set[str]:
+    """Return those of the segments that any process has opened or mapped."""
+    found: set[str] = set()
+    if not names:
+        return found
+    for folder in Path("/proc").glob("[0-9]*"):
+        # A segment is opened first, and closed once it is mapped, so these are looked
+        # at in this order.
+        shown = ""
+        # What has ended, or is another user's, can't be looked at.
+        with contextlib.suppress(OSError):
+            for descriptor in (folder / "fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    shown += f"{os.readlink(descriptor)}\n"
+            shown += (folder / "maps").read_text()
+        found |= {name for name in names if name in shown}
+    return found
