@@ -109,8 +109,8 @@ class Checkpoint:
     Ranks that train together (they are found as by ``shard="auto"``) each make a
     ``Checkpoint`` with the same path, parts and options. Rank 0 writes; all load. They
     save after the same step, and a signal that any of them hears ends all of them after
-    the same step: the present one, or the next. Random generators are saved of each
-    rank.
+    the same step: the present one, or the next. So does rank 0's full disk, which each
+    of them names. Random generators are saved of each rank.
 
     >>> import mpiter, tempfile
     >>> loader = mpiter.DataLoader(range(6), batch_size=2)

@@ -52,19 +52,15 @@ class Ending:
 
     ::
 
-        DEAF ──listen()──► QUIET ──a signal──► HEARD ◄───────┐ an error
-                           │   ▲                 │           │ while saving
-                           │   │                 │ end()     │
-                           │   │                 ▼           │
-                           └───┼─ agree() ───► DECIDED ──────┘
-             another rank      │                 │ all is saved
-             has heard one     │                 ▼
-                               └──────────── DELIVERED
-                          the handler returns
+            listen()    a signal       end() or agree()       all is saved
+        DEAF ───► QUIET ────────► HEARD ───────────────► DECIDED ────────► DELIVERED
+                   ▲ │              ▲                     ▲   │                │
+                   │ │              └── it can't be saved ┼───┘                │
+                   │ └─ agree(): another rank's signal ───┘                    │
+                   └────────────────── its handler returns ────────────────────┘
 
     A second Ctrl-C leads from HEARD and from DECIDED to DELIVERED, the end of the block
     from each of them to DEAF.  There a signal that is still held back is delivered.
-
     """
 
     def __init__(self, path: Path, ranks: Agreement) -> None:
