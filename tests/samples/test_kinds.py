@@ -22,6 +22,7 @@ from mpiter.samples.jagged import Jagged
 from mpiter.samples.jsonable import decoded, encoded
 from mpiter.samples.kinds import KINDS, OfJax, Tensor, kind_of, leaf_for
 from mpiter.samples.tree import Aside, Made, describe
+from mpiter.testing import check_dataset
 
 # Values of each kind, alike and different.
 VALUES: dict[str, list[Any]] = {
@@ -499,6 +500,23 @@ def test_an_int_beyond_int64_is_as_uneven_in_a_leaf_as_alone(case, workers):
         tops, bottoms = found["f"]
         found = {"f": (tops.tolist(), bottoms)}
     assert found == listed
+
+
+def test_check_dataset_names_a_leaf_and_counts_the_bytes_of_its_parts():
+    data = [{"f": (Fraction(at, 7), at)} for at in range(1, 7)]
+    mpiter.add_leaf(FractionLeaf())
+    assert check_dataset(data, n_processes=1).sample_bytes == 24
+    uneven = [*data, {"f": (Fraction(1 << 70, 7), 0)}]
+    with pytest.raises(AssertionError, match=r"have FractionLeaf.split return parts"):
+        check_dataset(uneven, n_processes=1)
+    mpiter.add_leaf(broken(join=lambda self, top, bottom: Fraction(bottom, top)))
+    # Records are pickled whole, so no worker would show it.
+    for samples in (data, [(*one["f"], "a text") for one in data]):
+        with pytest.raises(AssertionError, match=r"Broken puts another Fraction .*0\]"):
+            check_dataset(samples, n_processes=1)
+    mpiter.add_leaf(broken(stack=lambda self: None))
+    with pytest.raises(LeafError, match=r"Broken.stack has raised TypeError"):
+        check_dataset(data, n_processes=1)
 
 
 def test_the_error_of_a_leaf_in_a_worker_process_names_it_too():
