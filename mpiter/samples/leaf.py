@@ -88,8 +88,8 @@ class Added(NamedTuple):
         """Return the parts of a value.
 
         Raise a LeafError if they aren't ``count``, the number of another value's parts.
-        If such a value were sent whole, those with as many parts as the first one would
-        still be made of what may be too few.
+        Sending this value whole would hide the mistake: one of both has too few parts
+        to be put together again, and it may be the other one.
         """
         try:
             parts = self.leaf.split(value)

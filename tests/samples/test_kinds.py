@@ -396,7 +396,7 @@ def test_a_later_sample_that_split_fails_for_is_named_and_costs_one_batch(
 ):
     def split(self, value):
         found = value.numerator, value.denominator
-        if value != Fraction(5, 7):
+        if value != Fraction(6, 7):
             return found
         return found[:1] if parts == "fewer" else found[:0]
 
@@ -404,10 +404,10 @@ def test_a_later_sample_that_split_fails_for_is_named_and_costs_one_batch(
     data = [Fraction(at, 7) for at in range(1, 9)]
     with mpiter.batches(data, 2, n_processes=workers, shuffle=False) as stream:
         tops = [next(stream)[0].tolist() for _ in range(2)]
-        # Where no worker takes values apart, the error names what it compares with.
+        # Without workers the error may also name the sample that it compares with.
         with pytest.raises(LeafError, match=r"Broken.split has returned") as caught:
             next(stream)
-        assert any("sample 4 " in note for note in caught.value.__notes__)
+        assert any("sample 5 " in note for note in caught.value.__notes__)
         assert [*tops, next(stream)[0].tolist()] == [[1, 2], [3, 4], [1, 8]]
 
 
@@ -437,6 +437,21 @@ def test_samples_that_split_fails_for_are_left_out_by_workers():
         assert found == [
             Fraction(one.numerator, 12 // (one.numerator % 5)) for one in good
         ]
+
+
+def test_samples_sent_as_objects_that_split_fails_for_are_told_by_row():
+    def split(self, value):
+        return value.numerator, 12 // (value.numerator % 5)
+
+    mpiter.add_leaf(broken(split=split))
+    good = Fraction(1, 12)
+    journey = Journey([good] * 3)
+    journey.odd.update({0: good, 1: Fraction(5, 12), 2: good})
+    errors = journey.rooms.place(journey.delivery)
+    assert list(errors) == [1]
+    assert "split has raised ZeroDivisionError" in str(errors[1])
+    # Nothing else looks at it, so it comes back as it was sent.
+    assert journey.read() == [good, Fraction(5, 12), good]
 
 
 def test_samples_built_differently_hide_no_leaf_that_splits_unevenly():
