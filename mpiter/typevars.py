@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     # Columns, or a tuple or dict of samples.
     Parts = tuple[Any, ...] | Mapping[Any, Any]
     Array = np.ndarray[Any, np.dtype[np.number[Any] | np.bool_]]
-    # What is stacked into an array.  An int of more than 64 bits isn't, nor is an array
+    # What is stacked into an array.  An int beyond int64 isn't, nor is an array
     # of objects whose type doesn't say so: batches of these are lists.
     Value = int | float | complex | np.number[Any] | np.bool_ | Array
     # Only Any fits Never: the samples' type, or a part of it, isn't known.

@@ -13,12 +13,12 @@ from math import prod
 from operator import attrgetter
 from typing import Any
 
-from ..errors import SampleError, SampleNotSendable, SharedMemoryFull
+from ..errors import LeafError, SampleError, SampleNotSendable, SharedMemoryFull
 from ..order.cursor import Cursor, Plan
 from ..rules import Rules
 from ..samples.tree import Contents, Layout, columns_of, describe
 from ..transport.slots import Slot
-from ..worker.block import Fault, raised
+from ..worker.block import Block, Fault, raised, take_down_here
 from ..worker.sheets import Payload
 from .tally import Tally
 
@@ -99,6 +99,22 @@ class Delivery:
         if payload.aside_rows:
             rows = [first + row for row in payload.aside_rows]
             self.asides.update(zip(rows, opens(payload.asides), strict=True))
+
+    def fail(
+        self,
+        row: int,
+        error: LeafError,
+        block: Block,
+        worker: str,
+    ) -> None:
+        """Drop a sample that came as an object: a leaf can't take it apart.
+
+        ``worker`` has sent it with the answer to ``block``.
+        """
+        del self.odd[row]
+        found = block.sample(row - block.row)
+        assert found is not None
+        self.faults.append(take_down_here(error, *found, worker))
 
     @property
     def is_empty(self) -> bool:

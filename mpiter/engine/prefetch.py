@@ -21,7 +21,13 @@ from typing import NamedTuple
 
 from .. import machine
 from ..bell import Bell
-from ..errors import Notices, OptionError, WorkerCrashed, WorkerStartError
+from ..errors import (
+    LeafError,
+    Notices,
+    OptionError,
+    WorkerCrashed,
+    WorkerStartError,
+)
 from ..hook import Hook
 from ..order.cursor import Cursor, Horizon, Plan, Plans
 from ..order.order import Sequential
@@ -465,11 +471,11 @@ class _PrefetchLoop:
                     )
                     batch.error = not_sendable(what, problem)
                 if not block.brief:
-                    self._place(team.rooms, batch)
+                    self._place(team, block, batch, done.worker)
             # The other rows of a batch that ends in an error would be fetched in vain.
             ends = False
-            if done.faults and not self._rules.skips_errors:
-                ends = any(fault.ends_row for fault in done.faults)
+            if batch.faults and not self._rules.skips_errors:
+                ends = any(fault.ends_row for fault in batch.faults)
             if batch.error or ends:
                 self.ledger.ask_no_more(batch)
         self._hooks.tell(Hook.answered, done)
@@ -492,23 +498,35 @@ class _PrefetchLoop:
 
     def _place(
         self,
-        rooms: Rooms,
+        team: Team,
+        block: Block,
         batch: Delivery,
+        worker: int,
     ) -> None:
         """Write samples that came as objects into the columns of their batch.
 
-        The first sample of all decides what columns there are.
+        The first sample of all decides what columns there are.  ``block`` is the one
+        that ``worker`` has answered.
         """
+        rooms = team.rooms
         found = [batch]
-        if rooms.is_new and batch.odd:
-            first = next(iter(batch.odd.values()))
-            rooms.learn(first, batch.plan.rows)
+        while rooms.is_new and batch.odd:
+            row, first = next(iter(batch.odd.items()))
+            try:
+                rooms.learn(first, batch.plan.rows)
+            except LeafError as error:
+                # It is a sample of this block: those before it have been learned from,
+                # or have failed.
+                batch.fail(row, error, block, team.crew.name_of(worker))
+                continue
             # The batches that are under way were planned when there were no rooms.
             found = list(self.ledger.batches.values())
             for one in found:
                 one.room = rooms.take(one.plan.rows) or OBJECTS
         for one in found:
-            rooms.place(one)
+            for row, problem in rooms.place(one).items():
+                # Of other batches no samples have come before there were rooms.
+                one.fail(row, problem, block, team.crew.name_of(worker))
 
     def _hand_over(self, team: Team) -> bool:
         """Put finished batches, and the end of the run, into the communicator.

@@ -33,7 +33,7 @@ from ..order.cursor import Cursor, Plans
 from ..pool.backends import Cargo
 from ..pool.endings import Patience, interval_for
 from ..pool.starting import interrupts_later
-from ..samples.batch import Batch, differing, samples_of
+from ..samples.batch import Batch, differing_in
 from ..samples.tree import Contents
 from ..stats import Stats
 from ..worker import home
@@ -285,7 +285,7 @@ class Pumping(Generic[LoopT]):
                 rows: tuple[int, ...] = ()
                 if isinstance(error, UnevenSamples):
                     rows = error.rows
-                name_samples(error, keys, rows or differing(samples_of(contents)))
+                name_samples(error, keys, rows or differing_in(contents))
             raise
         if self._counts is not None:
             samples = self._counts(batch)

@@ -9,9 +9,11 @@ speed, not correctness: a row that doesn't fit is sent as an object.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import LeafError
 from ..rules import Rules
 from ..samples.copying import copied
 from ..samples.envelope import Raw
@@ -147,21 +149,30 @@ class Rooms:
         for (leaf, _), column in zip(room.layout.leaves, ours, strict=True):
             leaf.fill(column, row, rows, sent)
 
-    def place(self, batch: Delivery) -> None:
-        """Write the batch's samples that came as objects, and fit, into its columns."""
+    def place(self, batch: Delivery) -> dict[int, LeafError]:
+        """Write the batch's samples that came as objects, and fit, into its columns.
+
+        Return the errors of those that a leaf of the program's can't take apart, by
+        row.
+        """
+        errors = dict[int, LeafError]()
         room = batch.room
         # The values of a ragged column have no place that follows from the row.
         if room.layout is None or room.slot is None or room.layout.is_ragged:
-            return
+            return errors
         memory = self.slots.view(room.slot)
         columns = room.layout.columns(memory)
         tree = room.layout.tree
         for row, sample in list(batch.odd.items()):
             values: list[Any] = []
-            if scatter(tree, [sample], iter(columns), row, values):
-                del batch.odd[row]
-                # A dataset in a thread may use the memory of these values again.
-                batch.asides[row] = tuple([copied(some[0]) for some in values])
+            try:
+                if scatter(tree, [sample], iter(columns), row, values):
+                    # A dataset in a thread may use the memory of these values again.
+                    batch.asides[row] = tuple([copied(some[0]) for some in values])
+                    del batch.odd[row]
+            except LeafError as error:
+                errors[row] = error
+        return errors
 
     def contents(
         self,
@@ -198,7 +209,10 @@ class Rooms:
             self.give_back(batch)
         # If it is an older layout, a wider one is in use already.
         if odd and layout is self._layout:
-            self._widen(layout, [*odd.values()], rows)
+            # These samples go to the consumer as they are.  If a leaf of the program's
+            # can't take one apart, the consumer gets the error when it stacks them.
+            with contextlib.suppress(LeafError):
+                self._widen(layout, [*odd.values()], rows)
         return contents
 
     def _widen(self, layout: Layout, odd: list[Any], rows: int) -> None:

@@ -201,6 +201,10 @@ class Crew:
             if self._samples[worker] >= most:
                 staff.pool.retire(worker)
 
+    def name_of(self, worker: int) -> str:
+        """Return a worker in words, as its dataset sees it in ``WorkerInfo.name``."""
+        return f"{self._name} worker {worker}"
+
     @property
     def pids(self) -> tuple[int, ...]:
         # Another thread may dismiss the workers meanwhile.

@@ -16,15 +16,17 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from ..errors import OptionError, UnevenSamples
+from ..errors import LeafError, OptionError, UnevenSamples
 from ..typevars import T
 from .jagged import Jagged
 from .kinds import Array, Kind, leaf_for
+from .leaf import Added
 from .ragged import Ragged, widened
 from .tree import (
     Aside,
     Contents,
     Group,
+    Made,
     Node,
     Rows,
     asides_of,
@@ -92,17 +94,37 @@ def _refused(place: Place, values: Sequence[Any]) -> Any:
         ways.append("'pad'")
     if _are_jagged(forms):
         ways.append("'jagged'")
-    where = "".join(group.written(at) for group, at in place)
-    if where:
-        where = f" at {where}"
+    where, remedy = _told(place)
     error = UnevenSamples(
         f"the samples of this batch are uneven{where}: "
         f"{_shown(values[0])} in its row 0, {_shown(values[other])} in row {other}.  "
-        f"Pass ragged={' or '.join(ways)}, a collate_fn to a loader, or give them "
-        "one shape and type in the dataset."
+        f"Pass ragged={' or '.join(ways)}, a collate_fn to a loader, or {remedy}."
     )
     error.rows = 0, other
     raise error
+
+
+def _told(place: Place) -> tuple[str, str]:
+    """Return a place in words, and what makes the values there even."""
+    steps = ""
+    leaf: Added | None = None
+    within = ""
+    for group, at in place:
+        if isinstance(group, Made) and leaf is None and not group.leaf.is_ours:
+            # What comes after this is in no sample: only the leaf knows it.
+            leaf = group.leaf
+            within = steps
+            steps = ""
+        steps += group.written(at)
+    if leaf is not None:
+        where = f" in part {steps} of a {leaf.kind}"
+        if within:
+            where += f" at {within}"
+        return where, f"have {leaf.name}.split return parts of one shape and type"
+    remedy = "give them one shape and type in the dataset"
+    if steps:
+        return f" at {steps}", remedy
+    return "", remedy
 
 
 def _joined(
@@ -184,7 +206,7 @@ def _as_arrays(values: Sequence[Any]) -> Sequence[Any]:
             return values
     numbers = [*chain.from_iterable(values)]
     dtype = np.array(numbers).dtype
-    # Integers of more than 64 bits would become objects.
+    # Integers beyond 64 bits would become objects.
     if dtype.hasobject:
         return values
     return [np.array(value, dtype) for value in values]
@@ -253,7 +275,10 @@ def _shown(value: Any) -> str:
     shape = getattr(value, "shape", None)
     if shape is not None:
         return f"{type(value).__name__} {tuple(shape)} of {value.dtype}"
-    return f"{value!r:.40}"
+    shown = f"{value!r:.40}"
+    if type(value) is int and leaf_for(value) is None:
+        return f"{shown}, beyond int64,"
+    return shown
 
 
 def _asides_in(contents: Contents) -> Iterator[Sequence[Any]]:
@@ -538,15 +563,31 @@ class Stacker:
 def differing(samples: object) -> tuple[int, ...]:
     """Return 0 and the first row that differs from row 0; () if none does.
 
-    Rows differ by shape, type or structure.
+    Rows differ by shape, type or structure.  If a leaf of the program's can't take a
+    sample apart, return that row alone.
     """
     if not isinstance(samples, list):
         return ()
-    trees = [describe(sample) for sample in samples]
+    trees = list[Node]()
+    for row, sample in enumerate(samples):
+        try:
+            trees.append(describe(sample))
+        except LeafError:
+            return (row,)
     for row, tree in enumerate(trees):
         if tree != trees[0]:
             return 0, row
     return ()
+
+
+def differing_in(contents: Contents) -> tuple[int, ...]:
+    """Return the rows that ``differing`` names among the samples of a batch."""
+    try:
+        samples = samples_of(contents)
+    except LeafError:
+        # A leaf of the program's can't put its values together again.
+        return ()
+    return differing(samples)
 
 
 # Stands for the contents of a batch that is only a list: it has the samples, and its

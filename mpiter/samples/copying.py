@@ -80,14 +80,15 @@ class Copies:
         return copied(self.dataset[key])
 
 
-def copied(sample: Any) -> Any:
+def copied(sample: Any, within: frozenset[type] = frozenset()) -> Any:
     """Return a copy of a sample: of its arrays, tensors, tuples, lists and dicts.
 
-    Other objects are shared.
+    Other objects are shared.  ``within`` are the types of values with leaves that the
+    sample is a part of.
     """
     kind: Any = type(sample)
     if kind is tuple or (isinstance(sample, tuple) and hasattr(kind, "_fields")):
-        return tuple.__new__(kind, [copied(part) for part in sample])
+        return tuple.__new__(kind, [copied(part, within) for part in sample])
     if isinstance(sample, (dict, list)):
         # The copy is of the same class, which may be derived from dict or list.
         one: Any = copy.copy(sample)
@@ -96,11 +97,13 @@ def copied(sample: Any) -> Any:
         else:
             places = range(len(one))
         for at in places:
-            one[at] = copied(one[at])
+            one[at] = copied(one[at], within)
         return one
     if kind in added:
         one = added[kind]
-        return one.join(map(copied, one.split(sample)))
+        one.check_outside(within)
+        parts = one.split(sample)
+        return one.join([copied(part, within | {kind}) for part in parts])
     leaf = kind_of(kind)
     if leaf is None:
         return sample
@@ -136,10 +139,13 @@ def bytes_in(sample: object) -> int:
     return sum(array.nbytes for array in arrays)
 
 
-def _arrays_in(sample: object) -> tuple[list[Any], bool]:
+def _arrays_in(
+    sample: object,
+    within: frozenset[type] = frozenset(),
+) -> tuple[list[Any], bool]:
     """Return the arrays in a sample, and whether it will always have these.
 
-    They are on the sample's memory.
+    They are on the sample's memory.  ``within`` is that of ``copied``.
     """
     found = list[Any]()
     is_fixed = True
@@ -159,7 +165,10 @@ def _arrays_in(sample: object) -> tuple[list[Any], bool]:
         if kind in added:
             # Its parts may be made anew each time.
             is_fixed = False
-            rest += added[kind].split(part)
+            one = added[kind]
+            one.check_outside(within)
+            inner, _ = _arrays_in(one.split(part), within | {kind})
+            found += inner
             continue
         if isinstance(part, (tuple, list, dict)):
             is_fixed = is_fixed and isinstance(part, tuple)

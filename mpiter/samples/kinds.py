@@ -228,7 +228,7 @@ class Number(Kind):
 
     def lines(self, code: Code, value: str) -> None:
         code.unless(f"type({value}) is {code.name(self.types[0])}")
-        # An int of more than 64 bits fits no column.
+        # An int beyond int64 fits no column.
         code.unless_raises(_TOO_LARGE, f"{code.column()}[row] = {value}")
 
     def write(
@@ -246,7 +246,7 @@ class Number(Kind):
         try:
             rows[...] = values
         except OverflowError:
-            # An int of more than 64 bits.
+            # An int beyond int64.
             return False
         return True
 
@@ -266,7 +266,7 @@ class Bool(Number):
 
 
 class Int(Number):
-    """A column of Python's int, of 64 bits at the most."""
+    """A column of Python's int, as int64."""
 
     __slots__ = ()
     types = (int,)

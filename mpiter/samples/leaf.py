@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple
 
 from ..errors import LeafError, OptionError
@@ -45,7 +45,8 @@ class Leaf(ABC, Generic[T]):
     def split(self, value: T) -> tuple[Any, ...]:
         """Return the parts of a value, always as many.
 
-        A part is a number, an array, a tensor, a string, or a container of these.
+        A part is a number, an array, a tensor, a string, or a container of these.  It
+        holds no value of type ``kind``.
         """
 
     @abstractmethod
@@ -69,14 +70,55 @@ class Added(NamedTuple):
     leaf: Leaf[Any]
     number: int
 
-    def split(self, value: Any) -> tuple[Any, ...]:
+    @property
+    def name(self) -> str:
+        return type(self.leaf).__qualname__
+
+    @property
+    def kind(self) -> str:
+        """The name of the type of the values."""
+        return self.leaf.kind.__qualname__
+
+    @property
+    def is_ours(self) -> bool:
+        """True for a leaf of mpiter's own."""
+        return self.number == _OURS
+
+    def split(self, value: Any, count: int | None = None) -> tuple[Any, ...]:
+        """Return the parts of a value.
+
+        Raise a LeafError if they aren't ``count``, the number of another value's parts.
+        Sending this value whole would hide the mistake: one of both has too few parts
+        to be put together again, and it may be the other one.
+        """
         try:
             parts = self.leaf.split(value)
         except Exception as error:
             raise self._failed("split", value, error) from error
         if type(parts) is not tuple or not parts:
             raise self._wrong("split", parts, "a tuple of one part at least")
+        if count is not None and len(parts) != count:
+            raise self.varies(count, len(parts), f" (called with {value!r:.100})")
         return parts
+
+    def check_outside(self, within: Collection[type]) -> None:
+        """Raise a LeafError for a value that was found among the parts of another.
+
+        ``within`` are the types of the values that are being taken apart.  Taking apart
+        one that holds values of its own type might never end.
+        """
+        if self.leaf.kind in within:
+            raise LeafError(
+                f"{self.name}.split has returned parts that hold a {self.kind} again; "
+                "return numbers, arrays, tensors, strings, or containers of these."
+            )
+
+    def varies(self, one: int, other: int, which: str = "") -> LeafError:
+        """Return the error for a leaf that returns several numbers of parts."""
+        return LeafError(
+            f"{self.name}.split has returned {_parts(other)}{which}, and "
+            f"{_parts(one)} for another {self.kind}; it must return as many for each."
+        )
 
     def join(self, parts: Iterable[Any]) -> Any:
         held = tuple(parts)
@@ -85,7 +127,7 @@ class Added(NamedTuple):
         except Exception as error:
             raise self._failed("join", held, error) from error
         if type(value) is not self.leaf.kind:
-            raise self._wrong("join", value, f"a {self.leaf.kind.__qualname__}")
+            raise self._wrong("join", value, f"a {self.kind}")
         return value
 
     def stack(self, columns: Iterable[Any]) -> Any:
@@ -97,15 +139,20 @@ class Added(NamedTuple):
 
     def _failed(self, method: str, given: object, error: Exception) -> LeafError:
         return LeafError(
-            f"{type(self.leaf).__qualname__}.{method} has raised "
+            f"{self.name}.{method} has raised "
             f"{type(error).__name__}: {error!s:.200} (called with {given!r:.100})"
         )
 
     def _wrong(self, method: str, found: object, wanted: str) -> LeafError:
         return LeafError(
-            f"{type(self.leaf).__qualname__}.{method} has returned {found!r:.60}; it "
-            f"must return {wanted}."
+            f"{self.name}.{method} has returned {found!r:.60}; it must return {wanted}."
         )
+
+
+def _parts(count: int) -> str:
+    if count == 1:
+        return "1 part"
+    return f"{count} parts"
 
 
 # Leaves that were added, by the type of their values.
@@ -168,9 +215,7 @@ def sent(dumps: Callable[[Any], bytes]) -> list[bytes]:
         try:
             found.append(dumps(one))
         except Exception as error:
-            raise LeafError(
-                f"{type(one.leaf).__qualname__} cannot be sent to workers: {error}"
-            ) from error
+            raise LeafError(f"{one.name} cannot be sent to workers: {error}") from error
     return found
 
 

@@ -10,6 +10,7 @@ order, or that ``scatter`` returns False.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
@@ -178,10 +179,8 @@ class Made(Group):
     def split(self, values: Any) -> list[Sequence[Any]] | None:
         if set(map(type, values)) != {self.cls}:
             return None
-        parts = [*map(self.leaf.split, values)]
-        if any(len(some) != len(self.parts) for some in parts):
-            return None
-        return list(zip(*parts, strict=True))
+        count = itertools.repeat(len(self.parts))
+        return list(zip(*map(self.leaf.split, values, count), strict=True))
 
     def join(
         self,
@@ -214,7 +213,7 @@ def describe(sample: object) -> Node:
     A sample that is nested too deeply or has too many parts is an aside as a whole.
     """
     try:
-        return _describe(sample, _DEEPEST, iter(range(_MOST_PARTS)))
+        return _describe(sample, _DEEPEST, iter(range(_MOST_PARTS)), frozenset())
     except RecursionError:
         return Aside()
 
@@ -223,7 +222,12 @@ def _describe(
     value: Any,
     depth: int,
     left: Iterator[int],
+    within: frozenset[type],
 ) -> Node:
+    """Return the tree of a value that lies among the parts of others.
+
+    ``within`` are the types of those among the others that have leaves.
+    """
     kind: Any = type(value)
     names: tuple[Any, ...] = ()
     key_types: tuple[type, ...] = ()
@@ -239,6 +243,8 @@ def _describe(
         group = kind.__name__
     elif (one := added.get(kind)) is not None:
         group = "leaf"
+        one.check_outside(within)
+        within |= {kind}
         parts = one.split(value)
     # A class derived from a named tuple may have attributes of its own, which would be
     # lost if it were made again of its parts.
@@ -255,7 +261,7 @@ def _describe(
     for part in parts:
         if not depth or next(left, None) is None:
             raise RecursionError
-        nodes.append(_describe(part, depth - 1, left))
+        nodes.append(_describe(part, depth - 1, left, within))
     if one is not None:
         return Made(group, kind, (), tuple(nodes), (), one, one.number)
     return Group(group, kind, names, tuple(nodes), key_types)
@@ -338,7 +344,8 @@ def merge(
     """Return a tree that fits samples of both, with asides where they differ.
 
     With ``ragged``, arrays that differ in their first dimension have a ragged column.
-    None if their outermost containers differ.
+    None if their outermost containers differ.  Raise a LeafError if a leaf of the
+    program's has returned several numbers of parts.
     """
     if known == seen or isinstance(known, Aside):
         return known
@@ -351,6 +358,8 @@ def merge(
     if outermost != dataclasses.replace(seen, parts=()):
         return None
     if len(known.parts) != len(seen.parts):
+        if isinstance(known, Made):
+            raise known.leaf.varies(len(known.parts), len(seen.parts))
         # Lists of several lengths are data, and sent as objects.
         if known.kind == "list":
             return Aside()

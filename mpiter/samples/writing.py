@@ -134,10 +134,7 @@ class _Code:
         elif isinstance(group, Made):
             self.unless(f"type({value}) is {cls}")
             split = self.name(group.leaf.split)
-            # A value may be taken apart into another number of parts.
-            line = f"{', '.join(parts)}, = {split}({value})"
-            self.unless_raises("ValueError", line)
-            held = ""
+            held = f"{split}({value}, {len(parts)})"
         # A named tuple's own iteration may be the program's code.
         elif group.kind == "namedtuple" or not parts:
             self.unless(f"type({value}) is {cls} and len({value}) == {len(parts)}")

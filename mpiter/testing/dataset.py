@@ -17,10 +17,13 @@ from typing import Any
 import numpy as np
 
 from ..engine.options import whole
-from ..errors import DatasetNotPicklable, UnevenSamples
+from ..errors import DatasetNotPicklable, LeafError, UnevenSamples
 from ..iterators.iterators import MultiprocessIterator, SerialIterator
 from ..samples.batch import collate, settle_as
-from .same import same
+from ..samples.copying import copied
+from ..samples.kinds import leaf_for
+from ..samples.leaf import added
+from .same import difference, same
 
 _SEED = 20
 _BATCH = 4
@@ -39,7 +42,7 @@ class DatasetReport:
         samples: number of samples that were fetched.
         sample_s: median of the seconds that fetching a sample takes.
         slowest_s: seconds that the slowest sample took.
-        sample_bytes: median of the bytes of the arrays in a sample.
+        sample_bytes: median of the bytes of the arrays and numbers in a sample.
         is_even: True if all samples have the same shapes and types, so that they can be
             stacked.
 
@@ -63,8 +66,9 @@ def check_dataset(
     The first ``samples`` samples are fetched by this process and by ``n_processes``
     workers.  The check fails if the dataset can't be pickled, if a sample raises, if a
     sample depends on anything but its index, the seed and the epoch (such as a random
-    generator of the dataset's own), if fetching leaves files open, or, unless
-    ``uneven`` is True, if the samples can't be stacked.
+    generator of the dataset's own), if a ``Leaf`` doesn't put together what it has
+    taken apart, if fetching leaves files open, or, unless ``uneven`` is True, if the
+    samples can't be stacked.
 
     >>> from mpiter.testing import check_dataset
     >>> check_dataset([(0.5, 1), (1.5, 0)] * 10).samples
@@ -94,6 +98,8 @@ def check_dataset(
     )
     again = _fetched(_serial(dataset, _BATCH), count)
     _compare(here, again, "when it is fetched once more with the same seed")
+    for index, sample in enumerate(here):
+        _check_leaves(sample, f"dataset[{index}]")
     with warnings.catch_warnings():
         # Workers can be forked with a dataset that can't be pickled, but the warning
         # of that is what this check looks for.
@@ -113,19 +119,18 @@ def check_dataset(
                 f"the dataset can't be sent to workers as it is: {error}"
             ) from error
     _compare(here, there, "when a worker fetches it")
-    is_even = _is_even(here)
-    assert is_even or uneven, (
-        "the samples differ in shape or type, so they can't be stacked; "
-        "mpiter.batches(ragged='list') or 'pad' takes them. Pass uneven=True if that "
-        "is meant."
+    unevenness = _unevenness(here)
+    assert not unevenness or uneven, (
+        f"mpiter.batches() can't stack the samples: {unevenness} Pass uneven=True to "
+        "check_dataset if that is meant."
     )
-    sizes = [_array_bytes(sample) for sample in here]
+    sizes = [_bytes_of(sample) for sample in here]
     return DatasetReport(
         samples=count,
         sample_s=float(np.median(seconds)),
         slowest_s=max(seconds),
         sample_bytes=int(np.median(sizes)),
-        is_even=is_even,
+        is_even=not unevenness,
     )
 
 
@@ -152,19 +157,44 @@ def _compare(here: list[Any], there: list[Any], when: str) -> None:
         )
 
 
-def _is_even(samples: list[Any]) -> bool:
+def _check_leaves(value: object, name: str) -> None:
+    """Check that leaves of the program's put together what they take apart."""
+    one = added.get(type(value))
+    if one is not None:
+        found = difference(copied(value), value, name)
+        assert not found, (
+            f"{one.name} puts another {one.kind} together than it took apart: {found}. "
+            "Its join must return the value whose parts split has returned."
+        )
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            _check_leaves(part, f"{name}[{key!r:.40}]")
+    elif isinstance(value, (tuple, list)):
+        for at, part in enumerate(value):
+            _check_leaves(part, f"{name}[{at}]")
+
+
+def _unevenness(samples: list[Any]) -> str:
+    """Return why the samples can't be stacked; nothing if they can."""
     try:
         collate(samples, settle_as("raise"))
-    except (UnevenSamples, TypeError, ValueError):
-        return False
-    return True
+    except LeafError:
+        # That is no matter of the dataset's.
+        raise
+    except (UnevenSamples, TypeError, ValueError) as error:
+        return str(error)
+    return ""
 
 
-def _array_bytes(sample: object) -> int:
+def _bytes_of(sample: object) -> int:
     if isinstance(sample, dict):
-        return sum(map(_array_bytes, sample.values()))
+        return sum(map(_bytes_of, sample.values()))
     if isinstance(sample, (tuple, list)):
-        return sum(map(_array_bytes, sample))
+        return sum(map(_bytes_of, sample))
+    if (one := added.get(type(sample))) is not None:
+        return sum(map(_bytes_of, one.split(sample)))
+    if (kind := leaf_for(sample)) is not None:
+        return kind.size(rows=1)
     return int(getattr(sample, "nbytes", 0))
 
 

@@ -189,6 +189,22 @@ def take_down(
     return Fault(*where, trace, _pickled(error), may_skip=may_skip)
 
 
+def take_down_here(
+    error: Exception,
+    place: Place,
+    index: object,
+    worker: str,
+) -> Fault:
+    """Return the fault for an error with a sample that came from ``worker``.
+
+    It was raised in this process, the consumer's.
+    """
+    batch, row, epoch, position = place
+    summary = f"{type(error).__name__}: {_text(error)}"[:500]
+    where = (batch, row, index, epoch, position, worker, summary)
+    return Fault(*where, trace="", pickled=None, itself=error)
+
+
 def unsendable(
     sample: object,
     name: str,

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..datasets.columns import takes_any_key
+from ..errors import LeafError
 from ..samples.copying import Copies, Refilled
 from . import home, seeding
 from .block import (
@@ -386,9 +387,10 @@ class _Fetching:
             return False
         if len(samples) != count:
             return False
-        # If one of the samples can't be sent, they are written one by one below: that
-        # finds it, and the others of the batch are kept.
-        with contextlib.suppress(Unsendable):
+        # If one of the samples can't be sent, or a leaf of the program's can't take it
+        # apart, they are written one by one below: that finds it, and the others of the
+        # batch are kept.
+        with contextlib.suppress(Unsendable, LeafError):
             may_fit = type(samples) in self.sheet.at_once
             if may_fit and self.sheet.together(row, samples):
                 return True

@@ -32,6 +32,10 @@ CASES = {
     "the first sample fails, and is left out": Case(
         fails_first=True, skips_errors=True
     ),
+    "a leaf refuses samples": Case(refused=(0, 1, 3), deaths=1, restarts=1),
+    "a leaf refuses samples, which are left out": Case(
+        refused=(0, 2, 3), skips_errors=True, batch_size=4
+    ),
     "answers that are lost": Case(losses=1, restarts=1, deaths=1, at_once=True),
     "restarts and deaths": Case(
         restarts=1, deaths=1, stuck=1, batch_size=3, at_once=True

@@ -14,14 +14,15 @@ from journeys import Journey
 from samples import assert_same
 
 import mpiter
-from mpiter.errors import LeafError
+from mpiter.errors import LeafError, UnevenSamples
 from mpiter.samples import leaf, tensors
-from mpiter.samples.batch import columns_of, samples_of
+from mpiter.samples.batch import collate, columns_of, samples_of
 from mpiter.samples.copying import Look, copied
 from mpiter.samples.jagged import Jagged
 from mpiter.samples.jsonable import decoded, encoded
 from mpiter.samples.kinds import KINDS, OfJax, Tensor, kind_of, leaf_for
 from mpiter.samples.tree import Aside, Made, describe
+from mpiter.testing import check_dataset
 
 # Values of each kind, alike and different.
 VALUES: dict[str, list[Any]] = {
@@ -318,6 +319,18 @@ BROKEN = {
         broken(split=lambda self, value: ()),
         r"Broken.split has returned \(\); it must",
     ),
+    "splits into its own kind": (
+        broken(split=lambda self, value: (value,)),
+        "Broken.split has returned parts that hold a Fraction again",
+    ),
+    "splits into a list of its own kind": (
+        broken(split=lambda self, value: (1, [[value]])),
+        "Broken.split has returned parts that hold a Fraction again",
+    ),
+    "splits into more parts and fewer": (
+        broken(split=lambda self, value: (1,) * (1 + value.numerator % 2)),
+        r"Broken.split has returned \d parts? \(called with .*, and \d parts? for",
+    ),
     "raises in join": (
         broken(join=lambda self, one: one),
         "Broken.join has raised TypeError: .*positional",
@@ -348,6 +361,177 @@ def test_the_error_of_a_leaf_that_misbehaves_names_it(case):
         pytest.raises(LeafError, match=says),
     ):
         list(stream)
+
+
+def test_what_holds_its_own_kind_by_way_of_another_leaf_is_named():
+    mpiter.add_leaf(broken(split=lambda self, value: (Scan("a", value),)))
+    mpiter.add_leaf(ScanLeaf())
+    for look in (describe, copied, Look):
+        with pytest.raises(LeafError, match=r"Broken.split .* hold a Fraction again"):
+            look((Fraction(1, 2),))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "case", [case for case in BROKEN if "split" in case and "fewer" not in case]
+)
+def test_the_error_of_split_names_the_sample_with_workers_and_without(case, workers):
+    one, says = BROKEN[case]
+    mpiter.add_leaf(one)
+    data = [Fraction(at, 3) for at in range(8)]
+    with mpiter.batches(data, 4, n_processes=workers, shuffle=False) as stream:
+        for first in (0, 4):
+            with pytest.raises(LeafError, match=says) as caught:
+                next(stream)
+            [note] = caught.value.__notes__
+            assert note.startswith(
+                f"mpiter: sample {first} (position {first} of epoch 0), fetched by "
+            )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("parts", ["none", "fewer"])
+def test_a_later_sample_that_split_fails_for_is_named_and_costs_one_batch(
+    parts, workers
+):
+    def split(self, value):
+        found = value.numerator, value.denominator
+        if value != Fraction(6, 7):
+            return found
+        return found[:1] if parts == "fewer" else found[:0]
+
+    mpiter.add_leaf(broken(split=split))
+    data = [Fraction(at, 7) for at in range(1, 9)]
+    with mpiter.batches(data, 2, n_processes=workers, shuffle=False) as stream:
+        tops = [next(stream)[0].tolist() for _ in range(2)]
+        # Without workers the error may also name the sample that it compares with.
+        with pytest.raises(LeafError, match=r"Broken.split has returned") as caught:
+            next(stream)
+        assert any("sample 5 " in note for note in caught.value.__notes__)
+        assert [*tops, next(stream)[0].tolist()] == [[1, 2], [3, 4], [1, 8]]
+
+
+def test_samples_that_split_fails_for_are_left_out_by_workers():
+    def split(self, value):
+        return value.numerator, 12 // (value.numerator % 5)
+
+    mpiter.add_leaf(broken(split=split))
+    fractions = [Fraction(at, 12) for at in range(1, 60, 2)]
+    good = [one for one in fractions if one.numerator % 5]
+    rows = np.arange(len(fractions))
+    # The first of all fails, which decides what columns there are.
+    fractions = [Fraction(5, 12), *fractions[:-1]]
+    good = [one for one in fractions if one.numerator % 5]
+    for data in (fractions, [*zip(fractions, rows, strict=True)], (fractions, rows)):
+        with mpiter.MultiprocessIterator(
+            data,
+            4,
+            n_processes=2,
+            shuffle=False,
+            repeat=False,
+            on_error="skip",
+        ) as it:
+            found = [sample for batch in it for sample in batch]
+        if data is not fractions:
+            found = [sample[0] for sample in found]
+        assert found == [
+            Fraction(one.numerator, 12 // (one.numerator % 5)) for one in good
+        ]
+
+
+def test_samples_sent_as_objects_that_split_fails_for_are_told_by_row():
+    def split(self, value):
+        return value.numerator, 12 // (value.numerator % 5)
+
+    mpiter.add_leaf(broken(split=split))
+    good = Fraction(1, 12)
+    journey = Journey([good] * 3)
+    journey.odd.update({0: good, 1: Fraction(5, 12), 2: good})
+    errors = journey.rooms.place(journey.delivery)
+    assert list(errors) == [1]
+    assert "split has raised ZeroDivisionError" in str(errors[1])
+    # Nothing else looks at it, so it comes back as it was sent.
+    assert journey.read() == [good, Fraction(5, 12), good]
+
+
+def test_samples_built_differently_hide_no_leaf_that_splits_unevenly():
+    one, _ = BROKEN["splits into more parts and fewer"]
+    mpiter.add_leaf(one)
+    samples = [([1], Fraction(1, 2)), ([1, 2], Fraction(2, 3))]
+    with pytest.raises(LeafError, match=r"has returned 1 part, and 2 parts for"):
+        collate(samples)
+    mpiter.add_leaf(FractionLeaf())
+    lengths, (tops, bottoms) = collate(samples)
+    assert (lengths, tops.tolist(), bottoms.tolist()) == (
+        [[1], [1, 2]],
+        [1, 2],
+        [2, 3],
+    )
+
+
+def test_the_error_of_join_names_the_samples_of_the_batch():
+    one, says = BROKEN["joins something else"]
+    mpiter.add_leaf(one)
+    data = [Fraction(at, 3) for at in range(4)]
+    with (
+        mpiter.MultiprocessIterator(data, 2, n_processes=1, shuffle=False) as it,
+        pytest.raises(LeafError, match=says) as caught,
+    ):
+        next(it)
+    [note] = caught.value.__notes__
+    assert "[dataset[i] for i in [0, 1]]" in note
+
+
+BEYOND = [1, 2, 1 << 63, 4]
+UNEVEN: dict[str, tuple[list[Any], str, Any]] = {
+    "alone": (
+        BEYOND,
+        r"uneven: 1 .* beyond int64, in row 2\..*='list', .* type in the dataset",
+        BEYOND,
+    ),
+    "in a leaf": (
+        [{"f": Fraction(1, one)} for one in BEYOND],
+        r"uneven in part \[1\] of a Fraction at \['f'\]: 1 .* beyond int64, in row 2\."
+        r".*='list', .* have FractionLeaf.split return parts of one shape and type",
+        {"f": ([1] * 4, BEYOND)},
+    ),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("case", UNEVEN)
+def test_an_int_beyond_int64_is_as_uneven_in_a_leaf_as_alone(case, workers):
+    mpiter.add_leaf(FractionLeaf())
+    data, says, listed = UNEVEN[case]
+    options: Any = {"n_processes": workers, "shuffle": False}
+    with (
+        mpiter.batches(data, 4, **options) as stream,
+        pytest.raises(UnevenSamples, match=says),
+    ):
+        next(stream)
+    with mpiter.batches(data, 4, ragged="list", **options) as stream:
+        found = next(stream)
+    if case == "in a leaf":
+        tops, bottoms = found["f"]
+        found = {"f": (tops.tolist(), bottoms)}
+    assert found == listed
+
+
+def test_check_dataset_names_a_leaf_and_counts_the_bytes_of_its_parts():
+    data = [{"f": (Fraction(at, 7), at)} for at in range(1, 7)]
+    mpiter.add_leaf(FractionLeaf())
+    assert check_dataset(data, n_processes=1).sample_bytes == 24
+    uneven = [*data, {"f": (Fraction(1 << 70, 7), 0)}]
+    with pytest.raises(AssertionError, match=r"have FractionLeaf.split return parts"):
+        check_dataset(uneven, n_processes=1)
+    mpiter.add_leaf(broken(join=lambda self, top, bottom: Fraction(bottom, top)))
+    # Records are pickled whole, so no worker would show it.
+    for samples in (data, [(*one["f"], "a text") for one in data]):
+        with pytest.raises(AssertionError, match=r"Broken puts another Fraction .*0\]"):
+            check_dataset(samples, n_processes=1)
+    mpiter.add_leaf(broken(stack=lambda self: None))
+    with pytest.raises(LeafError, match=r"Broken.stack has raised TypeError"):
+        check_dataset(data, n_processes=1)
 
 
 def test_the_error_of_a_leaf_in_a_worker_process_names_it_too():

@@ -22,7 +22,7 @@ from mpiter.engine.delivery import OBJECTS
 from mpiter.engine.hooks import Hooks
 from mpiter.engine.prefetch import Run, _PrefetchLoop
 from mpiter.engine.tally import Skipped
-from mpiter.errors import SampleNotSendable
+from mpiter.errors import LeafError, SampleNotSendable
 from mpiter.order.cursor import Cursor, Pace
 from mpiter.order.order import Sequential
 from mpiter.pool.endings import End
@@ -119,6 +119,8 @@ class Case:
     keeps: bool = False
     # If true, the first sample raises.
     fails_first: bool = False
+    # A leaf of the program's can't take these samples apart.
+    refused: tuple[int, ...] = ()
 
 
 def is_odd(key: int) -> bool:
@@ -156,9 +158,10 @@ class Rooms:
     bytes = 1
     slots = SimpleNamespace(leased=0, most_bytes=1 << 30)
 
-    def __init__(self, most: int, travels: bool) -> None:
+    def __init__(self, most: int, travels: bool, refused: tuple[int, ...]) -> None:
         self.is_new = True
         self.all: list[Room] = []
+        self._refused = refused
         self._most = most
         self._travels = travels
 
@@ -167,6 +170,8 @@ class Rooms:
 
     def learn(self, sample: Any, rows: int) -> None:
         assert self.is_new
+        if sample in self._refused:
+            raise LeafError
         self.is_new = False
 
     def take(self, rows: int) -> Any:
@@ -186,10 +191,16 @@ class Rooms:
         for at, key in enumerate(keys, row):
             room.write(at, key)
 
-    def place(self, batch: Any) -> None:
+    def place(self, batch: Any) -> dict[int, LeafError]:
+        errors = {}
         for row, key in list(batch.odd.items()):
-            if batch.room is not OBJECTS and not is_odd(key):
+            if batch.room is OBJECTS or is_odd(key):
+                continue
+            if key in self._refused:
+                errors[row] = LeafError()
+            else:
                 batch.room.write(row, batch.odd.pop(row))
+        return errors
 
     def contents(self, batch: Any, failed: Any) -> Any:
         """Return what the user gets, which are the keys of the batch."""
@@ -230,6 +241,9 @@ class Crew:
         # Pairs of a worker and a block that it has.
         self.out: list[tuple[int, Block]] = []
         self.wait = world.something_happens
+
+    def name_of(self, worker: int) -> str:
+        return f"worker {worker}"
 
     def of(self, worker: int) -> list[Block]:
         return [block for number, block in self.out if number == worker]
@@ -292,7 +306,7 @@ class World:
         if run_ahead is None:
             run_ahead = 2 * case.workers + 1
         self.most = case.n_prefetch + run_ahead
-        self.rooms = Rooms(case.rooms, case.travels)
+        self.rooms = Rooms(case.rooms, case.travels, case.refused)
         self.crew = Crew(self)
         self.closed = 0
         self.faulty: set[int] = {0} if case.fails_first else set()
@@ -412,7 +426,8 @@ class World:
         for at in range(block.rows):
             place, key = block.sample(at)  # type: ignore[misc]
             columns.append(key)
-            if key in self.faulty:
+            is_refused = bool(block.brief) and key in self.case.refused
+            if key in self.faulty or is_refused:
                 batch, row, epoch, position = place
                 raised = "worker", "ValueError", "", None
                 faults.append(Fault(batch, row, key, epoch, position, *raised))
@@ -569,7 +584,7 @@ class World:
         return [
             key
             for key in range(batch * size, (batch + 1) * size)
-            if key not in self.faulty
+            if key not in self.faulty and key not in self.case.refused
         ]
 
     def _may_fail(self, batch: int) -> bool:
