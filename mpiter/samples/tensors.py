@@ -223,6 +223,14 @@ def as_bytes(value: Any) -> tuple[_Array, str, tuple[int, ...]] | None:
     return raw, dtype, tuple(value.shape)
 
 
+def nbytes_of(value: torch.Tensor) -> int:
+    """Return the bytes of a dense tensor, on any device; 0 for any other."""
+    torch = sys.modules["torch"]
+    if value.layout is not torch.strided:
+        return 0
+    return int(value.nbytes)
+
+
 def brought_home(value: torch.Tensor) -> torch.Tensor:
     """Return a tensor of a model as a plain one in this process's memory."""
     torch = sys.modules["torch"]
