@@ -91,9 +91,9 @@ class Planned(Protocol):
     def stretches(self) -> Iterable[Keys]:
         """The keys of its samples, in the order in which they lie in the batch.
 
-        There is one stretch for each epoch that it has samples of: two where a batch of
-        an iterator that repeats crosses into the next epoch.  A stream has none, since
-        it has no keys.
+        Mostly there is one.  A batch that crosses into the next epoch has one for each
+        epoch, and one that is filled up may have a second of the same epoch.  With a
+        stream there is none, since it has no keys.
         """
 
     @property
@@ -104,8 +104,8 @@ class Planned(Protocol):
     def after(self) -> Position:
         """The position behind it.  It is in the next epoch once this one has ended.
 
-        Only loaders with a sampler, and streams, stay in the epoch: they learn of its
-        end afterwards.
+        Only loaders with a sampler, as torch's have, and streams stay in the epoch:
+        they learn of its end afterwards.
         """
 
 
@@ -185,11 +185,11 @@ class HandedOut(Protocol):
         """The bytes of the arrays, tensors and numbers in what the user gets.
 
         It is the same with any workers, and 0 unless there is a batch.  What counts are
-        the elements of NumPy's and JAX's arrays and of dense tensors, padding included;
-        and numbers: 1 for a bool, 8 for an int or a float, 16 for a complex, and what a
+        the elements of NumPy's and JAX's arrays and of tensors, padding included; and
+        numbers: 1 for a bool, 8 for an int or a float, 16 for a complex, and what a
         scalar of NumPy's takes.  They may lie in tuples, lists, dicts and other
-        mappings, in a ``Jagged``, and in values of added leaves.  Texts, ``bytes``
-        and other objects count as nothing.  Each call counts anew.
+        mappings, in a ``Jagged``, and in values of added leaves.  Texts, ``bytes``,
+        sparse tensors and other objects count as nothing.  Each call counts anew.
         """
 
     @property

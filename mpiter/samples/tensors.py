@@ -224,11 +224,11 @@ def as_bytes(value: Any) -> tuple[_Array, str, tuple[int, ...]] | None:
 
 
 def nbytes_of(value: torch.Tensor) -> int:
-    """Return the bytes of a dense tensor, on any device; 0 for any other."""
+    """Return the bytes of a tensor's elements, on any device; 0 for a sparse one."""
     torch = sys.modules["torch"]
-    if value.layout is not torch.strided:
-        return 0
-    return int(value.nbytes)
+    if value.layout is torch.strided or value.is_nested:
+        return int(value.nbytes)
+    return 0
 
 
 def brought_home(value: torch.Tensor) -> torch.Tensor:

@@ -124,6 +124,10 @@ def several(index: int) -> Any:
     return np.zeros(index % 5 + 1)
 
 
+def several_of_torch(index: int) -> Any:
+    return torch.zeros(index % 5 + 1)
+
+
 def some_fail(index: int) -> Any:
     if index in (4, 6, 11):
         raise OSError("unreadable")
@@ -201,6 +205,11 @@ CASES: dict[str, tuple[Callable[..., Any], Any, dict[str, Any]]] = {
         {"batch_sampler": [[1, 2, 3], [7], [5, 4]]},
     ),
     "torch": (mpiter.torch.DataLoader, Samples(three), {}),
+    "torch, jagged": (
+        mpiter.torch.DataLoader,
+        Samples(several_of_torch),
+        {"ragged": "jagged"},
+    ),
     "torch, collate_fn": (
         mpiter.torch.DataLoader,
         Samples(three),
@@ -255,6 +264,8 @@ def test_the_bytes_are_those_of_what_the_user_gets() -> None:
     # The array and the count.
     assert bytes_of("collate_fn")[:4] == [200, 200, 104, 0]
     assert bytes_of("batch_sampler")[:4] == [72, 24, 48, 0]
+    # Of a nested tensor its elements, as torch says itself.
+    assert sum(bytes_of("torch, jagged")) == 2 * LENGTH * 3 * 4
 
 
 @pytest.mark.parametrize("name", WAYS)
