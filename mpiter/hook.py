@@ -31,7 +31,12 @@ class Position(Protocol):
     def epoch(self) -> int: ...
     @property
     def position(self) -> int:
-        """How many of the epoch's samples all ranks have had."""
+        """How many of the epoch's samples all ranks have had.
+
+        With a ``batch_sampler`` or a stream it counts batches, as states do: only what
+        gives the batches knows how many samples come before one.  Those of a stream are
+        one worker's.
+        """
 
 
 class Keys(Protocol):
@@ -39,40 +44,69 @@ class Keys(Protocol):
 
     @property
     def row(self) -> int:
-        """The row of the batch that has the first of them."""
+        """Which sample of the batch has the first of them, counted from 0."""
 
     @property
     def epoch(self) -> int: ...
     @property
     def position(self) -> int:
-        """The first one's position in the epoch's order."""
+        """The first one's position in the epoch's order, or among a sampler's keys.
+
+        It counts samples everywhere, with a ``batch_sampler`` too.
+        """
 
     @property
     def indices(self) -> Sequence[Any]:
-        """The keys, an array or a tuple."""
+        """The keys of single samples, an array or a tuple."""
 
 
 class Planned(Protocol):
     """A batch that was planned."""
 
     @property
-    def number(self) -> int: ...
+    def number(self) -> int:
+        """Its number in its loop: each later batch has a larger one.
+
+        Numbers may be left out, since a run can end before what was planned has come.
+        The end of a run has -1.
+        """
+
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """How many rows workers fetch for it, as ``Fetched.rows`` counts them.
+
+        A row is a sample; or the whole batch, where one worker makes that: with a
+        ``collate_fn``, a ``batch_sampler``, ``__getitems__`` or a stream.
+        """
+
     @property
     def samples(self) -> int | None:
-        """The number of samples, if a row is not a single one."""
+        """How many samples it has, if none fails; None if only the stream knows."""
 
     @property
     def fills(self) -> int:
         """How many of its last samples come again, to fill up a step of all ranks."""
 
     @property
-    def stretches(self) -> Iterable[Keys]: ...
+    def stretches(self) -> Iterable[Keys]:
+        """The keys of its samples, in the order in which they lie in the batch.
+
+        Mostly there is one.  A batch that crosses into the next epoch has one for each
+        epoch, and one that is filled up may have a second of the same epoch.  With a
+        stream there is none, since it has no keys.
+        """
+
     @property
-    def before(self) -> Position: ...
+    def before(self) -> Position:
+        """The position before it, where the batch that was planned before it ends."""
+
     @property
-    def after(self) -> Position: ...
+    def after(self) -> Position:
+        """The position behind it.  It is in the next epoch once this one has ended.
+
+        Only loaders with a sampler, as torch's have, and streams stay in the epoch:
+        they learn of its end afterwards.
+        """
 
 
 class Coming(Protocol):
@@ -105,7 +139,9 @@ class Fetched(Protocol):
     @property
     def worker(self) -> int: ...
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """How many rows it has; see ``Planned.rows``."""
+
     @property
     def began(self) -> float: ...
     @property
@@ -137,22 +173,36 @@ class HandedOut(Protocol):
     """What ``next()`` is about to return or to raise."""
 
     @property
-    def plan(self) -> Planned: ...
-    @property
-    def faults(self) -> Sequence[Failed]: ...
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the batch's arrays and numbers."""
+    def plan(self) -> Planned:
+        """What was planned.  At the end, both its positions are the place reached."""
 
     @property
-    def error(self) -> BaseException | None: ...
+    def faults(self) -> Sequence[Failed]:
+        """The samples that failed, in the order of the batch."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the arrays, tensors and numbers in what the user gets.
+
+        It is the same with any workers, and 0 unless there is a batch.  What counts are
+        the elements of NumPy's and JAX's arrays and of tensors, padding included; and
+        numbers: 1 for a bool, 8 for an int or a float, 16 for a complex, and what a
+        scalar of NumPy's takes.  They may lie in tuples, lists, dicts and other
+        mappings, in a ``Jagged``, and in values of added leaves.  Texts, ``bytes``,
+        sparse tensors and other objects count as nothing.  Each call counts anew.
+        """
+
+    @property
+    def error(self) -> BaseException | None:
+        """What is raised in place of a batch, or has ended the run."""
+
     @property
     def is_empty(self) -> bool:
         """True if all its samples were left out: the next batch comes in its place."""
 
     @property
     def is_end(self) -> bool:
-        """True if it is no batch, but the end of the run."""
+        """True if it isn't a batch, but the end of the run."""
 
 
 class Hook:
@@ -187,7 +237,8 @@ class Hook:
         """Return the hook for one loop: itself, unless each is to have its own.
 
         A *loop* begins with the first batch, and again after ``close()`` and after
-        options have changed.  A loader may have several at a time.
+        options have changed.  A loader may have several at a time; of a stream it has
+        one for each worker, each with its own runs and ends.
         """
         return self
 
@@ -198,7 +249,8 @@ class Hook:
     ) -> None:
         """A batch was planned, which took from ``began`` to ``ended``.
 
-        ``coming`` are the batches after it.
+        ``coming`` are the batches after it.  Where a stream ends shows only when it is
+        read, so batches are planned that never come.
         """
 
     def answered(self, done: Fetched) -> None:

@@ -245,9 +245,7 @@ class Notes(Hook):
         It may instead be skipped as a whole, or replaced by an error.
         """
         # The number of samples before those that fill up a step.
-        own = plan.rows - plan.fills
-        if plan.samples is not None:
-            own = plan.samples - plan.fills
+        own = (plan.samples or 0) - plan.fills
         terms = self._terms
         # If Ctrl-C interrupts this method, the next batch has to log the beginning once
         # more: that makes void what was logged of this one.
@@ -265,10 +263,7 @@ class Notes(Hook):
                 place = 0
                 here = plan.after
             terms = self._go_by(terms, here, place)
-            # A row may be a whole batch.  Its keys are those of the samples.
             keys = stretch.indices
-            if plan.samples is not None:
-                keys = keys[0]
             bad = set[int]()
             for fault in faults:
                 if fault.epoch == epoch:

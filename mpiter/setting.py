@@ -17,7 +17,8 @@ class Setting:
 
     Attributes:
         dataset: the user's dataset.
-        batch_size: samples in a batch, or batches if the dataset gives whole ones.
+        batch_size: samples in a batch, 1 without batching; None with a
+            ``batch_sampler``, whose batches may differ.
         workers: the number of workers; 0 if the consumer itself fetches.
         workers_name: the name of the argument for it, for messages.
         backend: the name of the backend; "serial" without workers.
@@ -28,7 +29,7 @@ class Setting:
     >>> import mpiter
     >>> class Modest(mpiter.Hook):
     ...     def check(self, setting):
-    ...         if setting.batch_size > 2:
+    ...         if (setting.batch_size or 0) > 2:
     ...             raise mpiter.OptionError("at most 2")
     >>> mpiter.batches([1, 2, 3], 3, hooks=Modest())
     Traceback (most recent call last):
@@ -36,7 +37,7 @@ class Setting:
     """
 
     dataset: Any
-    batch_size: int
+    batch_size: int | None
     workers: int
     workers_name: str
     backend: str

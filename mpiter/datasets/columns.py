@@ -325,6 +325,15 @@ class Wrapping:
     dataset: Any
 
 
+class InBatches(Wrapping):
+    """The base class of those whose rows are whole batches."""
+
+    @property
+    def samples_each(self) -> int | None:
+        """How many samples a batch has at the most; None if that isn't known."""
+        raise NotImplementedError
+
+
 def users(dataset: object) -> Any:
     """Return the user's dataset, without our wrappers."""
     while isinstance(dataset, Wrapping):

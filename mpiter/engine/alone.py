@@ -35,9 +35,9 @@ from ..worker.fetch import Begun
 from ..worker.sheets import Payload
 from . import lifetime
 from .delivery import Delivery, ending, finish, named
-from .hooks import Hooks
+from .hooks import Hooks, ToldPlan
 from .options import Options
-from .pump import Late, Phase, Pump, Pumping
+from .pump import Counts, Late, Phase, Pump, Pumping
 from .tally import Skipped, Tally
 
 # The time between two batches whose processor time is measured.
@@ -183,7 +183,9 @@ class Alone(Pumping["_Reading"]):
             plan = self._going.step(self.cursor, next(self._numbers))
             if plan is None:
                 return ending(self.cursor)
-            self._hooks.tell(Hook.planned, plan, self._going, began, _now())
+            if self._hooks:
+                told = ToldPlan(plan)
+                self._hooks.tell(Hook.planned, told, self._going, began, _now())
             delivery = loop.fetch(plan, self.seed)
             if self.is_closed:
                 raise self._closed_meanwhile()
@@ -193,7 +195,14 @@ class Alone(Pumping["_Reading"]):
             self._phase = Phase.AT_REST
             # The caller's loop would take it for its end.
             if isinstance(error, StopIteration):
-                raise RuntimeError("the order_sampler raised StopIteration") from error
+                other = RuntimeError("the order_sampler raised StopIteration")
+                self._tell(ending(self.cursor, other))
+                raise other from error
+            # The loop, too, hands over an error that concerns no single batch as the
+            # end of the run, but not a warning that the program raises as an error.
+            is_ours = isinstance(error, Exception) and not isinstance(error, Warning)
+            if is_ours and not self.is_closed:
+                self._tell(ending(self.cursor, error))
             raise
 
 
@@ -307,7 +316,7 @@ def pump_for(
     options: Options,
     opens: Callable[[Contents], Any],
     late: Late,
-    counts: Callable[[Any], int | None] | None = None,
+    counts: Counts | None = None,
     skipped: Skipped | None = None,
 ) -> Pump | Alone:
     """Return the pump for these options; the other arguments are ``Pumping``'s."""

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from math import prod
 from operator import attrgetter
 from typing import Any
 
 from ..errors import LeafError, SampleError, SampleNotSendable, SharedMemoryFull
 from ..order.cursor import Cursor, Plan
 from ..rules import Rules
-from ..samples.tree import Contents, Layout, columns_of, describe
+from ..samples.tree import Contents, Layout
 from ..transport.slots import Slot
 from ..worker.block import Block, Fault, raised, take_down_here
 from ..worker.sheets import Payload
@@ -120,22 +118,6 @@ class Delivery:
     def is_empty(self) -> bool:
         """True if all samples were left out: ``next()`` hands out no empty batch."""
         return not self.is_end and self.contents is None and self.error is None
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the batch's arrays and numbers."""
-        contents = self.contents
-        if contents is None:
-            return 0
-        total = sum(column.nbytes for column in contents.columns)
-        objects = [contents.objects or (), contents.odd.values(), contents.asides or ()]
-        for sample in chain.from_iterable(objects):
-            for kind in columns_of(describe(sample)):
-                # A text is an array only in a column, if at all.
-                if kind.dtype.kind in "US":
-                    continue
-                total += kind.dtype.itemsize * prod(kind.shape)
-        return total
 
 
 def ending(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..datasets.columns import as_dataset, offered, users
+from ..datasets.columns import InBatches, as_dataset, offered, users
 from ..datasets.mistaken import refuse_mistaken
 from ..errors import OptionError, warn
 from ..hook import Hook
@@ -91,9 +91,14 @@ class Options:
 
     def setting(self) -> Setting:
         """Return what hooks and backends may know."""
+        size: int | None = self.batch_size
+        if isinstance(self.dataset, InBatches):
+            size = self.dataset.samples_each
+            if size is not None:
+                size = int(size)
         return Setting(
             dataset=users(self.dataset),
-            batch_size=self.batch_size,
+            batch_size=size,
             workers=0 if self.fetches_here else self.workers,
             workers_name=self.workers_name,
             backend=self.backend.name,

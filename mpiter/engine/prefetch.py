@@ -44,7 +44,7 @@ from ..worker.board import Line
 from ..worker.sheets import Payload
 from .communicator import Terminated, _Communicator
 from .delivery import OBJECTS, Delivery, Room, ending, finish, named, not_sendable
-from .hooks import Hooks
+from .hooks import Hooks, ToldPlan
 from .ledger import Ledger
 from .recovery import Recovery
 from .rooms import Rooms
@@ -152,6 +152,9 @@ class _PrefetchLoop:
         self._numbers = itertools.count()
         # The number of deliveries of this run that were queued.
         self._delivered = 0
+        # The number of the furthest batch among them, and the place behind it.
+        self._furthest = -1
+        self._end = NO_RUN.cursor
         # The number of deliveries that the consumer has taken.
         self._taken = 0
         # The epoch that the consumer is in.
@@ -430,7 +433,10 @@ class _PrefetchLoop:
             return Halt.SLOT
         self.ledger.enter(plan, room)
         horizon.take()
-        self._hooks.tell(Hook.planned, plan, self._run.plans, began, time.monotonic())
+        if self._hooks:
+            told = ToldPlan(plan)
+            ended = time.monotonic()
+            self._hooks.tell(Hook.planned, told, self._run.plans, began, ended)
         return None
 
     def _begin(self, run: Run) -> None:
@@ -439,6 +445,8 @@ class _PrefetchLoop:
         self._run = run
         self._phase = Phase.FETCHING
         self._delivered = 0
+        self._furthest = -1
+        self._end = run.cursor
         self._epoch_taken = run.cursor.epoch
         self._horizon.begin(run.cursor, run.plans)
 
@@ -543,23 +551,22 @@ class _PrefetchLoop:
                 rooms.give_back(batch)
         if deliveries:
             self._recovery.finished(deliveries)
+            self._deliver(deliveries)
         is_full = len(deliveries) >= room
         nothing_left = self._horizon.is_reached and not ledger.batches
         if nothing_left and self._phase is Phase.FETCHING:
             dead_end = self._horizon.take_dead_end()
-            deliveries.append(self._ending(dead_end))
+            self._deliver([self._ending(dead_end)])
             is_full = False
-        if deliveries:
-            self._deliver(deliveries)
         return is_full
 
     def _ending(self, error: BaseException | None) -> Delivery:
         """Return the end of the run, after which nothing of it is fetched any more.
 
-        It is no batch, so it takes no room in the communicator.
+        It isn't a batch, so it takes no room in the communicator.
         """
         self._phase = Phase.RESTING
-        return ending(self._run.cursor, error)
+        return ending(self._end, error)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """Number the deliveries and queue them.
@@ -569,6 +576,11 @@ class _PrefetchLoop:
         for delivery in deliveries:
             delivery.number = self._delivered
             self._delivered += 1
+            # Batches may be handed over as they finish, not as they were planned.
+            plan = delivery.plan
+            if plan.number > self._furthest:
+                self._furthest = plan.number
+                self._end = plan.after
         self.communicator.put(deliveries, self._run.number)
 
     def _recover(

@@ -39,8 +39,8 @@ from ..stats import Stats
 from ..worker import home
 from . import lifetime
 from .communicator import Terminated
-from .delivery import Delivery
-from .hooks import Hooks
+from .delivery import Delivery, ending
+from .hooks import Hooks, ToldDelivery
 from .options import Options
 from .prefetch import NO_RUN, Run, _PrefetchLoop
 from .recovery import doings
@@ -51,6 +51,8 @@ from .team import Team
 NOTHING = object()
 # Makes an error of the limit, the seconds waited, and what the workers do.
 Late = Callable[[float, float, str], Exception]
+# Returns the batch in what was opened, and the number of its samples; 0 at the end.
+Counts = Callable[[Any], tuple[Any, int]]
 
 
 class Loop(lifetime.Endable, Protocol):
@@ -97,8 +99,8 @@ class Pumping(Generic[LoopT]):
 
     ``opens`` turns a batch's contents into the object that is handed out.  ``late``
     makes the warning or the error for a batch that takes longer than
-    ``dataset_timeout``.  ``counts`` returns the number of samples in what ``opens`` has
-    made, where rows are not samples.  ``skipped`` counts samples left out; a loader's
+    ``dataset_timeout``.  ``counts`` is for a stream, where only what ``opens`` has made
+    tells how many samples it has.  ``skipped`` counts samples left out; a loader's
     outlives its pumps.
     """
 
@@ -107,7 +109,7 @@ class Pumping(Generic[LoopT]):
         options: Options,
         opens: Callable[[Contents], Any],
         late: Late,
-        counts: Callable[[Any], int | None] | None = None,
+        counts: Counts | None = None,
         skipped: Skipped | None = None,
     ) -> None:
         self.options = options
@@ -199,6 +201,7 @@ class Pumping(Generic[LoopT]):
         if not delivery.is_empty:
             return self._hand_out(loop, delivery)
         self._before = self._before or self.cursor
+        self._tell(delivery)
         self._advance(delivery)
         return NOTHING
 
@@ -265,6 +268,7 @@ class Pumping(Generic[LoopT]):
         contents = delivery.contents
         plan = delivery.plan
         if contents is None:
+            self._tell(delivery)
             self._advance(delivery)
             if delivery.error is not None:
                 raise delivery.error
@@ -276,6 +280,7 @@ class Pumping(Generic[LoopT]):
         except Exception as error:
             # The samples can't be stacked.  The batch counts as handed out, else the
             # next call would give the same error, and so would all after it.
+            self._tell(delivery, error=error)
             self._advance(delivery)
             if plan.samples is None:
                 keys = [key for stretch in plan.stretches for key in stretch.indices]
@@ -287,26 +292,40 @@ class Pumping(Generic[LoopT]):
                     rows = error.rows
                 name_samples(error, keys, rows or differing_in(contents))
             raise
+        given = batch
         if self._counts is not None:
-            samples = self._counts(batch)
+            given, samples = self._counts(batch)
+            # The stream has ended, which shows only now.  To hooks it is the end of the
+            # run, like any other; the caller still needs what was sent with it.
+            if not samples:
+                self._tell(ending(plan.before))
+                self._advance(delivery)
+                return batch
         elif plan.samples is not None:
             samples = plan.samples - len(delivery.faults)
         else:
             samples = contents.rows - len(contents.failed)
-        if samples is not None:
-            loop.tally.handed_out(samples)
-        self._advance(delivery, samples, began, time.monotonic())
+        loop.tally.handed_out(samples)
+        self._tell(delivery, given, samples, began, time.monotonic())
+        self._advance(delivery)
         return batch
 
-    def _advance(
+    def _tell(
         self,
         delivery: Delivery,
+        batch: Any = None,
         samples: int | None = None,
         began: float = 0.0,
         ended: float = 0.0,
+        error: BaseException | None = None,
     ) -> None:
+        """Tell the hooks what is handed out: the ``batch``, if the user gets one."""
+        if self._hooks:
+            told = ToldDelivery(delivery, batch, error or delivery.error)
+            self._hooks.tell(Hook.handed_out, told, samples, began, ended)
+
+    def _advance(self, delivery: Delivery) -> None:
         """Move the cursor behind a delivery."""
-        self._hooks.tell(Hook.handed_out, delivery, samples, began, ended)
         if not delivery.is_end:
             after = delivery.plan.after
             before = self._before
@@ -393,7 +412,7 @@ class Pump(Pumping[_PrefetchLoop]):
         options: Options,
         opens: Callable[[Contents], Any],
         late: Late,
-        counts: Callable[[Any], int | None] | None = None,
+        counts: Counts | None = None,
         skipped: Skipped | None = None,
     ) -> None:
         super().__init__(options, opens, late, counts, skipped)

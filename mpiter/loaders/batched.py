@@ -11,34 +11,41 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..datasets.columns import Wrapping
+from ..datasets.columns import InBatches
 from ..errors import UnevenSamples, name_samples
 from ..samples.batch import differing
 from ..worker import seeding
 from ..worker.here import AllLeftOut, NotOfASample, here, leave_out, let_pass
 
 
-class Batched(Wrapping):
+class Batched(InBatches):
     """A dataset of batches: ``batched[keys]`` fetches samples and collates them.
 
-    ``skips``: failing samples are left out.  ``stacks``: ``collate`` needs like
-    samples.  ``alone``: it gets only one.
+    ``batch_size`` is None where each list of keys is as long as it is.  ``skips``:
+    failing samples are left out.  ``stacks``: ``collate`` needs like samples.
+    ``alone``: it gets only one.
     """
 
     def __init__(
         self,
         dataset: object,
+        batch_size: int | None,
         collate: Callable[[Any], Any],
         skips: bool,
         stacks: bool,
         alone: bool,
     ) -> None:
         self.dataset = dataset
+        self._batch_size = 1 if alone else batch_size
         self._collate = collate
         self._skips = skips
         self._stacks = stacks
         self._alone = alone
         self._reads_many = not alone and bool(getattr(dataset, "__getitems__", None))
+
+    @property
+    def samples_each(self) -> int | None:
+        return self._batch_size
 
     def __getitem__(self, keys: Sequence[Any]) -> Any:
         samples, keys = self._fetched(keys)

@@ -213,6 +213,7 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         elif in_one:
             served = Batched(
                 self.dataset,
+                self.batch_size,
                 collates,
                 skips=on_error != "raise",
                 stacks=not alone and collate_fn is None,

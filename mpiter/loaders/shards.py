@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
-from ..datasets.columns import Wrapping
+from ..datasets.columns import InBatches
 from ..errors import OptionError, StateError
 from ..samples.jsonable import decoded, encoded
 from ..worker import seeding
@@ -75,7 +75,7 @@ class Wanted(NamedTuple):
         return f"batch {self.number} of its shard"
 
 
-class Streamed(Wrapping):
+class Streamed(InBatches):
     """A dataset of the batches of a stream, or of one shard of it.
 
     Its keys are ``Wanted``.
@@ -113,6 +113,10 @@ class Streamed(Wrapping):
         self._kept: Any = None
         # Whether worker_init called get_worker_info(); None as long as it isn't known.
         self._sharded_before: bool | None = None
+
+    @property
+    def samples_each(self) -> int:
+        return self.batch_size or 1
 
     def of_shard(
         self,

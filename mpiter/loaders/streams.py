@@ -40,7 +40,7 @@ class _Numbers(Plans):
         row = Wanted(self._run, position)
         stretch = Stretch(0, cursor.epoch, position, (row,))
         after = cursor._replace(position=position + 1)
-        return Plan(number, 1, (stretch,), cursor, after)
+        return Plan(number, 1, (stretch,), cursor, after, has_keys=False)
 
 
 def _init_shard(
@@ -241,7 +241,7 @@ class ShardPumps:
                 n_prefetch=max(1, recipe.n_prefetch // count),
                 run_ahead=run_ahead,
             )
-            self.pumps.append(pump_for(options, samples_of, late, _elements_of))
+            self.pumps.append(pump_for(options, samples_of, late, _unwrapped))
 
     def go(self, cursor: Cursor, plans: Streaming, seed: int) -> None:
         """Make each shard's pump fetch from where ``plans`` say that the shard is."""
@@ -336,6 +336,10 @@ class ShardPumps:
         return total([pump.stats() for pump in self.pumps])
 
 
-def _elements_of(opened: list[tuple[Any, ...]]) -> int | None:
-    """Return the number of elements in what a shard has given; None at its end."""
-    return opened[0][2] or None
+def _unwrapped(opened: list[tuple[Any, ...]]) -> tuple[Any, int]:
+    """Return the batch in what a shard has given, and the number of its elements.
+
+    At the shard's end there are none.
+    """
+    batch, _, elements, *_ = opened[0]
+    return batch, elements

@@ -139,6 +139,8 @@ class Plan(NamedTuple):
     samples: int | None = None
     # How many of its last samples come a second time, to fill up a step of all ranks.
     fills: int = 0
+    # False for a stream's batch, which is requested by its number.
+    has_keys: bool = True
 
 
 # A whole batch within an epoch, which needs no plan: its rows' keys, the number of its
@@ -257,7 +259,9 @@ class Pace(Plans):
         seen = 0
         found = list[Any]()
         while seen < stop and len(order):
-            plan = self.step(place)
+            # Not that of a derived class, whose rows may be whole batches: what is
+            # returned are the samples' keys.
+            plan = Pace.step(self, place)
             if plan is None:
                 break
             place = plan.after

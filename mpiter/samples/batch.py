@@ -387,14 +387,22 @@ def _is_stacked(contents: Contents) -> bool:
     return not isinstance(contents.tree, Aside)
 
 
+def stacked_in(batch: Batch[Any]) -> Contents | None:
+    """Return a batch's contents if all samples lie in columns, else None."""
+    contents = batch._contents
+    if contents is None or not _is_stacked(contents):
+        return None
+    return contents
+
+
 def columns_in_place(batch: Batch[Any]) -> Any | None:
     """Return the columns if the samples are stacked already, else None.
 
     Samples that are lists or dicts must be collated, since they may have been modified
     in place.
     """
-    contents = batch._contents
-    if contents is None or not _is_stacked(contents):
+    contents = stacked_in(batch)
+    if contents is None:
         return None
     if len(batch) != contents.rows or _is_mutable(contents.tree):
         return None

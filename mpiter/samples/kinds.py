@@ -90,6 +90,8 @@ class Kind:
     is_ragged: ClassVar[bool] = False
     # The key of a value in JSON, if it is no value of JSON's own.
     tag: ClassVar[str] = ""
+    # The bytes that each value counts, if it is the same number for all.
+    bytes_each: ClassVar[int | None] = None
 
     @classmethod
     def takes(cls, kind: type) -> bool:
@@ -186,6 +188,14 @@ class Kind:
     # -- single values -----------------------------------------------------------------
 
     @classmethod
+    def nbytes(cls, value: Any) -> int:
+        """Return how many bytes a value counts in a batch, whether in a column or not.
+
+        Texts count as nothing.
+        """
+        return cls.bytes_each or 0
+
+    @classmethod
     def copied(cls, value: Any) -> Any:
         """Return a copy of a value that a dataset may overwrite."""
         return value
@@ -259,6 +269,7 @@ class Bool(Number):
 
     __slots__ = ()
     types = (bool,)
+    bytes_each = 1
 
     @classmethod
     def encoded(cls, value: bool, beside: Beside) -> object:
@@ -271,6 +282,8 @@ class Int(Number):
     __slots__ = ()
     types = (int,)
     tag = "~int"
+    # One of more than 64 bits counts no more.
+    bytes_each = 8
 
     @classmethod
     def of(cls, value: int) -> Self | None:
@@ -294,6 +307,7 @@ class Float(Number):
 
     __slots__ = ()
     types = (float,)
+    bytes_each = 8
     tag = "~float"
 
     @classmethod
@@ -312,6 +326,7 @@ class Complex(Number):
 
     __slots__ = ()
     types = (complex,)
+    bytes_each = 16
 
     def tensor(self, column: Column) -> torch.Tensor:
         raise TypeError("torch's collating refuses Python's complex numbers")
@@ -322,6 +337,7 @@ class Text(Kind):
 
     __slots__ = ()
     types = (str, type(None))
+    bytes_each = 0
 
     @classmethod
     def encoded(cls, value: str | None, beside: Beside) -> object:
@@ -333,6 +349,7 @@ class Bytes(Kind):
 
     __slots__ = ()
     types = (bytes,)
+    bytes_each = 0
     tag = "~bytes"
 
     @classmethod
@@ -442,6 +459,10 @@ class Array(Kind):
         return [column[row, ...] for row in range(len(column))]
 
     @classmethod
+    def nbytes(cls, value: Any) -> int:
+        return int(value.nbytes)
+
+    @classmethod
     def copied(cls, value: Column) -> Column:
         return value.copy("K")
 
@@ -531,6 +552,10 @@ class Tensor(Array):
 
     def stack(self, column: Column) -> Any:
         return tensors.from_array(column)
+
+    @classmethod
+    def nbytes(cls, value: torch.Tensor) -> int:
+        return tensors.nbytes_of(value)
 
     @classmethod
     def copied(cls, value: torch.Tensor) -> torch.Tensor:
@@ -681,6 +706,13 @@ class Scalar(Kind):
         if type(values) is np.ndarray:
             return values
         return None
+
+    @classmethod
+    def nbytes(cls, value: np.generic) -> int:
+        # They have no column, as Python's texts have none.
+        if value.dtype.kind in "SU":
+            return 0
+        return value.nbytes
 
     @classmethod
     def copied(cls, value: np.generic) -> np.generic:

@@ -215,6 +215,14 @@ def as_bytes(value: Any) -> tuple[_Array, str, tuple[int, ...]] | None:
     return raw, dtype, tuple(value.shape)
 
 
+def nbytes_of(value: torch.Tensor) -> int:
+    """Return the bytes of a tensor's elements, on any device; 0 for a sparse one."""
+    torch = sys.modules["torch"]
+    if value.layout is torch.strided or value.is_nested:
+        return int(value.nbytes)
+    return 0
+
+
 def brought_home(value: torch.Tensor) -> torch.Tensor:
     """Return a tensor of a model as a plain one in this process's memory."""
     torch = sys.modules["torch"]

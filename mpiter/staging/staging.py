@@ -282,8 +282,7 @@ class Stager(Hook):
         # After a reset or a load the plans go on elsewhere, and nothing that is queued
         # is wanted next.
         if plan.before is self._after:
-            planned = plan.samples or plan.rows
-            self._front = max(0, self._front - planned)
+            self._front = max(0, self._front - (plan.samples or 0))
         else:
             self._front = 0
         self._after = plan.after

@@ -239,6 +239,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         elif in_one:
             served = Batched(
                 dataset,
+                self.batch_size,
                 collate,
                 skips=self.__dict__["on_error"] != "raise",
                 stacks=stacks,

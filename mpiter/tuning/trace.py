@@ -116,8 +116,11 @@ class Trace(Hook):
             # Without workers the consumer counts as one.
             count = setting.workers or 1
             workers = "worker" if count == 1 else "workers"
-            name = f"batches of {setting.batch_size}, {count} {workers}"
-            return Tracer(self, self._loops, f"{name} ({setting.backend})")
+            what = "batches"
+            if setting.batch_size is not None:
+                what += f" of {setting.batch_size}"
+            name = f"{what}, {count} {workers} ({setting.backend})"
+            return Tracer(self, self._loops, name)
 
     def write(self, number: int, notes: list[Note]) -> None:
         """Append the notes of loop ``number`` as events.

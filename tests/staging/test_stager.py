@@ -37,6 +37,17 @@ def test_samples_are_copied_in_the_order_that_will_be_wanted_up_to_a_limit(
         assert sorted(read_of(store, 14)) == sorted(wanted[60:74])
 
 
+def test_copies_run_ahead_of_batches_that_one_worker_makes(tmp_path, monkeypatch):
+    monkeypatch.setattr(staging, "_AHEAD", 10)
+    store = Watched(tmp_path, 100)
+    staged = Staging(tmp_path / "tier", "1MB", threads=1).of(store)
+    with mpiter.DataLoader(staged, 4, collate_fn=list) as loader:
+        epoch = iter(loader)
+        next(epoch)
+        store.wait_until_copied(10)
+        assert sorted(read_of(store)) == list(range(14))
+
+
 def test_copies_run_ahead_of_bundles(tmp_path):
     store = Watched(tmp_path, 100)
     with mpiter.batches(

@@ -6,6 +6,7 @@ import json
 from contextlib import closing
 from pathlib import Path
 
+from mpiter.engine.hooks import ToldPlan
 from mpiter.order.cursor import Cursor, Pace, Share
 from mpiter.order.order import Shuffled
 from mpiter.order.ranks import Shard
@@ -64,7 +65,7 @@ def train(folder, size, batch_size, steps, length, start=(0, 0), epochs=1, seeds
                 if (plan := pace.step(cursor)) is None:
                     notes.end()
                     break
-                notes.batch(plan, ())
+                notes.batch(ToldPlan(plan), ())
                 cursor = plan.after
                 places[-1].append((cursor.epoch, cursor.position))
     return places
