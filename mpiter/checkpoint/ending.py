@@ -95,8 +95,8 @@ class Ending:
     def listen(self, react: React) -> None:
         """Set our handlers.
 
-        They call ``react`` when a signal has come: it calls ``end`` where all can be
-        saved, and ``say_it_waits`` elsewhere.
+        A signal calls ``react``, which must call ``end`` where all can be saved, and
+        ``say_it_waits`` elsewhere.
         """
         self._react = react
         self._stage = Stage.QUIET
@@ -106,7 +106,7 @@ class Ending:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             # A signal that the program ignores, as nohup has it ignore SIGHUP, must not
-            # end the training.
+            # end the training.  None is a handler set in C, which couldn't be set again.
             if handler not in (None, signal.SIG_IGN):
                 self._handlers[number] = handler
                 signal.signal(number, self._hear)

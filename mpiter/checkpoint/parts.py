@@ -124,9 +124,9 @@ class Parts:
 
     def load(self, states: States, path: Path) -> None:
         """Fill the parts with their saved states."""
-        names = self.by_name.keys() & states.keys()
+        names = [name for name in self.by_name if name in states]
         # Loaders come first, since they refuse another dataset or order: that must be
-        # known before anything has changed.
+        # known before a model or a dict has changed.
         for name in sorted(names, key=lambda name: name not in self.loaders):
             part = self.by_name[name]
             state = states[name]

@@ -169,8 +169,8 @@ class Saving:
             self._tell(error)
 
     def _write(self, snapshot: file.Snapshot, how: How, keeps: bool) -> None:
-        # What is held ready lies in the memory that the next copy overwrites, so a
-        # signal must not have it saved any more.
+        # What is held ready is older than this snapshot, and lies in the memory that the
+        # next copy overwrites: a signal must not have it saved any more.
         self.held = None
         match how:
             case How.NOW:
@@ -188,15 +188,16 @@ class Saving:
                 copied = self._saver.copy(snapshot)
                 # If it can't be written now, a signal has it tried again.
                 self.held = copied
-                # A launcher may kill this rank as soon as another one has ended, which
-                # leaves no time to write; and a large copy takes too long to write
-                # then.
+                # Only a small copy of a single rank waits for a signal: a launcher may
+                # kill this rank as soon as another one has ended, and a large copy
+                # takes too long to write then.
                 if not self._ranks.are_several and copied.nbytes < _SOON:
                     return
                 if self._plan.background:
                     self._saver.begin(copied, keeps)
                 else:
                     self._saver.save(copied, keeps)
+                # It is written, or being written.
                 self.held = None
 
     def _write_held(self, is_safe: bool) -> None:

@@ -199,6 +199,7 @@ def _write(
     at: int,
 ) -> None:
     try:
+        # The file lies in memory, and is never told that there is no more.
         if data.nbytes > machine.memory_available():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write_all(fd, data, at)

@@ -130,6 +130,7 @@ class Mapped:
         self._size = size
         self._file = SharedFile()
         try:
+            # Whole pages are mapped, also behind the last buffer.
             os.ftruncate(self._file.fd, size)
             for at, buffer in zip(starts, buffers, strict=True):
                 write_all(self._file.fd, buffer, at)

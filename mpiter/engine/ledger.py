@@ -113,11 +113,12 @@ class Ledger:
     ) -> int:
         """Queue the rows of these blocks to be sent again, before any others.
 
-        Their worker is dead; or, with ``is_lost``, it could not be killed and may still
-        write into the batches' memory.  Return the number of rows.
+        They won't be answered: their worker is dead, couldn't send its answer, or never
+        got them.  With ``is_lost`` it could not be killed, and may still write into the
+        batches' memory.  Return the number of rows.
         """
         rows = 0
-        # The queue is filled from the front, so the last block goes first.
+        # Each is put at the front of the queue, so the last block is put first.
         for number in sorted(numbers, reverse=True):
             found = self.out.pop(number, None)
             if found is None:

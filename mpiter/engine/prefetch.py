@@ -588,12 +588,15 @@ class _PrefetchLoop:
         team: Team,
         end: End,
     ) -> None:
-        """Handle the death of a worker: its rows are sent again."""
+        """Have the rows of a dead worker sent again.
+
+        If that is pointless, end all workers and raise the error.
+        """
         try:
             self._recovery.recover(end, self.ledger)
         except Exception:
-            # The workers keep dying.  The run ends with this error, and if the consumer
-            # tries again, all of them begin anew.
+            # The workers keep dying, or one can't start.  The run ends with this error,
+            # and if the consumer tries again, all of them begin anew.
             self._send_home(team)
             raise
 

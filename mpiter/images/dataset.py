@@ -83,6 +83,7 @@ class Pictures:
         else:
             self._augment = adapted(transform)
         self._dtype: np.dtype[Any] | None = None
+        # NumPy takes None for float64.
         if form.get("dtype") is not None:
             self._dtype = np.dtype(form["dtype"])
         self._turns = layout == "CHW"

@@ -83,16 +83,11 @@ class Decoding:
                 # What simplejpeg can't decode, Pillow tries below: it decodes some of
                 # that, and refuses the rest with the reason that users see.
                 with contextlib.suppress(ValueError, RuntimeError, OSError):
-                    # libjpeg-turbo's fast modes make other pixels than Pillow.
-                    return simplejpeg.decode_jpeg(
-                        data,
-                        space,
-                        fastdct=False,
-                        fastupsample=False,
-                    )
+                    # Its fast modes, which are off, make other pixels than Pillow.
+                    return simplejpeg.decode_jpeg(data, space)
             return _in_mode(image, self._mode)
-        # The file may be whole, so it isn't called broken.
         except MemoryError:
+            # The file may be whole, so it isn't called broken.
             raise
         except Exception as error:
             name = type(error).__name__

@@ -94,8 +94,8 @@ class Streaming:
         self._elements = 0
         nothing = {"is_own": False, "shards": [], "turn": 0}
         saved: dict[str, Any] = place.stream or before or nothing
-        # The streams are where they should be, so they needn't be brought to their
-        # marks.
+        # Without a saved state the streams are where they should be, and needn't be
+        # brought to their marks.
         self.are_there = place.stream is None
         self.is_own: bool = saved["is_own"]  # the stream shards itself
         self.turn = saved["turn"]  # the shard whose batch is next
@@ -107,8 +107,8 @@ class Streaming:
         # there yet, or whose stream has no state.
         self.told: list[str | None] = [None] * count
         if not self.is_own:
-            # Each shard reads the whole stream, so one mark is enough for all, and the
-            # state may come from another number of shards.
+            # Each worker reads the whole stream and keeps its shard, so one mark is
+            # enough for all, and the state may come from another number of workers.
             mark = []
             if self.shards:
                 mark = self.shards[0].mark
@@ -121,7 +121,7 @@ class Streaming:
             raise StateError(
                 f"the state is of {len(self.shards)} workers, each with a shard of its "
                 f"own making; this loader has {count}.  Use as many, or have the "
-                "library shard: a stream that doesn't ask get_worker_info()."
+                "library shard: shards_itself = False in the stream's class says so."
             )
 
     def came(self, elements: int, dataset: object) -> None:

@@ -267,8 +267,8 @@ class EpochOrder(Order):
     def onwards(self, at: int, position: int) -> tuple[int, EpochOrder, int]:
         """Return where position ``at`` lies, which may be beyond the epoch's end.
 
-        It is so many epochs later, in that epoch's order, at a position in it.
-        ``position`` is the cursor's.
+        It is so many epochs later, in that epoch's order, at a position in it.  An
+        order sampler that must be asked for it gets ``position``, the cursor's.
         """
         epochs, at = divmod(at, len(self))
         if epochs:
@@ -337,15 +337,15 @@ class Shuffled(EpochOrder):
             else:
                 self._first = start
                 until = stop
-                # A rank that jumps over the parts of many others finds nothing in
-                # advance: most of it would be theirs.
+                # For a rank that jumps over the parts of many others nothing is
+                # evaluated in advance: most of it would be theirs.
                 if start - end < _BLOCK // 4:
                     ahead = min(start + _BLOCK, self._length)
                     until = max(stop, ahead)
             positions = np.arange(self._first, until, dtype=np.int64)
             self._found = shuffled(positions, self._length, self._keys)
         begin = start - self._first
-        end = max(start, stop) - self._first
+        end = stop - self._first
         return self._found[begin:end]
 
     def later(self, epochs: int) -> Shuffled:

@@ -88,7 +88,8 @@ class _ForkServer(mp_forkserver.ForkServer):
         self._preload_modules = _Preload(usual, in_order)
 
     def ensure_running(self) -> None:
-        # The server would start the tracker, and that unblocks interrupts.
+        # Otherwise the base class would start the tracker, and that unblocks
+        # interrupts.
         start_tracker()
         # Making a folder each time would take as long as a fork.
         if self.is_running():
@@ -121,7 +122,7 @@ class _ForkServer(mp_forkserver.ForkServer):
         finally:
             config["tempdir"] = before
             os.close(where)
-            # Unless the socket still has its name in the folder, nobody needs that.
+            # The folder is needed only if the socket still has its name in it.
             if not str(self._forkserver_address).startswith(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -323,7 +324,8 @@ def _own_files() -> dict[str, float]:
 def import_once(modules: Iterable[str]) -> None:
     """Have a fork server import ``modules`` for the workers of later launches.
 
-    It does so while the workers of this launch are at work.
+    It does so while the workers of this launch are at work.  This launch has them too
+    if such a server is ready, or if the present one must be replaced.
     """
     global _server, _coming
     if sys.platform != "linux":
@@ -333,7 +335,7 @@ def import_once(modules: Iterable[str]) -> None:
         coming = _coming
         if coming is not None and not coming.is_running():
             # It has ended itself, because a fork couldn't share what one of its modules
-            # has left.
+            # has left or because an import failed; or it was killed.
             _refused.update(coming.modules)
             _ending.append(coming)
             coming = _coming = None
@@ -354,7 +356,7 @@ def import_once(modules: Iterable[str]) -> None:
             # pile up, each slowing the others down.
             return
         elif coming is not None and wanted <= coming.modules and not coming.is_outdated:
-            # Its workers keep the old server until they end.
+            # The old server stays until its workers have ended.
             _ending.append(server)
             _server = coming
             _coming = None

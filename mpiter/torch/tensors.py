@@ -115,7 +115,7 @@ def _by_torch(samples: Any) -> Any:
 def tensors_of_columns(columns: Any) -> Any:
     """Return what torch's ``default_collate`` would make of the rows of ``columns``.
 
-    None if torch must be asked.
+    None if the program has its own way to collate a type.
     """
     if not _all_ways_are_torchs():
         return None
@@ -125,6 +125,7 @@ def tensors_of_columns(columns: Any) -> Any:
             named[name] = torch.as_tensor(column)
         return named
     found = [torch.as_tensor(column) for column in columns]
+    # torch makes a list of a tuple, and keeps a named tuple.
     if type(columns) is tuple:
         return found
     return tuple.__new__(type(columns), found)

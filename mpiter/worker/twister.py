@@ -94,7 +94,8 @@ def _views_at(generator: Generator, offset: int) -> Views:
 def _shows_each_draw(generator: Generator, views: Views) -> bool:
     """Return True if each of several draws changes what the views show.
 
-    Some of the draws only take a number from the reserve.
+    A draw from the normal distribution may take the number that the one before has
+    left in the reserve: the second of each pair does, and the first of another dtype.
     """
     torch = torch_with("randn")
     index, reserve = views

@@ -128,6 +128,16 @@ def test_a_copy_of_a_value_has_memory_of_its_own(kind):
         assert not (kind.array(other) == 9).any()
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_rows_whose_lengths_make_up_for_each_other_are_uneven_all_the_same(workers):
+    rows = [np.full(length, float(length)) for length in (3, 2, 4, 3)]
+    options = {"n_processes": workers, "shuffle": False}
+    with mpiter.batches(rows, 4, **options) as stream, pytest.raises(UnevenSamples):
+        next(stream)
+    with mpiter.batches(rows, 4, ragged="list", **options) as stream:
+        assert [row.tolist() for row in next(stream)] == [row.tolist() for row in rows]
+
+
 @every_kind
 @pytest.mark.parametrize("beside", [None, []])
 def test_values_of_a_kind_come_back_from_a_state(kind, beside):
