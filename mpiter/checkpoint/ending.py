@@ -106,7 +106,8 @@ class Ending:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             # A signal that the program ignores, as nohup has it ignore SIGHUP, must not
-            # end the training.  None is a handler set in C, which couldn't be set again.
+            # end the training.  None stands for a handler that was set in C, and can't
+            # be set again.
             if handler not in (None, signal.SIG_IGN):
                 self._handlers[number] = handler
                 signal.signal(number, self._hear)

@@ -169,7 +169,7 @@ class Saving:
             self._tell(error)
 
     def _write(self, snapshot: file.Snapshot, how: How, keeps: bool) -> None:
-        # What is held ready is older than this snapshot, and lies in the memory that the
+        # What is held ready is older than this snapshot, and lies in memory that the
         # next copy overwrites: a signal must not have it saved any more.
         self.held = None
         match how:

@@ -127,7 +127,8 @@ class Bracket:
     def _scout(self) -> bool:
         """Double the number of workers while that helps.
 
-        One worker need not beat none, since two may.  Return False if budget or trials are used up before that.
+        One worker need not beat none, since two may.  Return False if budget or trials
+        are used up before that.
         """
         before = -1
         workers = 0
