@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,13 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loader_kinds import NO_TORCH
 
 import mpiter
-import mpiter.torch
 from mpiter.errors import UnevenSamples
 from mpiter.hook import Coming, HandedOut, Hook, Position, Setting
 
-torch = pytest.importorskip("torch")
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+Torchs: Any = None
+if HAS_TORCH:
+    import torch
+
+    import mpiter.torch
+
+    Torchs = mpiter.torch.DataLoader
+torchs = [pytest.mark.torch, pytest.mark.skipif(not HAS_TORCH, reason=NO_TORCH)]
 
 # How the batches are fetched: the options for it.
 WAYS: dict[str, dict[str, Any]] = {
@@ -140,7 +149,7 @@ def all_kinds(index: int) -> Any:
         "array": np.zeros(3, np.uint8),
         "numbers": (index, index % 2 == 0, complex(index)),
         "scalar": np.float32(index),
-        "tensor": torch.zeros(2),
+        "tensor": torch.zeros(2) if HAS_TORCH else np.zeros(2, np.float32),
         "list": [1.0, index],
         "texts": ("word" * index, b"word" * index, None, np.str_("word" * index)),
     }
@@ -204,26 +213,30 @@ CASES: dict[str, tuple[Callable[..., Any], Any, dict[str, Any]]] = {
         Samples(three),
         {"batch_sampler": [[1, 2, 3], [7], [5, 4]]},
     ),
-    "torch": (mpiter.torch.DataLoader, Samples(three), {}),
+    "torch": (Torchs, Samples(three), {}),
     "torch, jagged": (
-        mpiter.torch.DataLoader,
+        Torchs,
         Samples(several_of_torch),
         {"ragged": "jagged"},
     ),
     "torch, collate_fn": (
-        mpiter.torch.DataLoader,
+        Torchs,
         Samples(three),
         {"collate_fn": stacked},
     ),
     "torch, batch_sampler": (
-        mpiter.torch.DataLoader,
+        Torchs,
         Samples(three),
         {"batch_sampler": [[1, 2, 3], [7], [5, 4]]},
     ),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+def marked(case: str) -> Any:
+    return pytest.param(case, marks=torchs if case.startswith("torch") else [])
+
+
+@pytest.mark.parametrize("case", [marked(case) for case in CASES])
 def test_the_facts_are_the_same_whoever_fetches(case: str) -> None:
     make, dataset, options = CASES[case]
     first, *others = [told(make, name, dataset, **options).facts for name in WAYS]
@@ -264,7 +277,11 @@ def test_the_bytes_are_those_of_what_the_user_gets() -> None:
     # The array and the count.
     assert bytes_of("collate_fn")[:4] == [200, 200, 104, 0]
     assert bytes_of("batch_sampler")[:4] == [72, 24, 48, 0]
-    # Of a nested tensor its elements, as torch says itself.
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(not HAS_TORCH, reason=NO_TORCH)
+def test_the_bytes_of_a_nested_tensor_are_those_of_its_elements() -> None:
     assert sum(bytes_of("torch, jagged")) == 2 * LENGTH * 3 * 4
 
 
@@ -340,20 +357,22 @@ def test_an_error_of_the_sampler_ends_the_run_where_it_was(name: str) -> None:
     assert (last.is_end, last.error, last.after) == (True, "KeyError", (0, 8))
 
 
-@pytest.mark.parametrize("kind", [mpiter.DataLoader, mpiter.torch.DataLoader])
+@pytest.mark.parametrize("kind", ["numpy", marked("torch")])
 @pytest.mark.parametrize("name", [*WAYS, "one worker"])
 @pytest.mark.parametrize("collate_fn", [None, stacked])
 def test_each_loop_of_a_stream_tells_its_end(
-    collate_fn: Any, name: str, kind: Callable[..., Any]
+    collate_fn: Any, name: str, kind: str
 ) -> None:
     hook = PerLoop()
     how = WAYS.get(name, {"n_processes": 1})
     how = how | {"hooks": hook, "collate_fn": collate_fn}
     workers = how.pop("n_processes")
     stream: Any = Stream(three)
-    if kind is mpiter.torch.DataLoader:
+    make: Any = mpiter.DataLoader
+    if kind == "torch":
         stream = torch_stream()
-    with kind(stream, 8, num_workers=workers, **how) as loader:
+        make = Torchs
+    with make(stream, 8, num_workers=workers, **how) as loader:
         for _ in range(2):
             for batch in loader:
                 del batch
@@ -399,7 +418,9 @@ def torch_stream() -> Any:
     return Ours()
 
 
-@pytest.mark.parametrize("case", ["collate_fn", "batch_sampler", "torch, collate_fn"])
+@pytest.mark.parametrize(
+    "case", ["collate_fn", "batch_sampler", marked("torch, collate_fn")]
+)
 def test_keys_are_those_of_samples_also_where_one_worker_makes_a_batch(
     case: str,
 ) -> None:
