@@ -5,10 +5,11 @@ They can be interrupted, too. The demo does this, one step after the other:
 1. It draws JPEG files of four shapes.
 2. It trains on them in torch, if there is one, and in NumPy, with a Ctrl-C in
    mid-epoch, and compares.
-3. It trains a small classifier three times with the very same Chainer trainer: from
+3. It trains a small language model in several ranks, from a mixture of packed rows.
+4. It trains a small classifier three times with the very same Chainer trainer: from
    Chainer's SerialIterator, from Chainer's MultiprocessIterator and from mpiter's.
-4. It kills a worker half-way through an epoch, and compares.
-5. It stops a training within an epoch, resumes it from the snapshot under another
+5. It kills a worker half-way through an epoch, and compares.
+6. It stops a training within an epoch, resumes it from the snapshot under another
    number of workers, and compares.
 
 Every number shown is measured in this run. A difference where there must be none is a
@@ -23,6 +24,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 import zlib
 from collections import Counter
@@ -210,6 +212,18 @@ def torch_training(demo: Demo) -> None:
     demo.has_failed = subprocess.run(command).returncode != 0
 
 
+def language_training(_: Demo) -> None:
+    """Train a language model in two ranks and then in three."""
+    script = str(Path(__file__).with_name("language_model.py"))
+    command = [sys.executable, "-u", script]
+    ran = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    print(textwrap.indent(ran.stdout, "  "), end="")
+    if ran.returncode:
+        sys.exit("  the language model failed")
+
+
 def train_serial(demo: Demo) -> None:
     """Train from pictures that the training process loads itself, between steps."""
     train(demo, "Serial", lambda: SerialIterator(demo.shapes(), BATCH))
@@ -389,6 +403,11 @@ STEPS: list[tuple[str, str, Callable[[Demo], None]]] = [
         torch_training,
     ),
     ("NumPy", "The same in NumPy", numpy_training),
+    (
+        "language",
+        "A language model: Ctrl-C stops two ranks, three go on by other weights",
+        language_training,
+    ),
     ("Chainer", "A Chainer trainer with Chainer's SerialIterator", train_serial),
     ("Chainer", "The same with Chainer's MultiprocessIterator", train_chainers),
     ("Chainer", "The same with mpiter's", train_ours),

@@ -67,6 +67,8 @@ if TYPE_CHECKING:
         SerialIterator,
         batches,
     )
+    from .language.mix import Mix
+    from .language.pack import Pack
     from .loaders.loader import DataLoader
     from .order.order import Order
     from .order.ranks import Shard
@@ -83,6 +85,8 @@ _WHEN_ASKED = {
     ),
     "batches": "iterators.iterators",
     "DataLoader": "loaders.loader",
+    "Mix": "language.mix",
+    "Pack": "language.pack",
     "Order": "order.order",
     "Shard": "order.ranks",
     "Batch": "samples.batch",
@@ -94,6 +98,8 @@ _WHEN_ASKED = {
 _DOORS = (
     "errors",
     "hook",
+    "language",
+    "files",
     "images",
     "staging",
     "tuning",
@@ -116,11 +122,13 @@ __all__ = [
     "DataLoader",
     "Hook",
     "Leaf",
+    "Mix",
     "MpiterError",
     "MultiprocessIterator",
     "MultithreadIterator",
     "OptionError",
     "Order",
+    "Pack",
     "Packed",
     "Process",
     "SampleError",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -50,6 +51,8 @@ class Epoch(NamedTuple):
     samples: int
     missing: int  # samples that never came
     twice: int  # samples that came several times
+    # How many samples of each component came, or documents of packed rows.
+    components: dict[str, int]
     # The result in words, and the first samples that were lost or repeated.
     lines: tuple[str, ...]
 
@@ -169,6 +172,7 @@ class _Line(NamedTuple):
     position: int
     keys: NDArray[Any]
     kinds: NDArray[np.uint8]
+    components: dict[str, int]
 
 
 def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
@@ -221,7 +225,10 @@ def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
                     f"{path.name}"
                 )
                 position = record.get("at", -1)
-                lines.append(_Line(run, at, name, position, keys, kinds))
+                components = dict[str, int]()
+                for one, count in record.get("components", {}).items():
+                    components[one] = int(count)
+                lines.append(_Line(run, at, name, position, keys, kinds, components))
     except (
         OSError,
         ValueError,
@@ -460,6 +467,12 @@ def _epoch(
             told += f"; {count:,} {what}"
     if not is_over:
         told += "; incomplete: it has not come to its end"
+    components = Counter[str]()
+    for line in lines:
+        components.update(line.components)
+    if components:
+        each = [f"{name} {count:,}" for name, count in sorted(components.items())]
+        named.append(f"  of the components: {', '.join(each)}")
     return Epoch(
         epoch,
         is_over,
@@ -468,6 +481,7 @@ def _epoch(
         samples,
         missing,
         twice,
+        dict(components),
         lines=(told, *named),
     )
 

@@ -370,6 +370,11 @@ class Echo(Generic[B]):
         return len(self.source) * self._factor
 
     def __getattr__(self, name: str) -> Any:
+        if name == "step_tokens":
+            raise AttributeError(
+                "step_tokens isn't known: between the source's batches an Echo gives "
+                "further uses of earlier ones, and doesn't count their tokens."
+            )
         if name not in _SOURCES:
             raise AttributeError(f"'Echo' object has no attribute {name!r}")
         return getattr(self.source, name)

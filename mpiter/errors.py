@@ -18,6 +18,7 @@ from typing import Any
 # Reached as mpiter.errors.NAME only.
 __all__ = [
     "DatasetNotPicklable",
+    "DocumentError",
     "IteratorClosed",
     "LeafError",
     "RankError",
@@ -86,6 +87,20 @@ class LeafError(MpiterError, TypeError):
     >>> from mpiter.errors import LeafError, MpiterError
     >>> issubclass(LeafError, MpiterError)
     True
+    """
+
+
+class DocumentError(MpiterError, ValueError):
+    """A document can't be packed, because it isn't what ``mpiter.Pack`` was told.
+
+    The text names the document, and the component of a mixture that it is from.
+
+    >>> import mpiter
+    >>> rows = mpiter.Pack([[1, 2, 3]], capacity=8, lengths=[2])
+    >>> rows[0]
+    Traceback (most recent call last):
+    mpiter.errors.DocumentError: document 0 has 3 tokens in its field 'tokens', and
+    its length was told to be 2; measure the lengths anew.
     """
 
 

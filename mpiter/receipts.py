@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from .datasets.columns import offered, users
 from .errors import OptionError
 from .hook import Coming, Failed, HandedOut, Hook, Planned, Position, Setting
 from .order.ranks import Shard
@@ -28,6 +29,7 @@ __all__ = ["Receipts"]
 
 ENDING = ".receipts.jsonl"
 Folder = str | os.PathLike[str]
+Components = Callable[[list[Any]], dict[str, int]]
 # The number of samples of an epoch, if it is known, and that of a full step.
 Terms = tuple[int | None, int]
 _log = logging.getLogger("mpiter")
@@ -111,7 +113,8 @@ class Receipts(Hook):
 
     def for_loop(self, setting: Setting) -> Notes:
         """Return the hook that logs each batch of one loop."""
-        return Notes(self, setting.shard)
+        components = offered(users(setting.dataset), "components_of")
+        return Notes(self, setting.shard, components)
 
     def _begin(
         self,
@@ -202,9 +205,17 @@ class Notes(Hook):
     A loader may have several loops at a time, one for each epoch.
     """
 
-    def __init__(self, receipts: Receipts, shard: Shard | None) -> None:
+    def __init__(
+        self,
+        receipts: Receipts,
+        shard: Shard | None,
+        components: Components | None = None,
+    ) -> None:
         self._receipts = receipts
         self._shard = shard
+        # The dataset's optional method ``components_of``: it tells how many of the
+        # samples with these keys are from each of its components.
+        self._components = components
 
     def begun(self, position: Position, coming: Coming) -> None:
         self._coming = coming
@@ -289,6 +300,11 @@ class Notes(Hook):
                 record["skipped"] = rows
             if is_failed:
                 record["failed"] = is_failed
+            elif self._components is not None:
+                came = set(range(count - fills)).difference(rows)
+                told = self._components([record["keys"][at] for at in sorted(came)])
+                if told:
+                    record["components"] = told
             self._receipts._write(record)
         self._end_before(plan.after.epoch)
         self._next = plan.after

@@ -20,6 +20,8 @@ PUBLIC = (
     "mpiter.errors",
     "mpiter.engine.arguments",
     "mpiter.testing",
+    "mpiter.language",
+    "mpiter.files",
     "mpiter.images",
     "mpiter.staging",
     "mpiter.echo",

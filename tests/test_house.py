@@ -34,6 +34,8 @@ PACKAGES = (
     "iterators",
     "loaders",
     "checkpoint",
+    "language",
+    "files",
     "images",
     "staging",
     "echo",
@@ -84,7 +86,16 @@ def imports_of(module):
                 yield source if source in MODULES else str(Path(source, "__init__"))
 
 
-NAMES_OF_WINGS = ("images", "staging", "echo", "audit", "remote", "doctor")
+NAMES_OF_WINGS = (
+    "language",
+    "files",
+    "images",
+    "staging",
+    "echo",
+    "audit",
+    "remote",
+    "doctor",
+)
 WINGS = [module for module in MODULES if package_of(module) in NAMES_OF_WINGS]
 CORE = [
     module
@@ -191,11 +202,13 @@ def test_the_public_names():
         "DataLoader",
         "Hook",
         "Leaf",
+        "Mix",
         "MpiterError",
         "MultiprocessIterator",
         "MultithreadIterator",
         "OptionError",
         "Order",
+        "Pack",
         "Packed",
         "Process",
         "SampleError",

@@ -63,5 +63,7 @@ def order_of(dataset: object, seed: int, shuffle: object) -> Brought | None:
         return found
 
     order = Brought(begin(seed), begin)
+    # A wrong length is refused here.
+    len(order)
     home.locks.add(order.asked)
     return order

@@ -118,6 +118,9 @@ class Pumping(Generic[LoopT]):
         self._counts = counts
         self._all_skipped = skipped or Skipped()
         self.cursor = NO_RUN.cursor
+        # The tokens of all ranks in the step of the last batch; None if the order
+        # doesn't tell.
+        self.step_tokens: int | None = None
         self.seed = NO_RUN.seed
         self._plans = NO_RUN.plans
         self.loop: LoopT | None = None
@@ -146,6 +149,7 @@ class Pumping(Generic[LoopT]):
         ``plans`` and ``seed``, if given, replace the present ones.
         """
         self.cursor = cursor
+        self.step_tokens = None
         if plans is not None:
             self._plans = plans
         if seed is not None:
@@ -204,6 +208,17 @@ class Pumping(Generic[LoopT]):
         self._tell(delivery)
         self._advance(delivery)
         return NOTHING
+
+    def known_tokens(self) -> int:
+        """Return the tokens of all ranks in the step of the last batch."""
+        if self.step_tokens is None:
+            # So that the attribute counts as missing.
+            raise AttributeError(
+                "step_tokens isn't known: no batch has come yet, or the dataset's "
+                "order doesn't tell the tokens of its samples, as that of mpiter.Pack "
+                "does."
+            )
+        return self.step_tokens
 
     def start(self) -> None:
         """Start fetching ahead now instead of when the first batch is asked for."""
@@ -337,6 +352,7 @@ class Pumping(Generic[LoopT]):
                     previous_epoch_detail=before.epoch_detail,
                 )
             self.cursor = after
+            self.step_tokens = delivery.plan.tokens
             if not delivery.is_empty:
                 self._before = None
         self._taken += 1

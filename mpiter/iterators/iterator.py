@@ -319,6 +319,15 @@ class DatasetIterator(Generic[Data_co]):
         return detail
 
     @property
+    def step_tokens(self) -> int:
+        """The number of tokens of all ranks in the step of the last batch.
+
+        It is the same on each rank, without communication.  Missing if the dataset's
+        order doesn't tell the tokens of its samples, as that of a ``Pack`` does.
+        """
+        return self._pump.known_tokens()
+
+    @property
     def seed(self) -> int:
         """The seed of the order and of the samples' randomness."""
         return self._pump.seed

@@ -71,6 +71,7 @@ class AnyPump(Protocol):
     def wake(self) -> None: ...
     def refresh(self) -> None: ...
     def stats(self) -> Stats: ...
+    def known_tokens(self) -> int: ...
     def close(self) -> None: ...
 
 
@@ -784,6 +785,18 @@ class Loading(Generic[B_co]):
             and self._next.generators is None
             and self._rest(current.position, current) == 0
         )
+
+    @property
+    def step_tokens(self) -> int:
+        """The number of tokens of all ranks in the step of the last batch.
+
+        It is the same on each rank, without communication.  Missing if the dataset's
+        order doesn't tell the tokens of its samples, as that of a ``Pack`` does.
+        """
+        pump = self._fetching
+        if pump is None:
+            raise AttributeError("step_tokens isn't known: no batch has come yet.")
+        return pump.known_tokens()
 
     has_passes = True  # each ``for`` loop is one
 

@@ -270,6 +270,11 @@ class ShardPumps:
         for pump in self.pumps:
             pump.start()
 
+    def known_tokens(self) -> int:
+        raise AttributeError(
+            "step_tokens isn't known: a stream doesn't tell the tokens of its samples."
+        )
+
     def next(self, passed: Callable[[], object] | None = None) -> Any:
         try:
             return self._next(self._plans)

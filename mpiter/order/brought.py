@@ -14,10 +14,12 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from numbers import Integral, Real
+from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import OptionError, StateError
 from .order import NO_INDICES, EpochOrder, Indices, Keys, Order
@@ -49,16 +51,25 @@ class Brought(EpochOrder):
         # threads of the loop and of the user must not change that at the same time.
         self.asked = asked or threading.RLock()
         self.name = type(order).__name__
+        kind = type(order)
+        self.is_weighed = (
+            kind.costs is not Order.costs or kind.tokens is not Order.tokens
+        )
+
+    def __len__(self) -> int:
+        return self._length
+
+    @cached_property
+    def _length(self) -> int:
+        # An order may have to plan an epoch to know it, and where a state is loaded
+        # nobody asks for that of the orders on the way.
         length = self._ask("__len__")
         if not isinstance(length, Integral) or length < 0:
             raise OptionError(
                 f"len() of the order {self.name} is {length!r:.60}; it must be a whole "
                 "number."
             )
-        self._length = int(length)
-
-    def __len__(self) -> int:
-        return self._length
+        return int(length)
 
     def take(self, start: int, stop: int) -> Keys:
         stop = min(stop, self._length)
@@ -78,20 +89,31 @@ class Brought(EpochOrder):
             )
         return keys
 
-    def costs(self, start: int, stop: int) -> list[float] | None:
+    def costs(self, start: int, stop: int) -> NDArray[np.float64] | None:
+        return self._numbers("costs", start, stop, "fiub")
+
+    def tokens(self, start: int, stop: int) -> NDArray[np.float64] | None:
+        return self._numbers("tokens", start, stop, "iu")
+
+    def _numbers(
+        self, method: str, start: int, stop: int, kinds: str
+    ) -> NDArray[np.float64] | None:
+        """Return what a method says of each sample; None if it says nothing."""
         stop = min(stop, self._length)
-        found = self._ask("costs", start, stop)
+        found = self._ask(method, start, stop)
         if found is None:
             return None
-        costs = list(found)
-        # One that isn't a number, or is NaN, compares with nothing.
-        are_numbers = all(isinstance(cost, Real) and float(cost) >= 0 for cost in costs)
-        if len(costs) != max(0, stop - start) or not are_numbers:
+        numbers = np.asarray(found)
+        are_right = numbers.shape == (max(0, stop - start),)
+        # A NaN compares with nothing.
+        if numbers.size:
+            are_right &= numbers.dtype.kind in kinds and bool((numbers >= 0).all())
+        if not are_right:
             raise OptionError(
-                f"costs({start}, {stop}) of the order {self.name} returned "
+                f"{method}({start}, {stop}) of the order {self.name} returned "
                 f"{_told(found)}; return a number of at least 0 for each key."
             )
-        return [float(cost) for cost in costs]
+        return numbers.astype(np.float64)
 
     def later(self, epochs: int) -> Brought:
         if not epochs:

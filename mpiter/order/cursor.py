@@ -23,9 +23,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import OptionError
 from .brought import Brought
+from .dealing import dealt, tell_that_nothing_is_even
 from .order import EpochOrder, Indices, Keys, Listed, Sampled
 
 # Keys, at the most, of the batches that are planned in one call.
@@ -69,6 +71,15 @@ class Share:
             return first, first + each + (rank < more)
         each = -(-left // self.size)
         return rank * each, (rank + 1) * each
+
+    def counts(self, batch_size: int, left: int) -> list[int]:
+        """Return how many samples each rank gets in the next step."""
+        if left >= self.step(batch_size):
+            return [batch_size] * self.size
+        if not self.exact:
+            return [-(-left // self.size)] * self.size
+        each, more = divmod(left, self.size)
+        return [each + (rank < more) for rank in range(self.size)]
 
     def has_more(self, batch_size: int, left: int, drop_last: bool) -> bool:
         """True if this rank gets another batch of the ``left`` samples of an epoch."""
@@ -141,6 +152,8 @@ class Plan(NamedTuple):
     fills: int = 0
     # False for a stream's batch, which is requested by its number.
     has_keys: bool = True
+    # The tokens of all ranks in this step; None if the order doesn't tell.
+    tokens: int | None = None
 
 
 # A whole batch within an epoch, which needs no plan: its rows' keys, the number of its
@@ -275,6 +288,39 @@ class Pace(Plans):
         return found
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
+        plan = self._step(cursor, number)
+        if plan is not None and plan.before.order.is_weighed:
+            return self._weighed(plan)
+        return plan
+
+    def _weighed(self, plan: Plan) -> Plan:
+        """Return the plan with the tokens of its step, and rows dealt by their cost."""
+        before = plan.before
+        here = before.position
+        left = len(before.order) - here
+        if self.wrap:
+            left = self.share.step(self.batch_size)
+        counts = self.share.counts(self.batch_size, left)
+        rows = sum(counts)
+        spans = [*_spans(before, here, here + rows, runs_on=self.wrap)]
+        tokens = _told_of("tokens", spans)
+        if tokens is not None:
+            plan = plan._replace(tokens=int(tokens.sum()))
+        if self.share.size == 1:
+            return plan
+        costs = _told_of("costs", spans)
+        if costs is None:
+            return plan
+        # An epoch's last step may have so few rows with any batch size.
+        if self.batch_size == 1:
+            tell_that_nothing_is_even()
+        mine = dealt(costs, counts, (before.epoch, here))[self.share.rank]
+        stretches = tuple(_chosen(spans, mine))
+        fills = sum(row >= left for row in mine)
+        return plan._replace(stretches=stretches, fills=fills)
+
+    def _step(self, cursor: Cursor, number: int) -> Plan | None:
+        """Return the plan of the batch after ``cursor``, as the order has it."""
         position, epoch, _, order, _ = cursor
         if self.epochs is not None and epoch >= self.epochs:
             return None
@@ -310,6 +356,7 @@ class Pace(Plans):
         if (
             is_last
             or self.share is not WHOLE
+            or order.is_weighed
             or (self.epochs is not None and epoch >= self.epochs)
         ):
             return None
@@ -328,6 +375,7 @@ class Pace(Plans):
         most = (length - rest - position) // step
         if (
             self.share is not WHOLE
+            or order.is_weighed
             or most < 2
             or (self.epochs is not None and epoch >= self.epochs)
         ):
@@ -376,7 +424,7 @@ class Pace(Plans):
         # something of a whole epoch, the next one goes on.
         if not share.has_more(each, left, drop_last):
             if share.has_more(each, length, drop_last):
-                return self.step(_next_epoch(cursor), number)
+                return self._step(_next_epoch(cursor), number)
             return None
         first, end = share.rows(each, left)
         stop = here + min(left, share.step(each))
@@ -421,31 +469,76 @@ class _Stretches:
     runs_on: bool
 
     def __iter__(self) -> Iterator[Stretch]:
-        cursor = self.cursor
-        _, epoch, _, order, _ = cursor
-        # The part of one of the last ranks may begin in a later epoch; or, if it only
-        # fills up the step, among the first samples of this one.
-        if self.runs_on:
-            passed, order, at = order.onwards(self.start, cursor.position)
-            epoch += passed
-        else:
-            at = self.start % len(order)
-        rows = self.stop - self.start
-        row = 0
-        while row < rows:
-            end = min(len(order), at + rows - row)
-            keys = order.take(at, end)
-            yield Stretch(row, epoch, at, keys)
-            row += len(keys)
-            at = 0
-            if self.runs_on and row < rows:
-                # A sampler gets the cursor's position, or the beginning of an epoch
-                # that the batch passes through as a whole.
-                place = 0
-                if epoch == cursor.epoch:
-                    place = cursor.position
-                order = order.following(place)
-                epoch += 1
+        for span in _spans(self.cursor, self.start, self.stop, self.runs_on):
+            keys = span.order.take(span.position, span.position + span.rows)
+            yield Stretch(span.row, span.epoch, span.position, keys)
+
+
+class _Span(NamedTuple):
+    """Positions of one epoch's order that follow one another."""
+
+    # The row where it begins, of those that are asked for.
+    row: int
+    rows: int
+    epoch: int
+    order: EpochOrder
+    position: int
+
+
+def _spans(cursor: Cursor, start: int, stop: int, runs_on: bool) -> Iterator[_Span]:
+    """Yield where the samples from ``start`` to ``stop`` are.  See ``_Stretches``."""
+    _, epoch, _, order, _ = cursor
+    # The part of one of the last ranks may begin in a later epoch; or, if it only fills
+    # up the step, among the first samples of this one.
+    if runs_on:
+        passed, order, at = order.onwards(start, cursor.position)
+        epoch += passed
+    else:
+        at = start % len(order)
+    rows = stop - start
+    row = 0
+    while row < rows:
+        found = min(len(order) - at, rows - row)
+        yield _Span(row, found, epoch, order, at)
+        row += found
+        at = 0
+        if runs_on and row < rows:
+            # A sampler gets the cursor's position, or the beginning of an epoch that
+            # the batch passes through as a whole.
+            place = 0
+            if epoch == cursor.epoch:
+                place = cursor.position
+            order = order.following(place)
+            epoch += 1
+
+
+def _told_of(what: str, spans: Sequence[_Span]) -> NDArray[np.float64] | None:
+    """Return the costs or the tokens of all samples; None if an order tells none."""
+    found = list[Any]()
+    for span in spans:
+        told = getattr(span.order, what)(span.position, span.position + span.rows)
+        if told is None:
+            return None
+        found.append(told)
+    return np.concatenate(found)
+
+
+def _chosen(spans: Sequence[_Span], rows: Sequence[int]) -> Iterator[Stretch]:
+    """Yield the stretches of chosen rows, which rise."""
+    row = 0
+    for span in spans:
+        ours = [one - span.row for one in rows if 0 <= one - span.row < span.rows]
+        begin = 0
+        # Those that follow one another are one stretch.
+        for at in range(1, len(ours) + 1):
+            if at < len(ours) and ours[at] == ours[at - 1] + 1:
+                continue
+            position = span.position + ours[begin]
+            count = at - begin
+            keys = span.order.take(position, position + count)
+            yield Stretch(row, span.epoch, position, keys)
+            row += count
+            begin = at
 
 
 class Horizon:

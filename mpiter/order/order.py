@@ -201,7 +201,16 @@ class Order(ABC):
     def costs(self, start: int, stop: int) -> Sequence[float] | NDArray[Any] | None:
         """Return what each sample at these positions costs the training, as numbers.
 
-        None, the default: all cost the same.  No iterator deals samples by their cost.
+        With ``shard=`` the samples of a step are dealt to the ranks by it, such that
+        each rank has as much to compute.  None, the default: all cost the same.
+        """
+        return None
+
+    def tokens(self, start: int, stop: int) -> Sequence[int] | NDArray[Any] | None:
+        """Return how many tokens each sample at these positions has.
+
+        ``step_tokens`` of iterators and loaders is their sum over a step of all ranks.
+        None, the default: it isn't known.
         """
         return None
 
@@ -231,6 +240,8 @@ class EpochOrder(Order):
 
     # The order has each of the indices 0, 1, 2, … below its length once.
     covers = False
+    # It tells what samples cost, or how many tokens they have.
+    is_weighed = False
 
     @abstractmethod
     def take(self, start: int, stop: int) -> Keys:

@@ -70,12 +70,18 @@ def load(
         order = now.resumed(state, seed, epoch, number_of(state, "position"))
     else:
         order = _order(state, seed, epoch, now, agreed["dataset_length"])
-    last = max(len(order) - 1, 0)
+    length = len(order)
+    # What the order itself has put into the state may end the epoch here, where it has
+    # become shorter.
+    may_end = isinstance(order, Brought) and "order_state" in state
+    last = length if may_end else max(length - 1, 0)
     position = number_of(state, "position", 0, last)
     detail = typed(state, "previous_epoch_detail", float)
     if not isfinite(detail) or not -1 <= detail <= LARGEST:
         raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")
     is_new_epoch = typed(state, "is_new_epoch", bool)
+    if isinstance(order, Brought) and 0 < length == position:
+        return Cursor(0, epoch + 1, True, order.later(1), detail), seed
     return Cursor(position, epoch, is_new_epoch, order, detail), seed
 
 

@@ -177,6 +177,7 @@ class DevicePrefetcher:
         self._state: dict[str, Any] | None = None
         self._was_new_epoch = False
         self._was_in_pass = 0
+        self._tokens_then: int | None = None
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -194,6 +195,13 @@ class DevicePrefetcher:
         if self._state is None:
             return bool(self.loader.is_new_epoch)
         return self._was_new_epoch
+
+    @property
+    def step_tokens(self) -> int:
+        """The loader's ``step_tokens`` of the last batch handed out."""
+        if self._state is None or self._tokens_then is None:
+            return int(self.loader.step_tokens)
+        return self._tokens_then
 
     @property
     def passes(self) -> int:
@@ -280,6 +288,8 @@ class _Sent:
     state: dict[str, Any] | None
     is_new_epoch: bool
     passes: int
+    # The loader's ``step_tokens``; None if it has none.
+    tokens: int | None
     # The event behind the copy, which shows whether that has finished.
     arrived: torch.cuda.Event
     # The batch in the host's memory, kept until the copy has finished.
@@ -324,6 +334,7 @@ class _Ahead:
         self._prefetcher._state = coming.state
         self._prefetcher._was_new_epoch = coming.is_new_epoch
         self._prefetcher._was_in_pass = coming.passes
+        self._prefetcher._tokens_then = coming.tokens
         self._used = [sent for sent in self._used if not sent.arrived.query()]
         self._used.append(coming)
         return coming.batch
@@ -343,7 +354,8 @@ class _Ahead:
             arrived.record(self._side)
         is_new_epoch = bool(getattr(loader, "is_new_epoch", False))
         passes = getattr(loader, "passes", 0)
-        return _Sent(batch, state, is_new_epoch, passes, arrived, host)
+        tokens = getattr(loader, "step_tokens", None)
+        return _Sent(batch, state, is_new_epoch, passes, tokens, arrived, host)
 
     def _copied(self, value: object) -> Any:
         """Return a tensor or an array on the device; any other value as it is."""

@@ -542,7 +542,7 @@ def test_costs_are_checked():
         return Brought(Costs(found), Costs).costs(0, 3)
 
     assert costs(None) is None
-    assert costs([1, np.float32(2), 0.5]) == [1.0, 2.0, 0.5]
+    assert costs([1, np.float32(2), 0.5]).tolist() == [1.0, 2.0, 0.5]
     for found in ([1, 2], [1, 2, -1], [1, 2, float("nan")], ["a", 1, 2], [1, 2, 3, 4]):
         with pytest.raises(OptionError, match=r"costs\(0, 3\) of the order Costs"):
             costs(found)

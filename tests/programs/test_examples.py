@@ -11,6 +11,9 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SAID = {
+    "language_model.py": (
+        "the same losses in 12 digits … each of 180,000 letters came once"
+    ),
     "many_trainers.py": (
         "4 trainers, 0 workers each … 2000 samples of 2000, each exactly once"
     ),

@@ -1,0 +1,164 @@
+"""``Tokens``: documents in one flat file of tokens, as most corpora are kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from ..errors import OptionError
+
+__all__ = ["Tokens"]
+
+_Offsets = NDArray[np.integer[Any]]
+# Tokens of a file that are looked at in one go.
+_AT_ONCE = 1 << 24
+
+
+class _Lengths:
+    """The lengths of documents that lie between ``offsets``, for fancy indexing."""
+
+    def __init__(self, offsets: _Offsets) -> None:
+        self._offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, indices: Any) -> Any:
+        wanted = np.asarray(indices)
+        begins = np.asarray(self._offsets[wanted], np.int64)
+        return np.asarray(self._offsets[wanted + 1], np.int64) - begins
+
+
+class Tokens:
+    """A dataset of documents that lie one after the other in a file of tokens.
+
+    The file is mapped, not read: workers share it, and only what is asked for is read.
+
+    Args:
+        path: the file, of numbers of one type and nothing else; or an ``.npy`` file.
+        offsets: the token where each document begins, and the end of the last: an
+            array, or the path of an ``.npy`` file.  With a ``separator`` the path of a
+            file that doesn't exist gets the offsets, so that they are searched once.
+        dtype: the type of the tokens; an ``.npy`` file has its own.
+        separator: the token with which each document ends, and which belongs to it; in
+            place of offsets.
+
+    >>> import numpy, tempfile, os
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(folder.name, "web.bin")
+    >>> numpy.array([5, 6, 0, 7, 0], "uint16").tofile(path)
+    >>> documents = Tokens(path, separator=0)
+    >>> len(documents), documents[0].tolist(), documents.lengths[[0, 1]].tolist()
+    (2, [5, 6, 0], [3, 2])
+    >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        offsets: ArrayLike | str | os.PathLike[str] | None = None,
+        dtype: DTypeLike = "uint16",
+        *,
+        separator: int | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self._tokens = _mapped(self.path, np.dtype(dtype))
+        found: ArrayLike | None = None
+        keeps: Path | None = None
+        if not isinstance(offsets, (str, os.PathLike)):
+            found = offsets
+        elif Path(offsets).exists():
+            found = np.load(offsets, mmap_mode="r")
+        else:
+            keeps = Path(offsets)
+        if found is None and separator is None:
+            raise OptionError(
+                f"Tokens({self.path!r}) needs offsets=, where its documents begin and "
+                "the last one ends, or separator=, the token that ends each."
+            )
+        if found is None:
+            found = _ends(self._tokens, separator)
+            if keeps is not None:
+                _save(keeps, found)
+        self._offsets = _checked(found, len(self._tokens), self.path)
+        self.lengths = _Lengths(self._offsets)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"{index} isn't from 0 to before {len(self)}")
+        begin = int(self._offsets[index])
+        stop = int(self._offsets[index + 1])
+        return np.asarray(self._tokens[begin:stop])
+
+    def __repr__(self) -> str:
+        return (
+            f"Tokens({self.path!r}: {len(self):,} documents, {len(self._tokens):,} "
+            f"tokens of {self._tokens.dtype})"
+        )
+
+
+def _mapped(path: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if path.endswith(".npy"):
+        found: NDArray[Any] = np.load(path, mmap_mode="r")
+        if found.ndim != 1 or found.dtype.kind not in "iu":
+            raise OptionError(
+                f"{path} has an array of {found.dtype} with shape {found.shape}; it "
+                "must be one of whole numbers with one dimension."
+            )
+        return found
+    if dtype.kind not in "iu":
+        raise OptionError(f"dtype={dtype} must be of whole numbers, such as 'uint16'.")
+    size = os.path.getsize(path)
+    if not size or size % dtype.itemsize:
+        raise OptionError(
+            f"{path} has {size:,} bytes, which are no tokens of {dtype}; dtype= says "
+            "what it has."
+        )
+    return np.memmap(path, dtype, "r")
+
+
+def _ends(tokens: NDArray[Any], separator: int | None) -> _Offsets:
+    """Return where documents begin that end with ``separator``, and the end."""
+    found: list[_Offsets] = [np.zeros(1, np.int64)]
+    for begin in range(0, len(tokens), _AT_ONCE):
+        some = tokens[begin : begin + _AT_ONCE]
+        found.append(np.flatnonzero(some == separator) + (begin + 1))
+    # The last document may lack its separator.
+    if found[-1].size == 0 or found[-1][-1] != len(tokens):
+        found.append(np.array([len(tokens)]))
+    return np.concatenate(found)
+
+
+def _save(path: Path, offsets: ArrayLike) -> None:
+    # Another process never finds half a file.
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with part.open("wb") as file:
+        np.save(file, offsets)
+    part.replace(path)
+
+
+def _checked(offsets: ArrayLike | Sequence[int], tokens: int, path: str) -> _Offsets:
+    found = np.asanyarray(offsets)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or len(found) < 2:
+        raise OptionError(
+            f"offsets= of {path} is an array of {found.dtype} with shape "
+            f"{found.shape}; it must have where each document begins, and the end."
+        )
+    for begin in range(0, len(found), _AT_ONCE):
+        some = np.asarray(found[begin : begin + _AT_ONCE + 1], np.int64)
+        if (np.diff(some) < 0).any():
+            raise OptionError(f"offsets= of {path} must rise.")
+    if found[0] < 0 or found[-1] > tokens:
+        raise OptionError(
+            f"offsets= of {path} go from {found[0]:,} to {found[-1]:,}, and it has "
+            f"{tokens:,} tokens; dtype= says how large they are."
+        )
+    return found

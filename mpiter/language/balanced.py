@@ -1,0 +1,113 @@
+"""``Balanced``: the samples of a step are dealt to the ranks by their lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..datasets.columns import offered
+from ..errors import OptionError
+from ..order.order import Order, Sequential, Shuffled
+from .lengths import lengths_for
+from .packed_order import Cost
+from .windows import Lengths
+
+__all__ = ["Balanced"]
+
+
+class Balanced:
+    """A dataset whose samples are dealt to the ranks such that each has as much to do.
+
+    Its samples are those of ``dataset``, one document each, in the dataset's own order
+    or shuffled.  Under ``shard=`` each rank still gets a batch of as many samples, but
+    which ones of a step depends on their cost.  Rows of a ``Pack`` need no such
+    wrapper.
+
+    Args:
+        dataset: samples, with ``[]`` and ``len``; or a dataset that brings its order.
+        lengths: the length of each sample, as for ``Pack``.
+        cost: a function of an array with one sample's length, that says what it costs
+            the training.  None: the square of the length, as attention.
+
+    >>> import mpiter
+    >>> from mpiter.language import Balanced
+    >>> texts = ["a", "bc", "def", "ghij"]
+    >>> both = Balanced(texts, lengths=[1, 2, 3, 4])
+    >>> for rank in 0, 1:
+    ...     options = {"n_processes": 0, "shuffle": False, "shard": (rank, 2)}
+    ...     print(*mpiter.batches(both, 2, **options))
+    ['a', 'ghij']
+    ['bc', 'def']
+    """
+
+    def __init__(
+        self, dataset: Any, lengths: Any = None, cost: Cost | None = None
+    ) -> None:
+        if cost is not None and not callable(cost):
+            raise OptionError(f"cost={cost!r:.60} must be a function of a length.")
+        self.dataset = dataset
+        self.lengths: Lengths = lengths_for(dataset, lengths)
+        self.cost = cost
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.dataset[key]
+
+    def components_of(self, keys: Any) -> dict[str, int]:
+        """Return what the dataset tells of these keys; nothing if it can't."""
+        ask = offered(self.dataset, "components_of")
+        if ask is None:
+            return {}
+        found: dict[str, int] = ask(keys)
+        return found
+
+    def mpiter_order(self, seed: int, shuffle: bool | None) -> Order:
+        """Return the order of epoch 0; unless ``shuffle`` is False it is shuffled."""
+        inner: Order
+        if hasattr(self.dataset, "mpiter_order"):
+            inner = self.dataset.mpiter_order(seed, shuffle)
+        elif shuffle is False:
+            inner = Sequential(len(self.dataset))
+        else:
+            inner = Shuffled(len(self.dataset), seed)
+        return _Weighed(inner, self.lengths, self.cost)
+
+
+class _Weighed(Order):
+    """An order that knows the length of each sample."""
+
+    def __init__(self, inner: Order, lengths: Lengths, cost: Cost | None) -> None:
+        self._inner = inner
+        self._lengths = lengths
+        self._cost = cost
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def take(self, start: int, stop: int) -> Any:
+        return self._inner.take(start, stop)
+
+    def tokens(self, start: int, stop: int) -> NDArray[np.int64]:
+        keys = np.asarray(self.take(start, stop))
+        return np.asarray(self._lengths[keys]).astype(np.int64)
+
+    def costs(self, start: int, stop: int) -> NDArray[Any]:
+        lengths = self.tokens(start, stop)
+        if self._cost is None:
+            return lengths.astype(np.float64) ** 2
+        found = [self._cost(lengths[at : at + 1]) for at in range(len(lengths))]
+        return np.array(found, np.float64)
+
+    def later(self, epochs: int) -> Order:
+        return _Weighed(self._inner.later(epochs), self._lengths, self._cost)
+
+    def state(self, position: int) -> Any:
+        return self._inner.state(position)
+
+    def restored(self, state: Any, position: int) -> Order:
+        inner = self._inner.restored(state, position)
+        return _Weighed(inner, self._lengths, self._cost)

@@ -1,0 +1,46 @@
+"""Best fit: documents of a window are put into rows of one capacity.
+
+Pure.  The longest documents come first, and each goes into the row with the least room
+that takes it.  Guarantees that the rows depend on the lengths and their order alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..order.order import Indices
+
+# A room and the number of its row in one word: the room above, the row below.
+_BITS = 32
+_ROW = (1 << _BITS) - 1
+
+
+def best_fit(lengths: NDArray[np.integer], capacity: int) -> tuple[Indices, int]:
+    """Return the row that each document is put into, and the number of rows.
+
+    No length may be 0 or above ``capacity``.
+    """
+    longest_first = np.argsort(-lengths.astype(np.int64), kind="stable")
+    found = list[int]()
+    # Rows that have room, sorted by it.
+    rooms = list[int]()
+    rows = 0
+    for size in lengths[longest_first].tolist():
+        at = bisect_left(rooms, size << _BITS)
+        if at == len(rooms):
+            row = rows
+            left = capacity - size
+            rows += 1
+        else:
+            word = rooms.pop(at)
+            row = word & _ROW
+            left = (word >> _BITS) - size
+        found.append(row)
+        if left:
+            insort(rooms, left << _BITS | row)
+    row_of = np.empty(len(found), np.int64)
+    row_of[longest_first] = found
+    return row_of, rows
