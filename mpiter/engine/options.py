@@ -116,7 +116,16 @@ class Options:
         if not hooks:
             return []
         setting = self.setting()
-        return [hook.for_loop(setting) for hook in hooks]
+        found = list[Hook]()
+        for hook in hooks:
+            one = hook.for_loop(setting)
+            if not isinstance(one, Hook):
+                raise OptionError(
+                    f"for_loop() of the hook {type(hook).__name__} returned "
+                    f"{one!r:.60}; it must return a hook, such as itself."
+                )
+            found.append(one)
+        return found
 
     def share(self) -> Share:
         """Return this rank's part of the order."""
@@ -314,7 +323,8 @@ def _number_of_workers(
     # With some backends the workers are there already, as ranks of MPI are.
     count = backend.count_workers()
     if count is not None:
-        return count
+        whole(f"{type(backend).__name__}.count_workers()", count, least=1)
+        return int(count)
     if shard is None:
         return cores()
     # The ranks on this machine share its cores.

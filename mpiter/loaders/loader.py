@@ -45,9 +45,13 @@ _FIXED = {
     "collate_fn",
     "dataset",
     "drop_last",
+    "multiprocessing_context",
     "num_workers",
+    "prefetch_factor",
+    "ragged",
     "sampler",
     "shuffle",
+    "timeout",
 }
 
 

@@ -14,7 +14,16 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    NoReturn,
+    Protocol,
+    Self,
+    SupportsIndex,
+)
 
 from ..datasets.columns import Table, users
 from ..datasets.gathering import gather_of
@@ -367,6 +376,13 @@ class Epoch(Generic[B_co]):
                 if not has_ended and self._current.is_empty:
                     self._loader._warn_of_nothing()
                 raise
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        # A copy would take the workers away from this one when it is dropped.
+        raise TypeError(
+            "an epoch under way can't be copied or pickled; copy the loader, or keep "
+            "its state_dict()."
+        )
 
     def __del__(self) -> None:
         self._loader._take_back(self._current)

@@ -167,7 +167,15 @@ class Streamed(InBatches):
         if reading is None or reading.run != key.run or reading.batches > key.number:
             reading = self._begun(key.run)
             self._reading = reading
-        batch = reading.take_number(key.number)
+        try:
+            batch = reading.take_number(key.number)
+        except Exception:
+            raise
+        except BaseException:
+            # Ctrl-C has ended the stream's generator.  Without this it would look as if
+            # the stream itself were at its end.
+            self._reading = None
+            raise
         if batch is None:
             told = None
             if self.is_callers or self.stays:

@@ -265,7 +265,9 @@ class AnyPool(Workers):
         if isinstance(value, BrokenExecutor):
             value = _died(value)
         if not isinstance(value, BaseException):
-            if isinstance(value, list) and len(value) == 1:
+            # An answer is a tuple of its own class.
+            is_list = isinstance(value, list) and len(value) == 1
+            if is_list and isinstance(value[0], tuple):
                 self._events.append(value[0])
                 return
             value = OptionError(

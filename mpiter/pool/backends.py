@@ -178,6 +178,11 @@ class Backend:
 
         Called when the first batch is asked for, and again when the dataset changes.
         """
+        if self.shares_memory:
+            raise OptionError(
+                f"{type(self).__name__}.shares_memory says that mpiter starts and ends "
+                "its processes, so it needs a launch() of its own: leave it out."
+            )
         make = partial(AnyPool, self._working_pool)
         if self.in_process:
             return Launch(ship.Shared(cargo), make, pickle.dumps)

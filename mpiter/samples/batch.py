@@ -164,7 +164,9 @@ def _padded(place: Place, values: Sequence[Any]) -> Any:
 def _pad(leaves: Sequence[Any], arrays: Sequence[Any]) -> Any:
     shapes = [array.shape for array in arrays]
     largest = np.max(shapes, axis=0)
-    dtype = np.result_type(*arrays)
+    # Arrays of one dtype keep their byte order.
+    dtypes = {array.dtype for array in arrays}
+    dtype = dtypes.pop() if len(dtypes) == 1 else np.result_type(*arrays)
     padded = np.zeros((len(arrays), *largest), dtype)
     for row, array in zip(padded, arrays, strict=True):
         filled = tuple(map(slice, array.shape))

@@ -6,6 +6,7 @@ The rows lie one after the other in ``values``; ``offsets`` says where each begi
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -53,7 +54,10 @@ class Jagged(Sequence[Any]):
             raise ValueError("there are no rows, so nothing says what they are like")
         lengths = [len(row) for row in rows]
         offsets = np.array([*accumulate(lengths, initial=0)], np.int64)
-        return cls(np.concatenate(rows), offsets)
+        dtypes = {getattr(row, "dtype", None) for row in rows}
+        # Arrays of one dtype keep their byte order.
+        dtype = dtypes.pop() if len(dtypes) == 1 else None
+        return cls(np.concatenate(rows, dtype=dtype), offsets)
 
     @property
     def lengths(self) -> Any:
@@ -69,6 +73,7 @@ class Jagged(Sequence[Any]):
             if step != 1:
                 raise IndexError("the rows of a slice lie one after the other: step 1")
             return Jagged(self.values, self.offsets[first : max(first, stop) + 1])
+        row = operator.index(row)
         rows = len(self)
         if not -rows <= row < rows:
             raise IndexError(f"there is no row {row} among {rows}")

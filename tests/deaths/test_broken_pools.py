@@ -133,3 +133,23 @@ def test_a_pool_that_is_none_is_refused_with_what_it_must_do(
         pytest.raises(mpiter.OptionError, match=text),
     ):
         next(stream)
+
+
+class Shares(Futures):
+    shares_memory = True
+
+
+@pytest.mark.parametrize("count", ["3", 0, -1])
+def test_a_count_of_workers_that_is_none_is_refused(count: Any) -> None:
+    backend = Futures()
+    backend.count_workers = lambda: count  # type: ignore[method-assign]
+    with pytest.raises(mpiter.OptionError, match=r"Futures.count_workers\(\)"):
+        mpiter.batches(range(4), 2, backend=backend)
+
+
+def test_a_backend_that_shares_memory_needs_a_launch_of_its_own() -> None:
+    with (
+        mpiter.batches(range(4), 2, n_processes=1, backend=Shares()) as stream,
+        pytest.raises(mpiter.OptionError, match="needs a launch"),
+    ):
+        next(stream)

@@ -89,3 +89,15 @@ def test_a_hook_that_fails_is_told_nothing_more_and_stops_nothing_else(
             assert sum(len(batch) for batch in stream) == 48
         assert hook.told[event] == 1
         assert hook.told["close"] == 1
+
+
+def test_a_for_loop_that_returns_no_hook_is_refused_by_its_name():
+    class Forgets(mpiter.Hook):
+        def for_loop(self, setting):
+            pass
+
+    with (
+        mpiter.batches([1, 2], 1, n_processes=0, hooks=Forgets()) as stream,
+        pytest.raises(mpiter.OptionError, match=r"for_loop\(\) of the hook Forgets"),
+    ):
+        next(stream)

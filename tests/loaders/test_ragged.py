@@ -315,3 +315,13 @@ def test_a_nested_tensor_is_on_the_memory_of_its_rows():
         parts_of_rows(found), (rows.values, rows.offsets), strict=True
     ):
         assert part.data_ptr() == own.ctypes.data
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("ragged", ["pad", "jagged", "list"])
+def test_rows_of_several_lengths_keep_their_byte_order(ragged, workers):
+    rows = [np.arange(length + 1, dtype=">i4") for length in range(4)]
+    with mpiter.DataLoader(rows, 4, ragged=ragged, num_workers=workers) as loader:
+        [batch] = loader
+    found = batch.values if ragged == "jagged" else batch[0]
+    assert found.dtype == np.dtype(">i4")

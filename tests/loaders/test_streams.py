@@ -687,3 +687,34 @@ def test_a_stream_that_is_read_here_goes_on_from_wherever_it_was(kind):
         """The same stream, as torch's kind of dataset."""
 
     assert at_each_place(loader, TorchsByEpoch(6)) == {}
+
+
+@pytest.mark.parametrize("interrupted", [{1}, {3, 5}, {5, 8}, {7, 9}])
+def test_ctrl_c_in_a_stream_that_is_read_here_costs_nothing(interrupted):
+    count = itertools.count(1)
+
+    class Interrupted:
+        def __iter__(self):
+            for element in range(12):
+                if next(count) in interrupted:
+                    raise KeyboardInterrupt
+                yield element
+
+    epoch = iter(DataLoader(Interrupted(), 2))
+    found = []
+    while len(found) < 6:
+        try:
+            found.append(next(epoch).tolist())
+        except KeyboardInterrupt:
+            continue
+    assert found == [[at, at + 1] for at in range(0, 12, 2)]
+    assert next(epoch, None) is None
+
+
+@pytest.mark.parametrize("copies", [copy.copy, copy.deepcopy])
+def test_an_epoch_under_way_refuses_to_be_copied_and_goes_on(copies):
+    epoch = iter(DataLoader(range(12), 4))
+    next(epoch)
+    with pytest.raises(TypeError, match="copy the loader, or keep its state_dict"):
+        copies(epoch)
+    assert len(list(epoch)) == 2
