@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -112,7 +114,7 @@ PACKED = 2400
 SAVE_EVERY = 5
 # A trainer takes so many batches after its last state, which are void.
 VOID = 3
-SITTING_S = 60.0
+SITTING_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -384,23 +386,37 @@ def sat(turn: Turn, sitting: Sitting, number: int, folder: Path) -> str:
             "sitting": asdict(sitting),
         }
         command = [sys.executable, "-W", "ignore", __file__, SIT, json.dumps(told)]
-        try:
-            ran = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=SITTING_S,
-            )
-        except subprocess.TimeoutExpired:
-            return "hung"
-        if ran.stdout.strip():
-            return str(json.loads(ran.stdout.splitlines()[-1])["raised"])
+        status = ended(command)
+        if status is None:
+            return f"gave nothing more within {SITTING_S:g} s"
+        words = folder / f"raised-{number}-{rank}"
+        if words.exists():
+            return words.read_text()
         # A trainer that met its end was killed there, as it should be.
-        is_killed = ran.returncode == -signal.SIGKILL and sitting.batches
-        if ran.returncode and not is_killed:
-            return f"ended with status {ran.returncode}"
+        is_killed = status == -signal.SIGKILL and sitting.batches
+        if status and not is_killed:
+            return f"ended with status {status}"
     return ""
+
+
+def ended(command: list[str]) -> int | None:
+    """Return the status with which a process ends; None if it has to be ended."""
+    # Nothing is a pipe: workers of a trainer that was killed would hold it open.
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.wait(SITTING_S)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            # There is no such group where all of its workers are gone.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def counted(folder: Path) -> tuple[int, int]:
@@ -421,8 +437,8 @@ def counted(folder: Path) -> tuple[int, int]:
 SIT = "--sit"
 
 
-def sit(told: dict[str, Any]) -> str:
-    """Train on one rank, as programs do; return what was raised."""
+def sit(told: dict[str, Any]) -> None:
+    """Train on one rank, as programs do, and note what was raised."""
     folder = Path(told["folder"])
     sitting = Sitting(**told["sitting"])
     number = told["number"]
@@ -454,9 +470,9 @@ def sit(told: dict[str, Any]) -> str:
             if done == sitting.batches + VOID and sitting.batches:
                 os.kill(os.getpid(), signal.SIGKILL)
     except Exception as error:
-        return words_of(error)
+        (folder / f"raised-{number}-{rank}").write_text(words_of(error))
+        return
     np.save(folder / f"handed-{number}-{rank}.npy", had)
-    return ""
 
 
 def keep(folder: Path, name: str, state: bytes, had: NDArray[np.int64]) -> None:
@@ -468,7 +484,9 @@ def keep(folder: Path, name: str, state: bytes, had: NDArray[np.int64]) -> None:
 def words_of(error: Exception) -> str:
     """Return an error's type, and the first line of what it says."""
     lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]:.300}"
+    words = f"{type(error).__name__}: {lines[0]:.300}"
+    # It differs from run to run.
+    return re.sub(r" \(pid\(s\) [\d, ]+\)", "", words)
 
 
 # -- the answer ------------------------------------------------------------------------
@@ -515,11 +533,8 @@ EXPERIMENT = Experiment(
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [SIT]:
-        answers = os.dup(1)
-        os.dup2(2, 1)
-        raised = sit(json.loads(sys.argv[2]))
-        if raised:
-            os.write(answers, json.dumps({"raised": raised}).encode() + b"\n")
+        sit(json.loads(sys.argv[2]))
+        # How long workers take to end isn't measured, and some never do.
         os._exit(0)
     sys.exit(
         conduct(

@@ -6,9 +6,11 @@ a batch of rows as one array.  A loader's package is imported by its class only.
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
-from collections.abc import Iterator, Mapping
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 from corpora import CAPACITY, corpora
 from numpy.typing import NDArray
+
+from mpiter.language.fit import best_fit
 
 Rows = NDArray[np.int32]
 
@@ -262,9 +266,199 @@ def _as_tokens(document: Any) -> dict[str, Any]:
     return {"tokens": document}
 
 
+# -- torchdata's nodes, and datasets ---------------------------------------------------
+
+# Documents that are packed together, as trl packs a batch of `datasets.map`.
+TOGETHER = 1000
+ACROSS_RANKS = "not documented: each rank has a state of its own"
+
+
+def rows_of(documents: Sequence[NDArray[np.int32]]) -> Rows:
+    """Pack documents by best fit, the longest first, as trl does; ours is quick."""
+    lengths = np.array([len(document) for document in documents])
+    row_of, count = best_fit(lengths, CAPACITY)
+    found = np.zeros((count, CAPACITY), np.int32)
+    ends = [0] * count
+    for row, document in zip(row_of.tolist(), documents, strict=True):
+        end = ends[row] + len(document)
+        found[row, ends[row] : end] = document
+        ends[row] = end
+    return found
+
+
+class Reads:
+    """Reads the documents with these keys, and packs them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.corpora = corpora(folder)
+
+    def __call__(self, keys: Sequence[tuple[str, int]]) -> list[Rows]:
+        return [*rows_of([self.corpora[name][at] for name, at in keys])]
+
+
+class Named:
+    """Says of which component a key is."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, key: int) -> tuple[str, int]:
+        return self.name, key
+
+
+class TorchdataNodes(Loader):
+    way = (
+        "MultiNodeWeightedSampler of keys, 1,000 packed at once in a ParallelMapper, "
+        "Unbatcher, Batcher"
+    )
+    left_out: ClassVar[dict[str, str]] = {"ranks": ACROSS_RANKS}
+
+    def __init__(self, job: Job) -> None:
+        from torchdata import nodes
+
+        super().__init__(job)
+        stop = "ALL_DATASETS_EXHAUSTED" if job.once else "CYCLE_FOREVER"
+        mix = self._mix(job, corpora(job.folder), stop)
+        keys = nodes.Batcher(mix, TOGETHER, drop_last=False)
+        reads = Reads(job.folder)
+        packed: Any = nodes.Mapper(keys, reads)
+        if job.workers:
+            packed = nodes.ParallelMapper(keys, reads, job.workers, method="process")
+        rows = nodes.Unbatcher(packed)
+        self.loader = nodes.Loader(nodes.Batcher(rows, job.batch, drop_last=False))
+
+    @staticmethod
+    def _mix(job: Job, datasets: Mapping[str, Any], stop: str) -> Any:
+        from torch.utils.data import DistributedSampler
+        from torchdata import nodes
+
+        found = dict[str, Any]()
+        for name, dataset in datasets.items():
+            sampler: Any = DistributedSampler(
+                dataset, job.size, job.rank, shuffle=job.shuffle, seed=job.seed
+            )
+            found[name] = nodes.Mapper(nodes.SamplerWrapper(sampler), Named(name))
+        return nodes.MultiNodeWeightedSampler(
+            found,
+            dict(job.weights),
+            getattr(nodes.StopCriteria, stop),
+            job.rank,
+            job.size,
+            job.seed,
+        )
+
+    def batches(self) -> Iterator[Rows]:
+        for rows in self.loader:
+            yield np.stack(rows)
+
+    def state(self) -> bytes:
+        return pickle.dumps(self.loader.state_dict())
+
+    def load(self, state: bytes) -> None:
+        self.loader.load_state_dict(pickle.loads(state))
+
+    @classmethod
+    def mixed(
+        cls, weights: Mapping[str, float], count: int, seed: int
+    ) -> Iterator[int]:
+        from torchdata import nodes
+
+        job = Job(Path(), weights, 1, seed=seed)
+        names = [*weights]
+        mix = nodes.Loader(cls._mix(job, numbered(weights), "CYCLE_FOREVER"))
+        for name, _ in itertools.islice(mix, count):
+            yield names.index(name)
+
+
+class Datasets(Loader):
+    way = (
+        "interleave_datasets, map(batched=True) that packs 1,000 at once, in a "
+        "StatefulDataLoader"
+    )
+    left_out: ClassVar[dict[str, str]] = {"ranks": ACROSS_RANKS}
+
+    def __init__(self, job: Job) -> None:
+        import datasets
+        import pyarrow
+        from datasets.distributed import split_dataset_by_node
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        super().__init__(job)
+        sources = list[Any]()
+        for name in job.weights:
+            tokens = np.memmap(job.folder / f"{name}.bin", np.int32, "r")
+            offsets = np.load(job.folder / f"{name}.offsets.npy")
+            lists = pyarrow.ListArray.from_arrays(
+                pyarrow.array(offsets.astype(np.int32)), pyarrow.array(tokens)
+            )
+            source: Any = datasets.Dataset(pyarrow.table({"tokens": lists}))
+            source = source.with_format("numpy").to_iterable_dataset(num_shards=8)
+            if job.shuffle:
+                source = source.shuffle(seed=job.seed, buffer_size=1000)
+            sources.append(source)
+        mix = self._mix(sources, job.weights, job.seed, job.once)
+        if job.size > 1:
+            mix = split_dataset_by_node(mix, job.rank, job.size)
+        packed = mix.map(_packed, batched=True, batch_size=TOGETHER)
+        self.loader = StatefulDataLoader(
+            packed, job.batch, num_workers=job.workers, collate_fn=_stacked
+        )
+
+    @staticmethod
+    def _mix(
+        sources: Sequence[Any], weights: Mapping[str, float], seed: int, once: bool
+    ) -> Any:
+        import datasets
+
+        total = sum(weights.values())
+        stopping: Any = "all_exhausted_without_replacement" if once else "all_exhausted"
+        return datasets.interleave_datasets(
+            [*sources],
+            [weight / total for weight in weights.values()],
+            seed,
+            stopping_strategy=stopping,
+        )
+
+    def batches(self) -> Iterator[Rows]:
+        while True:
+            yield from self.loader
+            if self.job.once:
+                return
+
+    def state(self) -> bytes:
+        return pickle.dumps(self.loader.state_dict())
+
+    def load(self, state: bytes) -> None:
+        self.loader.load_state_dict(pickle.loads(state))
+
+    @classmethod
+    def mixed(
+        cls, weights: Mapping[str, float], count: int, seed: int
+    ) -> Iterator[int]:
+        import datasets
+
+        sources = list[Any]()
+        for number, name in enumerate(weights):
+            column = {"of": [number] * int(2 * count * weights[name])}
+            sources.append(datasets.Dataset.from_dict(column).to_iterable_dataset())
+        mix = cls._mix(sources, weights, seed, once=False)
+        for sample in itertools.islice(mix, count):
+            yield sample["of"]
+
+
+def _packed(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"tokens": [*rows_of(batch["tokens"])]}
+
+
+def _stacked(samples: Sequence[dict[str, Any]]) -> Rows:
+    return np.stack([sample["tokens"] for sample in samples])
+
+
 LOADERS: dict[str, type[Loader]] = {
     "ours": Ours,
     "ours, not packed": OursUnpacked,
     "loop": Loop,
     "grain": Grain,
+    "torchdata": TorchdataNodes,
+    "datasets": Datasets,
 }
