@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orders import Killing
+from brought_orders import Killing
 from outside import Futures, FuturesPool
 
 import mpiter

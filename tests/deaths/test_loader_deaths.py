@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brought_orders import Killing
 from datasets import Gated, Squares
 from loader_kinds import (
     IMPORTS,
@@ -24,7 +25,6 @@ from loader_kinds import (
     some,
     until_the_end,
 )
-from orders import Killing
 from scripts import lives_still, run, wait_until
 
 import mpiter

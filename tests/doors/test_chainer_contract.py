@@ -11,7 +11,7 @@ import signal
 
 import numpy as np
 import pytest
-from orders import Thirds
+from brought_orders import Thirds
 from scripts import Script, run
 
 pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pickling
 import pytest
+from brought_orders import Failing as FailingThirds
+from brought_orders import ThirdsAtOnce
 from datasets import (
     Every,
     Failing,
@@ -25,8 +27,6 @@ from datasets import (
     Unpicklable,
     plain_batch,
 )
-from orders import Failing as FailingThirds
-from orders import ThirdsAtOnce
 from pairs import slow_but
 from ways import iterator
 

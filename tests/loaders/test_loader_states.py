@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from brought_orders import Thirds, ThirdsAtOnce
 from datasets import Random, Squares
 from loader_kinds import NO_TORCH, Maker, epoch, flat, plain, some
-from orders import Thirds, ThirdsAtOnce
 
 import mpiter
 

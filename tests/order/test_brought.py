@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from brought_orders import KEYS, EveryThird, Failing, Mixed, Thirds, Weighted
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orders import KEYS, EveryThird, Failing, Mixed, Thirds, Weighted
 
 import mpiter
 from mpiter import OptionError, Shard, StateError
