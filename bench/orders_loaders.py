@@ -306,7 +306,19 @@ class Named:
         return self.name, key
 
 
-class TorchdataNodes(Loader):
+class Stateful(Loader):
+    """The base of loaders that have a state as torch's users know it."""
+
+    loader: Any
+
+    def state(self) -> bytes:
+        return pickle.dumps(self.loader.state_dict())
+
+    def load(self, state: bytes) -> None:
+        self.loader.load_state_dict(pickle.loads(state))
+
+
+class TorchdataNodes(Stateful):
     way = (
         "MultiNodeWeightedSampler of keys, 1,000 packed at once in a ParallelMapper, "
         "Unbatcher, Batcher"
@@ -351,12 +363,6 @@ class TorchdataNodes(Loader):
         for rows in self.loader:
             yield np.stack(rows)
 
-    def state(self) -> bytes:
-        return pickle.dumps(self.loader.state_dict())
-
-    def load(self, state: bytes) -> None:
-        self.loader.load_state_dict(pickle.loads(state))
-
     @classmethod
     def mixed(
         cls, weights: Mapping[str, float], count: int, seed: int
@@ -370,7 +376,7 @@ class TorchdataNodes(Loader):
             yield names.index(name)
 
 
-class Datasets(Loader):
+class Datasets(Stateful):
     way = (
         "interleave_datasets, map(batched=True) that packs 1,000 at once, in a "
         "StatefulDataLoader"
@@ -424,12 +430,6 @@ class Datasets(Loader):
             yield from self.loader
             if self.job.once:
                 return
-
-    def state(self) -> bytes:
-        return pickle.dumps(self.loader.state_dict())
-
-    def load(self, state: bytes) -> None:
-        self.loader.load_state_dict(pickle.loads(state))
 
     @classmethod
     def mixed(

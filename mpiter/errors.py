@@ -283,6 +283,12 @@ class RemoteTraceback(Exception):
 OURS = os.path.dirname(__file__) + os.sep
 
 
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an error, unless its class forbids that."""
+    with contextlib.suppress(Exception):
+        error.add_note(note)
+
+
 def name_samples(
     error: BaseException, keys: Sequence[Any], rows: Sequence[int]
 ) -> None:

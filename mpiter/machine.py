@@ -3,16 +3,18 @@
 Cores are counted by affinity and cgroup quota, memory by availability and limits.
 /proc and /sys are read where they exist; elsewhere the standard library answers.  The
 numbers stay within what the container allows, so that nothing is sized for the whole
-host.
+host.  What must reach the disk as a whole is written here as well.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 BEYOND_REACH = 1 << 62  # bytes, where nothing limits them
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -125,6 +127,31 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, unfinished: str = "") -> Iterator[BinaryIO]:
+    """Open a new file in a ``with`` block, which replaces ``path`` at the block's end.
+
+    By then it is complete and on the disk.  An error leaves the old file.  A kill
+    leaves both: the new one, which lies beside it under the name ``unfinished``, stays.
+    Unless the caller alone writes ``path``, that name must be the process's own, as it
+    is if it is left out.
+    """
+    part = path.with_name(unfinished or f".{path.name}-{os.getpid()}-unfinished")
+    part.unlink(missing_ok=True)
+    try:
+        with open(part, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    # Until the folder is on the disk as well, a power cut could bring back the old
+    # file.
+    sync_folder(path.parent)
 
 
 def own_bytes(pid: int) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import os
 import secrets
 import shutil
 import time
@@ -95,7 +94,7 @@ def write(snapshot: Snapshot, path: Path) -> None:
     for at, array in enumerate(snapshot.arrays):
         named[str(at)] = array
     try:
-        with _replacing(path) as file:
+        with machine.replacing(path, f".{path.name}-unfinished") as file:
             np.savez(file, states=states, **named)
     except OSError as error:
         if not has_no_space(error):
@@ -200,26 +199,3 @@ def _arrays_in(file: BinaryIO) -> Iterator[Any]:
                 "it is compressed, as no checkpoint is: it could fill the memory"
             )
         yield arrays
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file in a ``with`` block, which replaces ``path`` at the block's end.
-
-    By then it is complete and on the disk.  An error leaves the old file.  A kill
-    leaves both: the unfinished file, ``.NAME-unfinished``, stays until the next save.
-    """
-    unfinished = path.with_name(f".{path.name}-unfinished")
-    unfinished.unlink(missing_ok=True)
-    try:
-        with open(unfinished, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-    # Until the folder is on the disk as well, a power cut could bring back the old
-    # file.
-    machine.sync_folder(path.parent)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..errors import OptionError
+from ..machine import replacing
 
 __all__ = ["Tokens"]
 
@@ -84,7 +85,8 @@ class Tokens:
         if found is None:
             found = _ends(self._tokens, separator)
             if keeps is not None:
-                _save(keeps, found)
+                with replacing(keeps) as file:
+                    np.save(file, found)
         self._offsets = _checked(found, len(self._tokens), self.path)
         self.lengths = _Lengths(self._offsets)
 
@@ -135,14 +137,6 @@ def _ends(tokens: NDArray[Any], separator: int | None) -> _Offsets:
     if found[-1].size == 0 or found[-1][-1] != len(tokens):
         found.append(np.array([len(tokens)]))
     return np.concatenate(found)
-
-
-def _save(path: Path, offsets: ArrayLike) -> None:
-    # Another process never finds half a file.
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with part.open("wb") as file:
-        np.save(file, offsets)
-    part.replace(path)
 
 
 def _checked(offsets: ArrayLike | Sequence[int], tokens: int, path: str) -> _Offsets:

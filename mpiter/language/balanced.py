@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datasets.columns import offered
 from ..errors import OptionError
-from ..order.order import Order, Sequential, Shuffled
+from ..order.order import Order
+from .components import components_in, own_order
 from .lengths import lengths_for
 from .packed_order import Cost
 from .windows import Lengths
@@ -59,21 +59,11 @@ class Balanced:
 
     def components_of(self, keys: Any) -> dict[str, int]:
         """Return what the dataset tells of these keys; nothing if it can't."""
-        ask = offered(self.dataset, "components_of")
-        if ask is None:
-            return {}
-        found: dict[str, int] = ask(keys)
-        return found
+        return components_in(self.dataset, keys)
 
     def mpiter_order(self, seed: int, shuffle: bool | None) -> Order:
         """Return the order of epoch 0; unless ``shuffle`` is False it is shuffled."""
-        inner: Order
-        if hasattr(self.dataset, "mpiter_order"):
-            inner = self.dataset.mpiter_order(seed, shuffle)
-        elif shuffle is False:
-            inner = Sequential(len(self.dataset))
-        else:
-            inner = Shuffled(len(self.dataset), seed)
+        inner = own_order(self.dataset, seed, shuffle)
         return _Weighed(inner, self.lengths, self.cost)
 
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..datasets.columns import offered
+from ..engine.bringing import brings_order
 from ..errors import OptionError
 from ..order.order import Indices, Order, Sequential, Shuffled
 from .keyed import seed_of
@@ -71,7 +73,7 @@ class Components:
         # The number of samples of each component.
         self.counts = dict[str, int]()
         for name, dataset in datasets.items():
-            if hasattr(dataset, "mpiter_order"):
+            if brings_order(dataset):
                 self.is_plain = False
             self.counts[name] = _count(name, dataset)
         # The first key of each component.
@@ -121,24 +123,40 @@ class Components:
         found = self._passes.get(asked)
         if found is not None:
             return found
-        dataset = self.datasets[name]
         length = self.counts[name]
-        own = seed_of(seed, name)
-        if hasattr(dataset, "mpiter_order"):
-            found = dataset.mpiter_order(own, shuffles).later(number)
-            if len(found) != length:
-                raise OptionError(
-                    f"component {name!r} has {len(found)} samples in its pass "
-                    f"{number + 1} and {length} in its first one, so it can't be mixed."
-                )
-        elif shuffles:
-            found = Shuffled(length, own, number)
-        else:
-            found = Sequential(length)
+        own = own_order(self.datasets[name], seed_of(seed, name), shuffles)
+        found = own.later(number)
+        if len(found) != length:
+            raise OptionError(
+                f"component {name!r} has {len(found)} samples in its pass "
+                f"{number + 1} and {length} in its first one, so it can't be mixed."
+            )
         if len(self._passes) >= _KEPT * len(self.names):
             self._passes.pop(next(iter(self._passes)))
         self._passes[asked] = found
         return found
+
+
+def own_order(dataset: Any, seed: int, shuffle: bool | None) -> Order:
+    """Return the order that a dataset brings; or else it is shuffled, or not."""
+    if brings_order(dataset):
+        found: Order = dataset.mpiter_order(seed, shuffle)
+        return found
+    if shuffle is False:
+        return Sequential(len(dataset))
+    return Shuffled(len(dataset), seed)
+
+
+def components_in(dataset: Any, keys: Sequence[Any]) -> dict[str, int]:
+    """Return how many of the samples with these keys are from each component.
+
+    Nothing if the dataset has no components.
+    """
+    ask = offered(dataset, "components_of")
+    if ask is None:
+        return {}
+    found: dict[str, int] = ask(keys)
+    return found
 
 
 def _count(name: str, dataset: Any) -> int:

@@ -10,9 +10,7 @@ import hashlib
 
 import numpy as np
 
-from ..order.order import Indices, Words, mix
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+from ..order.order import GOLDEN, Indices, Words, mix
 
 
 def key_of(*words: int | str) -> np.uint64:
@@ -28,7 +26,7 @@ def seed_of(*words: int | str) -> int:
 
 def lots(numbers: Indices, key: np.uint64) -> Words:
     """Return a random word for each number."""
-    return mix(mix(numbers.view(np.uint64) * _GOLDEN + key))
+    return mix(mix(numbers.view(np.uint64) * GOLDEN + key))
 
 
 def permutation(length: int, key: np.uint64) -> Indices:

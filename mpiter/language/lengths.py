@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import OptionError
 from ..iterators.iterators import batches
-from ..machine import cores
+from ..machine import cores, replacing
 from .rows import TOKENS
 from .windows import Lengths
 
@@ -71,12 +71,8 @@ def measure_lengths(
                 told = now
                 _log.warning("lengths: %s of %s documents", f"{done:,}", f"{total:,}")
     if path is not None:
-        # Another process never finds half a file.
-        whole = Path(path)
-        part = whole.with_name(f"{whole.name}.{os.getpid()}.part")
-        with part.open("wb") as file:
+        with replacing(Path(path)) as file:
             np.save(file, found)
-        part.replace(whole)
     return found
 
 

@@ -11,7 +11,7 @@ from math import isfinite
 from numbers import Integral, Rational, Real
 from typing import Any, Literal, NamedTuple, get_args
 
-from ..errors import OptionError
+from ..errors import OptionError, add_note
 from ..order.order import Order
 from .components import Components, Joined, Source
 from .mix_order import Laid, MixOrder, Since, Stages, Terms
@@ -100,8 +100,9 @@ class Mix:
         stages = _checked_weights(weights, self._components.names)
         counts = self._components.counts
         self._terms = Terms(counts, stages, short, int(length or sum(counts.values())))
-        for line in self._forecast_lines():
-            _log.info("mix: %s", line)
+        if _log.isEnabledFor(logging.INFO):
+            for line in self._forecast_lines():
+                _log.info("mix: %s", line)
 
     # -- as a dataset ------------------------------------------------------------------
 
@@ -114,9 +115,7 @@ class Mix:
         try:
             sample = self._components.datasets[name][inner]
         except Exception as error:
-            # The class of an error may forbid notes.
-            with contextlib.suppress(Exception):
-                error.add_note(f"mpiter: sample {inner!r:.60} of component {name!r}.")
+            add_note(error, f"mpiter: sample {inner!r:.60} of component {name!r}.")
             raise
         if self.field is None:
             return sample

@@ -261,9 +261,10 @@ class MixOrder(Order):
     def tokens(self, start: int, stop: int) -> list[int] | None:
         its = self._components
         if its.is_plain:
-            if its.lengths is None:
+            lengths = its.lengths
+            if lengths is None:
                 return None
-            found: list[int] = its.lengths[self.take(start, stop)].tolist()
+            found: list[int] = lengths[self.take(start, stop)].tolist()
             return found
         return self._told_by_components("tokens", start, stop)
 

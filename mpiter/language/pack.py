@@ -10,9 +10,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datasets.columns import offered
+from ..engine.bringing import brings_order
 from ..errors import OptionError
 from ..order.order import Order
+from .components import components_in
 from .lengths import lengths_for
 from .packed_order import Cost, Cut, Fitted, PackedOrder, Rule, Windows, rows_in
 from .rows import Layout, Row, made, pieces_in
@@ -150,17 +151,13 @@ class Pack:
         None are told if the dataset has no components.  Receipts ask it, for ``mpiter
         audit``.
         """
-        ask = offered(self.dataset, "components_of")
-        if ask is None:
-            return {}
         documents = list[int]()
         for row in keys:
             for document, begin, _, _ in pieces_in(row):
                 # The rest of one that is cut is another piece.
                 if not begin:
                     documents.append(document)
-        found: dict[str, int] = ask(documents)
-        return found
+        return components_in(self.dataset, documents)
 
     def __repr__(self) -> str:
         """Say in one line what it packs."""
@@ -184,7 +181,7 @@ class Pack:
         shuffles = shuffle is not False
         rule = Rule(self.capacity, self.long, shuffles, seed, self.cost, self.counted)
         windows: Windows
-        if hasattr(self.dataset, "mpiter_order"):
+        if brings_order(self.dataset):
             order = self.dataset.mpiter_order(seed, shuffle)
             name = type(self.dataset).__name__
             windows = Following(order, self.lengths, self.window, name)

@@ -113,6 +113,8 @@ class PackedOrder(Order, Generic[_Window]):
         self._begun = begun
         self._kept: OrderedDict[int, _Window] = OrderedDict()
         self._keeps = _KEPT
+        # The positions that were weighed last, and their weights.
+        self._weighed: tuple[tuple[int, int], Weights] | None = None
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
@@ -182,10 +184,17 @@ class PackedOrder(Order, Generic[_Window]):
         return type(self)(self._rule, windows, self._measures, self._epoch + epochs)
 
     def costs(self, start: int, stop: int) -> Numbers:
-        return self._weigh(start, stop).costs
+        return self._weights(start, stop).costs
 
     def tokens(self, start: int, stop: int) -> Numbers:
-        return self._weigh(start, stop).tokens
+        return self._weights(start, stop).tokens
+
+    def _weights(self, start: int, stop: int) -> Weights:
+        # Costs and tokens of a step are asked for one after the other.
+        asked = (start, stop)
+        if self._weighed is None or self._weighed[0] != asked:
+            self._weighed = (asked, self._weigh(start, stop))
+        return self._weighed[1]
 
     @abstractmethod
     def _weigh(self, start: int, stop: int) -> Weights:
@@ -355,9 +364,6 @@ class Joined(NamedTuple):
 class Cut(PackedOrder[Joined]):
     """Rows of documents that are joined, and cut where a row ends."""
 
-    # The positions that were weighed last, and their weights.
-    _weighed: tuple[tuple[int, int], Weights] | None = None
-
     def __len__(self) -> int:
         return -(-int(self._starts[-1]) // self._rule.capacity)
 
@@ -388,10 +394,7 @@ class Cut(PackedOrder[Joined]):
         return found
 
     def _weigh(self, start: int, stop: int) -> Weights:
-        asked = (start, stop)
-        if self._weighed is None or self._weighed[0] != asked:
-            self._weighed = (asked, weights_of(self.take(start, stop), self._rule))
-        return self._weighed[1]
+        return weights_of(self.take(start, stop), self._rule)
 
 
 def _between(planned: Joined, begin: int, end: int) -> list[int]:

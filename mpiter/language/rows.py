@@ -6,7 +6,6 @@ where the piece begins and stops, and the document's length.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DocumentError
+from ..errors import DocumentError, add_note
 
 # A row's key.
 Row = tuple[int, ...]
@@ -86,9 +85,7 @@ def _read(dataset: Any, key: int, length: int) -> Mapping[str, Array]:
     try:
         document = dataset[key]
     except Exception as error:
-        # The class of an error may forbid notes.
-        with contextlib.suppress(Exception):
-            error.add_note(f"mpiter: document {_told(dataset, key)} of a packed row.")
+        add_note(error, f"mpiter: document {_told(dataset, key)} of a packed row.")
         raise
     if not isinstance(document, Mapping):
         document = {TOKENS: document}

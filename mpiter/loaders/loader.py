@@ -24,9 +24,15 @@ from ..samples.tree import Contents
 from ..typevars import Data_co, Made_co, Ragged_co, Size_co
 from ..worker.here import WorkerInfo
 from ..worker.seeding import seed_for
-from .batched import Batched, unchanged
-from .loading import Cutting, Epoch, Loading, is_one_workers, loaders_options
-from .shards import Streamed
+from .batched import unchanged
+from .loading import (
+    Cutting,
+    Epoch,
+    Loading,
+    is_one_workers,
+    loaders_options,
+    served_from,
+)
 
 if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
@@ -211,18 +217,17 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
             self.dataset, self.batch_size, collates=collate_fn is not None
         )
         opens = OnlyOne() if in_one else Columns(settle)
-        served = self.dataset
-        if is_stream:
-            served = Streamed(self.dataset, self.batch_size, self.drop_last, collates)
-        elif in_one:
-            served = Batched(
-                self.dataset,
-                self.batch_size,
-                collates,
-                skips=on_error != "raise",
-                stacks=not alone and collate_fn is None,
-                alone=alone,
-            )
+        served = served_from(
+            self.dataset,
+            self.batch_size,
+            self.drop_last,
+            collates,
+            is_stream=is_stream,
+            in_one=in_one,
+            alone=alone,
+            stacks=not alone and collate_fn is None,
+            skips=on_error != "raise",
+        )
         worker_init: Callable[[WorkerInfo], Any] | None = None
         if worker_init_fn is not None and num_workers:
             worker_init = functools.partial(by_id, worker_init_fn)

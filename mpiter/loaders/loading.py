@@ -51,6 +51,7 @@ from ..stats import Stats
 from ..typevars import B_co
 from ..worker import home
 from ..worker.here import WorkerInfo
+from .batched import Batched
 from .drawing import Drawn, Generators, InOne, Start, load, samplers_in, save
 from .shards import Streamed
 from .streams import ShardPumps, Streaming, warn_of_state
@@ -127,6 +128,31 @@ def is_one_workers(dataset: object, batch_size: int | None, collates: bool) -> b
         or (has_many and not has_columns)
         or not hasattr(type(dataset), "__len__")
     )
+
+
+def served_from(
+    dataset: Any,
+    batch_size: int | None,
+    drop_last: bool,
+    collate: Callable[[Any], Any],
+    *,
+    is_stream: bool,
+    in_one: bool,
+    alone: bool,
+    stacks: bool,
+    skips: bool,
+    shards_itself: bool | None = None,
+) -> Any:
+    """Return the dataset that workers fetch rows from.
+
+    It is the user's, or one whose rows are collated batches.  See ``Streamed`` and
+    ``Batched`` for the arguments.
+    """
+    if is_stream:
+        return Streamed(dataset, batch_size, drop_last, collate, shards_itself)
+    if in_one:
+        return Batched(dataset, batch_size, collate, skips, stacks, alone)
+    return dataset
 
 
 def loaders_options(

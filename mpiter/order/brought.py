@@ -8,7 +8,6 @@ order that it was saved from, unless the order itself says otherwise.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import threading
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import OptionError, StateError
+from ..errors import OptionError, StateError, add_note
 from .order import NO_INDICES, EpochOrder, Indices, Keys, Order
 
 # So many keys before a position, and after it, show whether an order is the saved one.
@@ -232,9 +231,7 @@ class Brought(EpochOrder):
             # The caller's loop would take it for its end.
             if isinstance(error, StopIteration):
                 raise RuntimeError(f"{text} raised StopIteration") from error
-            # The class of an error may forbid notes.
-            with contextlib.suppress(Exception):
-                error.add_note(f"mpiter: {text} of the dataset's order raised this.")
+            add_note(error, f"mpiter: {text} of the dataset's order raised this.")
             raise
 
 

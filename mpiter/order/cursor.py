@@ -56,29 +56,30 @@ class Share:
         """Return the number of samples that all ranks together take in one step."""
         return batch_size * self.size
 
+    def _each(self, batch_size: int, left: int) -> tuple[int, int]:
+        """Return how many samples each rank gets in the next step.
+
+        And how many ranks get one more.  ``left`` samples are left of the epoch.
+        """
+        if left >= self.step(batch_size):
+            return batch_size, 0
+        if self.exact:
+            return divmod(left, self.size)
+        return -(-left // self.size), 0
+
     def rows(self, batch_size: int, left: int) -> tuple[int, int]:
         """Return where this rank's part of the next step begins and ends.
 
         ``left`` samples are left of the epoch.  Its first ones fill the step up.
         """
         rank = self.rank
-        if left >= self.step(batch_size):
-            return rank * batch_size, (rank + 1) * batch_size
-        if self.exact:
-            # Some ranks get one sample more than the others.
-            each, more = divmod(left, self.size)
-            first = rank * each + min(rank, more)
-            return first, first + each + (rank < more)
-        each = -(-left // self.size)
-        return rank * each, (rank + 1) * each
+        each, more = self._each(batch_size, left)
+        first = rank * each + min(rank, more)
+        return first, first + each + (rank < more)
 
     def counts(self, batch_size: int, left: int) -> list[int]:
         """Return how many samples each rank gets in the next step."""
-        if left >= self.step(batch_size):
-            return [batch_size] * self.size
-        if not self.exact:
-            return [-(-left // self.size)] * self.size
-        each, more = divmod(left, self.size)
+        each, more = self._each(batch_size, left)
         return [each + (rank < more) for rank in range(self.size)]
 
     def has_more(self, batch_size: int, left: int, drop_last: bool) -> bool:

@@ -43,7 +43,7 @@ _INDEX_BITS = np.uint64(_SHORT - 1)
 # Positions evaluated at once, so that numpy's per-call cost vanishes.
 _BLOCK = 1 << 14
 NO_INDICES: Indices = np.empty(0, np.int64)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _S30 = np.uint64(30)
@@ -79,7 +79,7 @@ def shuffled(
 def _sorted_by_lots(length: int, round_keys: Words) -> Indices:
     """Return the indices of a short epoch in the order of their keyed hashes."""
     indices = np.arange(length, dtype=np.uint64)
-    lots = mix(indices * _GOLDEN + round_keys[0])
+    lots = mix(indices * GOLDEN + round_keys[0])
     lots = mix(lots + round_keys[1])
     # Each lot has its index in the lowest bits.  NumPy sorts such words in a third of
     # the time of an argsort, and the 52 bits above decide as 64 would: two of 4,096 are

@@ -80,7 +80,7 @@ def load(
     if not isfinite(detail) or not -1 <= detail <= LARGEST:
         raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")
     is_new_epoch = typed(state, "is_new_epoch", bool)
-    if isinstance(order, Brought) and 0 < length == position:
+    if 0 < length == position:
         return Cursor(0, epoch + 1, True, order.later(1), detail), seed
     return Cursor(position, epoch, is_new_epoch, order, detail), seed
 

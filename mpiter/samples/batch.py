@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import LeafError, OptionError, UnevenSamples
 from ..typevars import T
-from .jagged import Jagged
+from .jagged import Jagged, common_dtype
 from .kinds import Array, Kind, leaf_for
 from .leaf import Added
 from .ragged import Ragged, widened
@@ -164,9 +164,9 @@ def _padded(place: Place, values: Sequence[Any]) -> Any:
 def _pad(leaves: Sequence[Any], arrays: Sequence[Any]) -> Any:
     shapes = [array.shape for array in arrays]
     largest = np.max(shapes, axis=0)
-    # Arrays of one dtype keep their byte order.
-    dtypes = {array.dtype for array in arrays}
-    dtype = dtypes.pop() if len(dtypes) == 1 else np.result_type(*arrays)
+    dtype = common_dtype(arrays)
+    if dtype is None:
+        dtype = np.result_type(*arrays)
     padded = np.zeros((len(arrays), *largest), dtype)
     for row, array in zip(padded, arrays, strict=True):
         filled = tuple(map(slice, array.shape))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -17,6 +17,15 @@ from .leaf import Leaf, add_own
 
 # Lengths that a repr shows.
 _SHOWN = 8
+
+
+def common_dtype(rows: Iterable[Any]) -> np.dtype[Any] | None:
+    """Return the dtype that all rows have; None if they differ, or have none.
+
+    NumPy's functions that join arrays would change the byte order of some.
+    """
+    dtypes = {getattr(row, "dtype", None) for row in rows}
+    return dtypes.pop() if len(dtypes) == 1 else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -54,10 +63,7 @@ class Jagged(Sequence[Any]):
             raise ValueError("there are no rows, so nothing says what they are like")
         lengths = [len(row) for row in rows]
         offsets = np.array([*accumulate(lengths, initial=0)], np.int64)
-        dtypes = {getattr(row, "dtype", None) for row in rows}
-        # Arrays of one dtype keep their byte order.
-        dtype = dtypes.pop() if len(dtypes) == 1 else None
-        return cls(np.concatenate(rows, dtype=dtype), offsets)
+        return cls(np.concatenate(rows, dtype=common_dtype(rows)), offsets)
 
     @property
     def lengths(self) -> Any:

@@ -22,7 +22,6 @@ from ..engine.arguments import OfLoaders, defaults, takes
 from ..engine.bringing import brings_order
 from ..engine.options import flag, function
 from ..errors import OptionError, warn
-from ..loaders.batched import Batched
 from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
 from ..loaders.loading import (
@@ -31,9 +30,9 @@ from ..loaders.loading import (
     Pass,
     is_one_workers,
     loaders_options,
+    served_from,
     workers_of,
 )
-from ..loaders.shards import Streamed
 from ..order.ranks import Sharding
 from ..pool import starting
 from ..rules import OnError
@@ -233,18 +232,18 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         else:
             collate = default_collate_in_memory if stacks else self.collate_fn
             opens = _Tensors(in_one, pins)
-        served = dataset
-        if is_stream:
-            served = Streamed(dataset, self.batch_size, drop_last, collate, True)
-        elif in_one:
-            served = Batched(
-                dataset,
-                self.batch_size,
-                collate,
-                skips=self.__dict__["on_error"] != "raise",
-                stacks=stacks,
-                alone=self.batch_size is None and self.batch_sampler is None,
-            )
+        served = served_from(
+            dataset,
+            self.batch_size,
+            drop_last,
+            collate,
+            is_stream=is_stream,
+            in_one=in_one,
+            alone=self.batch_size is None and self.batch_sampler is None,
+            stacks=stacks,
+            skips=self.__dict__["on_error"] != "raise",
+            shards_itself=True,
+        )
         worker_init = None
         if num_workers:
             worker_init = partial(_at_home, worker_init_fn)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import OptionError
+from ..machine import replacing
 from .trace import CONSUMER, WORKER
 
 # A page with this many shapes has some 3 MB.
@@ -699,12 +699,8 @@ def _run(options: argparse.Namespace) -> int:
                 "seconds."
             )
     text = page(f"Timeline of {file.name}", found)
-    part = out.with_name(f"{out.name}.{os.getpid()}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(out) as written:
+        written.write(text.encode())
     print(out)
     return 0
 
