@@ -251,15 +251,17 @@ def _as_tuple(key: object) -> Any:
 
 
 def _launches(runs: list[_Run]) -> tuple[list[int], list[str]]:
-    """Return the number of ranks at each start, and what is wrong with the starts.
+    """Return the number of ranks at each start, and what is wrong.
 
-    A start is wrong if its ranks haven't begun at the same place.
+    It is wrong if two loaders were the same rank at the same time, and if the ranks of
+    the last start haven't begun at the same place.
     """
     sizes = list[int]()
     joined = set[_Who]()
     faults = dict[_Who, str]()
-    # Each rank's last run, and the first of its file.
+    # Each rank's last run.
     latest = dict[_Who, _Run]()
+    # Each rank's first run of its last program, which has a file of its own.
     begun = dict[_Who, _Run]()
     for run in runs:
         rank, size = run.who
@@ -268,7 +270,8 @@ def _launches(runs: list[_Run]) -> tuple[list[int], list[str]]:
         # A further run in the same file belongs to the same program.
         if before is not None and before.file == run.file:
             continue
-        # A rank that has joined this start already begins the next one.
+        # A new start shows by another number of ranks, or by a rank that the present
+        # start has already.
         if not sizes or sizes[-1] != size or run.who in joined:
             sizes.append(size)
             joined.clear()

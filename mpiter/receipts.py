@@ -218,6 +218,8 @@ class Notes(Hook):
         self._components = components
 
     def begun(self, position: Position, coming: Coming) -> None:
+        # A batch that Ctrl-C kept from the user was logged, and comes again: the next
+        # line is a beginning, which makes void what was logged from its place on.
         self._coming = coming
         # The place before the next batch.
         self._next = position
@@ -258,9 +260,6 @@ class Notes(Hook):
         # The number of samples before those that fill up a step.
         own = (plan.samples or 0) - plan.fills
         terms = self._terms
-        # If Ctrl-C interrupts this method, the next batch has to log the beginning once
-        # more: that makes void what was logged of this one.
-        self._terms = None
         # Where a training is resumed, too few samples may be left of an epoch for
         # another batch.  Then the epoch ends here without one.
         if plan.before.epoch > self._epoch:

@@ -66,11 +66,12 @@ class Passes:
             )
 
     def end(self, are_more: bool) -> None:
-        """Have loaders whose last batch was handed out begin a new pass on resuming.
+        """End an epoch: loaders that have given their last batch have ended their pass.
 
-        The loop that goes on does so too.  If there ``are_more`` epochs, warn of a
-        loader that has given steps and is still within its pass, since a resumed
-        program would go on there.
+        A program that is resumed begins a new pass over these, as the present one does.
+        Over a loader that was left before its end, the present one begins a new pass
+        and a resumed one goes on: that is warned of if it has given steps in its first
+        pass of this epoch, and there ``are_more`` epochs.
         """
         unfinished = []
         for name, loader in self._parts.loaders.items():

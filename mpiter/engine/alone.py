@@ -31,7 +31,6 @@ from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block
 from ..worker.caller import CallersWorker
-from ..worker.fetch import Begun
 from ..worker.sheets import Payload
 from . import lifetime
 from .delivery import Delivery, ending, finish, named
@@ -54,6 +53,8 @@ class Alone(Pumping["_Reading"]):
     _going: Plans
     # Whole batches may be read in one piece.
     _is_usual = False
+    # Makes a batch of a list of samples, where that is possible.
+    _of_rows: Any = None
     # Reads the columns of a batch, where the dataset has such.
     _gather: Gather | None = None
     # The numbers of batches, never used twice.
@@ -104,7 +105,12 @@ class Alone(Pumping["_Reading"]):
             if self._gather is not None:
                 batch = self._gathered(rows)
             else:
-                batch = self._read(reading.worker, rows, cursor.epoch, position)
+                batch = reading.worker.read(
+                    rows, self.seed, cursor.epoch, position, self._of_rows
+                )
+                # The dataset's own code, or another thread, has closed the iterator.
+                if self.is_closed:
+                    raise self._closed_meanwhile()
         finally:
             tally.waits = tally.waits[0] + _now() - began, None
         if batch is None:
@@ -132,25 +138,6 @@ class Alone(Pumping["_Reading"]):
         except Exception:
             return None
 
-    def _read(self, worker: CallersWorker, rows: Any, epoch: int, position: int) -> Any:
-        """Return a batch of samples that were read one by one.
-
-        Return None if they must be read with a plan.
-        """
-        samples = worker.read(rows, self.seed, epoch, position)
-        # The dataset's own code, or another thread, has closed the iterator.
-        if self.is_closed:
-            raise self._closed_meanwhile()
-        if samples is None:
-            return None
-        try:
-            return self._opens.of_rows(samples)  # type: ignore[attr-defined]
-        except Exception:
-            # The samples can't be stacked.  With a plan the error names the sample; the
-            # dataset isn't asked for these again.
-            worker.begin_with(Begun(samples))
-            return None
-
     def _launch(self) -> _Reading:
         self._numbers = itertools.count()
         as_samples = self._opens is Batch
@@ -163,7 +150,7 @@ class Alone(Pumping["_Reading"]):
 
     def _begin(self, loop: _Reading) -> None:
         # Ctrl-C may have left samples of another position.
-        loop.worker.begin_with(None)
+        loop.worker.begin_anew()
         self._going = self._course()
         options = self.options
         is_small = options.batch_size <= MANY
@@ -174,7 +161,8 @@ class Alone(Pumping["_Reading"]):
         leaves_out = options.on_error != "raise"
         is_told = not (leaves_out and isinstance(options.dataset, Wrapping))
         is_usual = is_small and is_counted and is_told and not self._hooks
-        self._is_usual = is_usual and hasattr(self._opens, "of_rows")
+        self._of_rows = getattr(self._opens, "of_rows", None)
+        self._is_usual = is_usual and self._of_rows is not None
         self._gather = loop.worker.gather
 
     def _fetch(self, loop: _Reading) -> Delivery:

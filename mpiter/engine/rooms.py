@@ -256,7 +256,10 @@ class Rooms:
             self.slots.give_back(slot)
 
     def _runs_short(self) -> bool:
-        """Return True if, after a lease, too few slots would be left for the loop."""
+        """Return True if, after a lease, too few slots would be left for the loop.
+
+        The first time this is so, the user is warned.
+        """
         slots = self.slots
         reserve = self._rules.reserve
         if slots.can_lease(reserve):

@@ -116,7 +116,8 @@ class MixOrder(Order):
     def __init__(
         self,
         components: Components,
-        # The mixture's terms; those of the places before may have been others.
+        # The mixture's own terms.  ``laid`` has those of a saved state while that is
+        # read, in ``_before``.
         terms: Terms,
         seed: int,
         shuffles: bool,

@@ -481,13 +481,15 @@ def _went_to(stream: Any, mark: Mark) -> Iterator[Any] | None:
 
 
 def _load(teller: Any, told: object) -> None:
-    """Have ``teller`` go to the place that it has ``told``, if it has told one."""
+    """Load a state that ``state_dict()`` has returned; None is the beginning."""
     if told is None:
         return
     if _teller(teller) is None:
         raise StateError(
-            f"the state is for a load_state_dict(), which {type(teller).__qualname__} "
-            "doesn't have."
+            "the state was told by a stream that can go to its place.  "
+            f"{type(teller).__qualname__} can't: it has no state_dict() and "
+            "load_state_dict(), or these want arguments, or it shuffles in a buffer "
+            "that they leave out.  Load it into the class that told it."
         )
     try:
         teller.load_state_dict(decoded(told))

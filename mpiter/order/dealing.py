@@ -1,7 +1,8 @@
 """Dealing the rows of a step to the ranks, such that each has as much to compute.
 
-Pure.  The dearest rows are dealt first, each to the rank with the least so far.  Each
-rank computes all of it and finds the same, so that none talks to another.
+The dearest rows are dealt first, each to the rank with the least so far.  Each rank
+computes all of it and finds the same, so that none talks to another.  What can't be
+evened out is logged once.
 """
 
 from __future__ import annotations

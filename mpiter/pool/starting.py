@@ -143,10 +143,8 @@ class _ForkServer(mp_forkserver.ForkServer):
         It then makes a selector, to wait for requests.
         """
         try:
-            for descriptor in [*os.scandir(f"/proc/{self._forkserver_pid}/fd")]:
-                if "eventpoll" in os.readlink(descriptor.path):
-                    return True
-            return False
+            descriptors = [*os.scandir(f"/proc/{self._forkserver_pid}/fd")]
+            return any(map(_is_selector, descriptors))
         except OSError:
             # We can't see it.  A server that isn't ready answers the first request
             # later, which is no harm.
@@ -223,6 +221,14 @@ class _ForkServer(mp_forkserver.ForkServer):
             os.lstat(through)
             os.unlink(address)
             self._forkserver_address = through
+
+
+def _is_selector(descriptor: os.DirEntry[str]) -> bool:
+    """True if this entry of a process's folder of descriptors is a selector's."""
+    # A server that imports closes files all the time, and this one may be gone.
+    with contextlib.suppress(FileNotFoundError):
+        return "eventpoll" in os.readlink(descriptor.path)
+    return False
 
 
 def _is_closed(process: BaseProcess) -> bool:

@@ -168,16 +168,16 @@ class Workers:
     def _least_busy(self) -> Any:
         """Return the worker with the fewest blocks.
 
-        Among equals, it is the next one after the last that was chosen.
+        Among equals, it is the one whose number follows that of the last chosen.
         """
-        least = 1 << 30
         last = self._last
-        for worker in self._workers.values():
-            if worker.takes_blocks:
-                load = 2 * len(worker.out) + (worker.number <= last)
-                if load < least:
-                    least = load
-                    chosen = worker
+
+        def turn(worker: Any) -> tuple[int, bool, int]:
+            number = worker.number
+            return len(worker.out), number <= last, number
+
+        able = [one for one in self._workers.values() if one.takes_blocks]
+        chosen = min(able, key=turn)
         self._last = chosen.number
         return chosen
 

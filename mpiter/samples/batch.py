@@ -38,9 +38,9 @@ from .tree import (
 from .tree import columns_of as leaves_of
 
 # Where a value lies in a sample: the containers around it, and its number in each.
-Place = tuple[tuple[Group, int], ...]
-# Turns the values that all samples have at a place into what the batch shows there.
-Settle = Callable[[Place, Sequence[Any]], Any]
+Route = tuple[tuple[Group, int], ...]
+# Turns the values that all samples have at one into what the batch shows there.
+Settle = Callable[[Route, Sequence[Any]], Any]
 _NUMBERS = {bool, int, float}
 
 
@@ -79,11 +79,11 @@ def _are_values(lists: Sequence[Any]) -> bool:
     return not hasattr(kind, "shape")
 
 
-def _listed(place: Place, values: Sequence[Any]) -> Any:
+def _listed(route: Route, values: Sequence[Any]) -> Any:
     return list(values)
 
 
-def _refused(place: Place, values: Sequence[Any]) -> Any:
+def _refused(route: Route, values: Sequence[Any]) -> Any:
     leaves = _leaves(values)
     other = _differing(leaves)
     if other is None:
@@ -94,7 +94,7 @@ def _refused(place: Place, values: Sequence[Any]) -> Any:
         ways.append("'pad'")
     if _are_jagged(forms):
         ways.append("'jagged'")
-    where, remedy = _told(place)
+    where, remedy = _told(route)
     error = UnevenSamples(
         f"the samples of this batch are uneven{where}: "
         f"{_shown(values[0])} in its row 0, {_shown(values[other])} in row {other}.  "
@@ -104,12 +104,12 @@ def _refused(place: Place, values: Sequence[Any]) -> Any:
     raise error
 
 
-def _told(place: Place) -> tuple[str, str]:
-    """Return a place in words, and what makes the values there even."""
+def _told(route: Route) -> tuple[str, str]:
+    """Return a route in words, and what makes the values there even."""
     steps = ""
     leaf: Added | None = None
     within = ""
-    for group, at in place:
+    for group, at in route:
         if isinstance(group, Made) and leaf is None and not group.leaf.is_ours:
             # What comes after this is in no sample: only the leaf knows it.
             leaf = group.leaf
@@ -128,7 +128,7 @@ def _told(place: Place) -> tuple[str, str]:
 
 
 def _joined(
-    place: Place,
+    route: Route,
     values: Sequence[Any],
     join: Callable[[Sequence[Any], Sequence[Any]], Any],
     fits: Callable[[Sequence[_Form]], bool],
@@ -146,7 +146,7 @@ def _joined(
     if are_lists and _are_values(values):
         return list(values)
     if not fits(leaves):
-        return _refused(place, values)
+        return _refused(route, values)
     return join(leaves, _arrays(leaves, values))
 
 
@@ -157,8 +157,8 @@ def _arrays(leaves: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
     return arrays
 
 
-def _padded(place: Place, values: Sequence[Any]) -> Any:
-    return _joined(place, values, _pad, _are_arrays)
+def _padded(route: Route, values: Sequence[Any]) -> Any:
+    return _joined(route, values, _pad, _are_arrays)
 
 
 def _pad(leaves: Sequence[Any], arrays: Sequence[Any]) -> Any:
@@ -174,8 +174,8 @@ def _pad(leaves: Sequence[Any], arrays: Sequence[Any]) -> Any:
     return leaves[0].stack(padded)
 
 
-def _jagged(place: Place, values: Sequence[Any]) -> Any:
-    return _joined(place, values, _lay_end_to_end, _are_jagged)
+def _jagged(route: Route, values: Sequence[Any]) -> Any:
+    return _joined(route, values, _lay_end_to_end, _are_jagged)
 
 
 def _lay_end_to_end(leaves: Sequence[Any], arrays: Sequence[Any]) -> Any:
@@ -335,18 +335,18 @@ def _stack(
     asides: Iterator[Sequence[Any]],
     rows: int,
     settle: Settle,
-    place: Place,
+    route: Route,
 ) -> Any:
     """Return the subtree ``node`` with columns in place of its leaves.
 
-    ``place`` is where it lies in the sample.
+    ``route`` is where it lies in the sample.
     """
     if isinstance(node, Ragged):
-        return _rows_of(node, next(columns), settle, place)
+        return _rows_of(node, next(columns), settle, route)
     if isinstance(node, Kind):
         return node.stack(next(columns))
     if isinstance(node, Aside):
-        return settle(place, next(asides))
+        return settle(route, next(asides))
     # With these ways of settling, a list is a value if it can be one: only its contents
     # tell, so they are put together first, and taken apart again if it is none.
     if node.kind == "list" and settle in _KEEPING:
@@ -355,17 +355,17 @@ def _stack(
         others = [*islice(asides, asides_of(node))]
         lists = gather(node, iter(mine), iter(others), rows)
         if _are_values(lists):
-            return settle(place, lists)
+            return settle(route, lists)
         columns = iter(mine)
         asides = iter(others)
     found = []
     for at, part in enumerate(node.parts):
-        # A column needs no place.  Most parts are columns, and a call of this function
+        # A column needs no route.  Most parts are columns, and a call of this function
         # for each of them would double the time.
         if isinstance(part, Kind) and not part.is_ragged:
             found.append(part.stack(next(columns)))
         else:
-            inner = (*place, (node, at))
+            inner = (*route, (node, at))
             found.append(_stack(part, columns, asides, rows, settle, inner))
     return node.build(found)
 
@@ -374,12 +374,12 @@ def _rows_of(
     leaf: Ragged,
     column: Any,
     settle: Settle,
-    place: Place,
+    route: Route,
 ) -> Any:
     """Return what a batch shows of a ragged column: an array if its rows are even."""
     if settle is _jagged or leaf.is_even(column):
         return leaf.stack(column)
-    return settle(place, leaf.read(column))
+    return settle(route, leaf.read(column))
 
 
 def _is_stacked(contents: Contents) -> bool:
@@ -573,8 +573,8 @@ class Stacker:
 def differing(samples: object) -> tuple[int, ...]:
     """Return 0 and the first row that differs from row 0; () if none does.
 
-    Rows differ by shape, type or structure.  If a leaf of the program's can't take a
-    sample apart, return that row alone.
+    Rows differ by shape, type or structure.  If a sample's own kind of leaf fails while
+    it splits the sample, return that row alone.
     """
     if not isinstance(samples, list):
         return ()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -37,36 +36,18 @@ class Refilled(Exception):
 
 
 class Held:
-    """Holds samples as they are, or as copies.
+    """Holds copies of values, as nothing looks whether they are overwritten later."""
 
-    ``sealed`` raises Refilled if the memory of one was overwritten.
-    """
+    def __init__(self) -> None:
+        self._values: list[Any] = []
 
-    def __init__(self, copies: bool = False) -> None:
-        self._values: Any = []
-        self._looks: list[Look] = []
-        append = self._values.append
-        self.add: Callable[[Any], None]
-        if copies:
-            self.add = lambda value: append(copied(value))
-        else:
-            self.add = append
-
-    def look(self, value: object) -> None:
-        """Hold a sample, and remember its bytes to compare them later."""
-        self._values.append(value)
-        self._looks.append(Look(value))
-
-    def hold(self, values: object) -> None:
-        """Hold all samples at once; ``values`` has them in columns."""
-        self._values = values
+    def add(self, value: object) -> None:
+        self._values.append(copied(value))
 
     def sealed(self) -> Held:
-        if any(look.has_changed() for look in self._looks):
-            raise Refilled
         return self
 
-    def open(self) -> Any:
+    def open(self) -> list[Any]:
         return self._values
 
 
@@ -121,7 +102,10 @@ class Look:
         self._sample = sample
         self._arrays, self._is_fixed = _arrays_in(sample)
         self._number = next(_numbers)
-        self._bytes = [_some_of(array, self._number) for array in self._arrays]
+        self._bytes = self._some_of_each(self._arrays)
+
+    def _some_of_each(self, arrays: list[Any]) -> list[bytes]:
+        return [_some_of(array, self._number) for array in arrays]
 
     def has_changed(self) -> bool:
         """Return True if the sample has other bytes now."""
@@ -130,7 +114,7 @@ class Look:
             arrays = self._arrays
         else:
             arrays, _ = _arrays_in(self._sample)
-        return [_some_of(array, self._number) for array in arrays] != self._bytes
+        return self._some_of_each(arrays) != self._bytes
 
 
 def bytes_in(sample: object) -> int:
@@ -147,9 +131,12 @@ def _arrays_in(
 
     They are on the sample's memory.  ``within`` is that of ``copied``.
     """
-    found = list[Any]()
+    found: list[Any] = []
     is_fixed = True
     rest = [sample]
+    # Most samples are one, and looking takes as long as fetching some samples.
+    if type(sample) is tuple:
+        rest = [*sample[:_FEW]]
     # The list of what is left to look at grows meanwhile.
     for part in rest:
         kind = type(part)

@@ -30,25 +30,22 @@ Fetch = Callable[..., None]
 
 
 @functools.lru_cache(maxsize=64)
-def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
+def loop_for(tree: Node, is_seeded: bool) -> Callable[..., Fetch]:
     """Return a function that takes the columns of ``tree`` and returns their loop.
 
     The loop fetches the samples of ``keys`` from ``dataset`` one by one, and writes
     from ``row`` on.  It calls ``odd(row, sample)`` with a sample that doesn't fit, and
     ``keep(row, values, sample)`` with the values of one that fits which have no
-    column.  Without a tree it calls ``keep(sample)`` with each sample.
+    column.
     """
     code = _Code()
-    if tree is not None:
-        code.visit(tree, "sample")
+    code.visit(tree, "sample")
     body = [f"cells[{ROW}] = row"]
     if is_seeded:
         body.append("step()")
     body += ["sample = dataset[key]", *code.lines]
     if code.asides:
         body.append(f"keep(row, ({', '.join(code.asides)},), sample)")
-    elif not tree:
-        body.append("keep(sample)")
     body.append("row += 1")
     columns = "".join(f"C{at}, " for at in range(code.columns))
     lines = [

@@ -19,7 +19,10 @@ def same(one: object, other: object) -> bool:
 
 
 def difference(one: object, other: object, name: str) -> str | None:
-    """Return in words where the value ``name`` first differs from another, if so."""
+    """Return in words where ``one``, called ``name``, first differs from ``other``.
+
+    Return None if they are equal.
+    """
     # A Batch is equal to its copy, though that is a plain list.
     are_lists = isinstance(one, list) and isinstance(other, list)
     if type(one) is not type(other) and not are_lists:

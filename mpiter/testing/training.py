@@ -62,7 +62,12 @@ class Runner(Protocol):
 def check_training(
     train: Train, interruptions: int, workers: Sequence[int], ranks: Sequence[int]
 ) -> int:
-    """Check a training; return how many interruptions were tried."""
+    """Interrupt a training at several places and resume it each time.
+
+    Raise an AssertionError unless it ends as one that isn't interrupted.  Return how
+    many of the ``interruptions`` were tried: the training may end before one of the
+    places.
+    """
     if threading.current_thread() is not threading.main_thread():
         raise OptionError(
             "call check_resume in the main thread: Python handles signals in no other."

@@ -137,6 +137,7 @@ class Slots:
         """
         if self.count - len(self._leases) > reserve:
             return True
+        # The user may have dropped batches since a slot was acquired.
         self.collect()
         if self.is_refused:
             to_come = 0

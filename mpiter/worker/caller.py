@@ -10,23 +10,25 @@ fetched again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..datasets.gathering import Gather, gather_of
 from ..errors import WorkerStartError, with_traceback
 from ..rules import Rules
-from ..samples.copying import Held, Look
+from ..samples.copying import Held
 from . import seeding
 from .block import Block, Done, Indices
 from .board import LINE_BYTES
 from .fetch import Begun, fetch
 from .here import NONE, WorkerInfo, here
-from .sheets import Writer
+from .sheets import ByReference, Writer
 from .worker import Worker, WorkerInit, call_hooks, settle_at
+
+BatchT = TypeVar("BatchT")
 
 _LEAST_KEPT = 1 << 20  # bytes
 _MOST_KEPT = 31 << 20  # bytes; glibc keeps memory for blocks of up to 32 MB only
@@ -58,7 +60,7 @@ class CallersWorker:
         worker.copies |= copies
         self._worker = worker
         self._dataset = dataset
-        # Where ``read`` stopped; the next ``fetch`` goes on from there.
+        # What ``read`` has begun; the next ``fetch`` goes on with it.
         self._begun: Begun | None = None
         # The bytes of a batch that glibc keeps memory for.
         self._kept = _LEAST_KEPT
@@ -125,11 +127,12 @@ class CallersWorker:
         seed: int,
         epoch: int,
         position: int,
-    ) -> Sequence[Any] | None:
-        """Return the samples of a whole batch, or None if ``fetch`` must be called.
+        opens: Callable[[Sequence[Any]], BatchT],
+    ) -> BatchT | None:
+        """Return a whole batch, made by ``opens``, or None if ``fetch`` must be called.
 
-        After an error ``fetch`` continues with the samples that came before it;
-        otherwise it fetches all of them again.
+        That goes on with the sheet where the reading has stopped, so no sample is asked
+        for again unless it depends on the state of a global generator.
         """
         if type(keys) is np.ndarray:
             keys = keys.tolist()
@@ -138,31 +141,23 @@ class CallersWorker:
             # finds out which.
             with contextlib.suppress(Exception):
                 if len(keys) > 1:
-                    return [*itemgetter(*keys)(self._dataset)]
-                return [self._dataset[keys[0]]]
+                    return opens([*itemgetter(*keys)(self._dataset)])
+                return opens([self._dataset[keys[0]]])
             return None
         worker = self._worker
         callers = self._callers
-        rows: list[Any] = []
-        dataset = worker.dataset
         frame = worker.frame
         outer = here.now
-        rest = iter(keys)
-        first: Look | None = None
+        sheet = ByReference(len(keys))
         problem: BaseException | None = None
         callers.keep()
-        frame.at = lambda: (seed, epoch, position + len(rows))
+        frame.at = lambda: (seed, epoch, position + sheet.row)
         frame.seeds = NONE
         frame.beyond = 0
         frame.drawn = None
         here.now = frame
         try:
-            rows.append(dataset[next(rest)])
-            # A single row has no other beside it that could have been written over it.
-            if len(keys) > 1:
-                first = Look(rows[0])
-            for key in rest:
-                rows.append(dataset[key])
+            sheet.fetch(worker.dataset, iter(keys), 0, seeded=False)
         except BaseException as error:
             # It is judged below, when the caller's generators are as they were and the
             # thread's frame is back in its place.
@@ -176,16 +171,17 @@ class CallersWorker:
         # Ctrl-C is the caller's, so it is raised here and no sample is blamed.
         if isinstance(problem, (KeyboardInterrupt, SystemExit)):
             raise problem
-        is_refilled = first is not None and first.has_changed()
-        if problem is None and not (drawn or is_refilled):
-            return rows
-        worker.copies = is_refilled
-        # The samples before the error are good, unless they depend on the generators'
-        # state or one has overwritten another: those ``fetch`` must fetch again.
-        if problem is not None and not (drawn or is_refilled):
-            self._begun = Begun(rows, problem)
+        if drawn:
+            return None
+        if problem is None:
+            # This fails if one sample has overwritten another, or if the samples can't
+            # be stacked.  ``fetch`` then finds the same, and can name the sample.
+            with contextlib.suppress(Exception):
+                sheet.check()
+                return opens(sheet.open())
+        self._begun = Begun(sheet, problem)
         return None
 
-    def begin_with(self, begun: Begun | None) -> None:
-        """Have the next ``fetch`` go on after the samples that were fetched already."""
-        self._begun = begun
+    def begin_anew(self) -> None:
+        """Forget the samples of a batch that no ``fetch`` has asked for."""
+        self._begun = None

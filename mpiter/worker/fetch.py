@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from .block import (
 )
 from .board import CELL
 from .here import NONE, AllLeftOut, here
-from .sheets import Payload, Unsendable
+from .sheets import ByReference, Payload, Sheet, Unsendable
 from .worker import Worker, worker_for
 
 # The least time between two blocks whose samples are all checked for having been
@@ -148,13 +148,14 @@ def _overheard(block: Block, worker: Worker) -> Done:
 
 
 class Begun(NamedTuple):
-    """The first samples of a block that have been fetched already.
+    """The sheet of a whole batch whose reading was begun before it had a block.
 
-    ``error`` is what the dataset raised for the sample after them, if it did.
+    ``error`` is what the dataset raised for the sheet's row, if it did.  Otherwise all
+    rows are there.
     """
 
-    samples: Sequence[Any]
-    error: BaseException | None = None
+    sheet: ByReference
+    error: BaseException | None
 
 
 def fetch(
@@ -165,8 +166,8 @@ def fetch(
 ) -> Done:
     """Return the answer to a block.
 
-    The global generators in ``seeds`` are seeded for each sample. The samples that the
-    block, of one stretch, has ``begun`` with aren't fetched again.
+    The global generators in ``seeds`` are seeded for each sample. A block of one
+    stretch that was ``begun`` already goes on from there.
     """
     began = _clock()
     cpu_began = time.thread_time()
@@ -174,12 +175,12 @@ def fetch(
     if looks:
         worker.looked = began
     fetching = _Fetching(block, worker, seeds, looks, begun)
-    for stretch in block.stretches:
-        fetching.stretch(*stretch)
-        if fetching.is_over:
-            break
     payload: Payload | None = None
     try:
+        for stretch in block.stretches:
+            fetching.stretch(*stretch)
+            if fetching.is_over:
+                break
         if not fetching.is_over:
             payload = fetching.sheet.payload()
     except Refilled:
@@ -187,6 +188,9 @@ def fetch(
         # this block is fetched again, and from now on samples are copied.
         worker.copies = True
         return fetch(block, worker, seeds)
+    finally:
+        # It refers to the sheet, which may have the samples themselves.
+        worker.frame.at = None
     seconds = _clock() - began
     cpu_s = time.thread_time() - cpu_began
     queue_s = max(0.0, began - block.sent)
@@ -222,13 +226,18 @@ class _Fetching:
         self._cells = worker.cells
         self._seeds = seeds
         self._begun = begun
-        self.sheet = worker.writer.sheet(
-            block.brief,
-            block.address,
-            block.row,
-            block.rows,
-            looks,
-        )
+        self.sheet: Sheet
+        if begun is None:
+            self.sheet = worker.writer.sheet(
+                block.brief,
+                block.address,
+                block.row,
+                block.rows,
+                worker.cells,
+                looks,
+            )
+        else:
+            self.sheet = begun.sheet
         self.faults: list[Fault] = []
         frame = worker.frame
         frame.seeds = seeds
@@ -256,13 +265,13 @@ class _Fetching:
     ) -> None:
         """Fetch the rows from ``row`` on; all are of one epoch."""
         block = self._block
-        cells = self._cells
+        sheet = self.sheet
         frame = self._worker.frame
         seed = block.seed
         first = row - block.row
         offset = position - first
         keys = listed(indices)
-        frame.at = lambda: (seed, epoch, offset + cells[CELL.row])
+        frame.at = lambda: (seed, epoch, offset + sheet.row)
         frame.hearer = self
         self._first = first
         self._epoch = epoch
@@ -270,7 +279,7 @@ class _Fetching:
         self._keys = keys
         try:
             if self._begun is not None:
-                self._go_on(self._begun, keys, first)
+                self._go_on(self._begun, keys)
             elif not self._read_together(first, indices, keys):
                 self._read_singly(keys, first)
         finally:
@@ -284,14 +293,12 @@ class _Fetching:
                 "it were the worker. End it with os._exit() or sys.exit()."
             )
 
-    def _go_on(self, begun: Begun, keys: list[Any], row: int) -> None:
-        """Write the samples that have been fetched, then fetch those of other keys."""
-        at = len(begun.samples)
-        self._write(begun.samples, range(at), row)
-        if begun.error is not None and not self.is_over:
-            self._fail(begun.error, row + at)
-            at += 1
-        self._read_singly(keys[at:], row + at)
+    def _go_on(self, begun: Begun, keys: list[Any]) -> None:
+        """Judge the error that the reading came to, then fetch the rows after it."""
+        if begun.error is not None:
+            row = begun.sheet.row
+            self._fail(begun.error, row)
+            self._read_singly(keys[row + 1 :], row + 1)
 
     def _read_singly(self, keys: Iterable[Any], row: int) -> None:
         dataset = self._worker.dataset
@@ -310,17 +317,16 @@ class _Fetching:
         An exception becomes the fault of its row, and the next row follows.
         """
         rest = iter(keys)
-        cells = self._cells
         sheet = self.sheet
         seeded = bool(self._seeds)
         if seeded and getattr(self._worker.dataset, "seeds_itself", False):
             seeded = False
         while not self.is_over:
             try:
-                sheet.fetch(dataset, rest, row, cells, seeded)
+                sheet.fetch(dataset, rest, row, seeded)
                 return
             except BaseException as error:
-                row = cells[CELL.row]
+                row = sheet.row
                 self._fail(error, row)
                 row += 1
 
@@ -407,7 +413,7 @@ class _Fetching:
     ) -> None:
         """Record that sample ``at`` of the several in the row being fetched failed."""
         self.let_pass(error)
-        place, _ = self._found(self._cells[CELL.row])
+        place, _ = self._found(self.sheet.row)
         place = place._replace(position=place.position + at)
         # A dataset may try again, and one failed sample must not count as two.
         for known in self.faults:

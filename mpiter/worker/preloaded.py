@@ -33,10 +33,12 @@ def load(
     of_datasets: Sequence[str],
     argv: list[str],
 ) -> list[str]:
-    """Import modules, those of datasets with the program's ``argv``.
+    """Import the ``usual`` modules, and ``of_datasets`` with the program's ``argv``.
 
-    Return those that are still to be imported, which is none: this is called in the
-    command line of the server, which goes on with the list.
+    End this process if a fork couldn't share what the latter leave.
+
+    Return an empty list: the command line of the server calls this for the list of the
+    modules that the server itself is to import.
     """
     for name in usual:
         # A worker that needs the module raises the error again.

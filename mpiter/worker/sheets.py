@@ -12,13 +12,12 @@ import functools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from ..samples import leaf
-from ..samples.copying import Held
+from ..samples.copying import Held, Look, Refilled
 from ..samples.envelope import Raw, Sealing
 from ..samples.kinds import Column
 from ..samples.ragged import Area
@@ -32,7 +31,7 @@ from ..samples.tree import (
     describe,
     scatter,
 )
-from ..samples.writing import Fetch, loop_for, places
+from ..samples.writing import ROW, Fetch, loop_for, places
 from ..transport.memory import Arena
 from . import seeding
 
@@ -99,15 +98,55 @@ class _Sealed:
         return self._seals.sealed()
 
 
+class Sheet(Protocol):
+    """Takes the rows of one block, numbered from 0 on."""
+
+    @property
+    def at_once(self) -> tuple[type, ...]:
+        """The types of samples, fetched at once, that ``together`` takes."""
+        ...
+
+    @property
+    def row(self) -> int:
+        """The row that is being fetched, or has failed."""
+        ...
+
+    def fetch(
+        self,
+        dataset: Any,
+        keys: Iterator[Any],
+        row: int,
+        seeded: bool,
+    ) -> None:
+        """Fetch the samples of ``keys`` one by one, and take them from ``row`` on."""
+
+    def together(
+        self,
+        row: int,
+        samples: Sequence[Any],
+    ) -> bool:
+        """Take samples that were fetched at once; return False if they don't fit."""
+        ...
+
+    def fail(self, row: int) -> None:
+        """Note that fetching this row has failed, if such rows need a note."""
+
+    def payload(self) -> Payload | None:
+        """Return what is to be sent with the answer, or None if that is nothing."""
+        ...
+
+
 @dataclass(eq=False)
-class Sheet:
-    """Takes the rows of one block, numbered from 0 on: writes or seals them."""
+class Written:
+    """A sheet that writes samples into columns, or seals them."""
 
     layout: Layout | None
     make: _Bound
     columns: Sequence[Column]
     # Called once a value has to be sealed.
     new: Callable[[], Seals]
+    # The worker's line on the board, which has the row that is being fetched.
+    cells: memoryview
     # The columns are sent with the answer.  Otherwise they lie in a slot.
     travels: bool = False
     # Samples that fit no columns, and values of others that have no column.
@@ -117,16 +156,18 @@ class Sheet:
     # The types that ``together`` takes.
     at_once: ClassVar[tuple[type, ...]] = (Rows, np.ndarray)
 
+    @property
+    def row(self) -> int:
+        return int(self.cells[ROW])
+
     def fetch(
         self,
-        dataset: object,
+        dataset: Any,
         keys: Iterator[Any],
         row: int,
-        cells: memoryview,
         seeded: bool,
     ) -> None:
-        """Fetch the samples of ``keys`` one by one, and write them from ``row`` on."""
-        self.make(seeded)(dataset, keys, row, cells, self.odd, self.keep)
+        self.make(seeded)(dataset, keys, row, self.cells, self.odd, self.keep)
 
     def odd(
         self,
@@ -156,14 +197,13 @@ class Sheet:
         self.asides.add(row, values, sample)
 
     def fail(self, row: int) -> None:
-        """Note that fetching this row has failed, if such rows need a note."""
+        pass
 
     def together(
         self,
         row: int,
         samples: Sequence[Any],
     ) -> bool:
-        """Write samples that were fetched at once; return False if they don't fit."""
         if self.layout is None:
             return False
         asides: list[Sequence[Any]] = []
@@ -175,7 +215,6 @@ class Sheet:
         return True
 
     def payload(self) -> Payload | None:
-        """Return what is to be sent with the answer, or None if that is nothing."""
         columns: list[Raw] | None = None
         if self.travels:
             columns = []
@@ -199,49 +238,68 @@ class Sheet:
         return Payload(columns, odd, odd_rows, asides, aside_rows)
 
 
-class _ByReference(Sheet):
-    """A sheet without columns: hands over the samples themselves in this process."""
+class ByReference:
+    """A sheet that takes the samples themselves, in this process.
 
+    It is also the sealed object of its payload.  Without ``cells`` the row isn't noted
+    on the board, where only a supervisor looks.
+    """
+
+    __slots__ = ("_cells", "_count", "_failed", "_looks", "_looks_at_all", "_samples")
     at_once = (Rows, np.ndarray, list)
 
     def __init__(
         self,
         rows: int,
-        looks: bool,
+        cells: memoryview | None = None,
+        looks: bool = False,
     ) -> None:
-        super().__init__(None, _taking, (), Held)
-        self._held = Held()
         self._count = rows
-        self._failed: set[int] = set()
-        self._looks = looks
+        self._cells = cells
+        self._looks_at_all = looks
+        # A list with a sample for each row, None for one that failed; or all samples
+        # in columns.
+        self._samples: Any = []
+        self._looks: list[Look] = []
+        self._failed: list[int] = []
+
+    @property
+    def row(self) -> int:
+        return len(self._samples)
 
     def fetch(
         self,
-        dataset: object,
+        dataset: Any,
         keys: Iterator[Any],
         row: int,
-        cells: memoryview,
         seeded: bool,
     ) -> None:
-        taking = self.make(seeded)
-        held = self._held
-        # A single row has no other beside it that could be written over it.
-        if self._count == 1:
-            taking(dataset, keys, row, cells, None, held.add)
-            return
-        # The first sample is always looked at again in the end: it shows whether the
-        # dataset uses its memory for the next ones.
-        taking(dataset, islice(keys, 1), row, cells, None, held.look)
-        if self._count > MANY:
-            for sample in held.open()[:1]:
-                check_memory(describe(sample), self._count)
-        add = held.add
-        if self._looks:
-            add = held.look
-        taking(dataset, keys, row + 1, cells, None, add)
+        add = self._samples.append
+        cells = self._cells
+        # The first sample is looked at again in the end: it shows whether the dataset
+        # uses its memory for the next ones.  A single row has none beside it.
+        looks = self._count > 1
+        for key in keys:
+            if cells is not None:
+                cells[ROW] = self.row
+            if seeded:
+                seeding.step_to(0)
+            sample = dataset[key]
+            # If this fails, it is the row's fault, and the sample isn't added.
+            if looks:
+                looks = self._look(sample)
+            add(sample)
+
+    def _look(self, sample: object) -> bool:
+        """Look at a sample; return True if the next one is to be looked at as well."""
+        self._looks.append(Look(sample))
+        if self._count > MANY and len(self._looks) == 1:
+            check_memory(describe(sample), self._count)
+        return self._looks_at_all
 
     def fail(self, row: int) -> None:
-        self._failed.add(row)
+        self._failed.append(row)
+        self._samples.append(None)
 
     def together(
         self,
@@ -250,14 +308,29 @@ class _ByReference(Sheet):
     ) -> bool:
         is_whole = len(samples) == self._count
         if is_whole:
-            self._held.hold(samples)
+            self._samples = samples
         return is_whole
 
+    def check(self) -> None:
+        """Raise Refilled if a sample has overwritten the memory of an earlier one."""
+        for look in self._looks:
+            if look.has_changed():
+                raise Refilled
+
+    def open(self) -> Any:
+        """Return the samples of the rows that haven't failed."""
+        if not self._failed:
+            return self._samples
+        return [self._samples[row] for row in self._rows()]
+
+    def _rows(self) -> Sequence[int]:
+        if not self._failed:
+            return range(self._count)
+        return [row for row in range(self._count) if row not in self._failed]
+
     def payload(self) -> Payload:
-        rows: Sequence[int] = range(self._count)
-        if self._failed:
-            rows = [row for row in rows if row not in self._failed]
-        return Payload(odd=self._held.sealed(), odd_rows=rows)
+        self.check()
+        return Payload(odd=self, odd_rows=self._rows())
 
 
 # Reads layouts, of which a worker uses few.
@@ -287,6 +360,7 @@ class Writer:
         address: int | None,
         row: int,
         rows: int,
+        cells: memoryview,
         looks: bool = False,
     ) -> Sheet:
         """Return a sheet for ``rows`` rows of a batch, from ``row`` on.
@@ -295,16 +369,12 @@ class Writer:
         the pickled layout, if any.  With ``looks``, every sample is checked for having
         been overwritten.
         """
+        if self.seals is Held and not brief:
+            return ByReference(rows, cells, looks)
         seals = self.seals
-        if self.seals is Held:
-            if not brief:
-                return _ByReference(rows, looks)
-            # Values beside the columns are copied, since nothing looks whether the
-            # dataset overwrites them later.
-            seals = functools.partial(Held, copies=True)
         if not brief:
             make = _bind(Aside(), ())
-            return Sheet(None, make, (), seals)
+            return Written(None, make, (), seals, cells)
         layout = _read(brief)
         if address is None:
             layout = Layout(layout.tree, rows)
@@ -312,7 +382,7 @@ class Writer:
             columns = layout.columns(memory)
             make = _bind(layout.tree, columns)
             _begin(columns, rows)
-            return Sheet(layout, make, columns, seals, travels=True)
+            return Written(layout, make, columns, seals, cells, travels=True)
         key = (brief, address, row)
         bound = self._bound
         if key not in bound:
@@ -326,7 +396,7 @@ class Writer:
         make, columns = bound[key]
         if layout.is_ragged:
             _begin(columns, rows)
-        return Sheet(layout, make, columns, seals)
+        return Written(layout, make, columns, seals, cells)
 
 
 def _begin(columns: Sequence[Any], rows: int) -> None:
@@ -336,7 +406,7 @@ def _begin(columns: Sequence[Any], rows: int) -> None:
             column.begin(rows)
 
 
-def _bind(tree: Node | None, columns: Sequence[Any]) -> _Bound:
+def _bind(tree: Node, columns: Sequence[Any]) -> _Bound:
     """Return a function that returns the loop for ``columns``.
 
     Its argument says whether the loop seeds the generators for each sample.
@@ -348,9 +418,6 @@ def _bind(tree: Node | None, columns: Sequence[Any]) -> _Bound:
         return loop_for(tree, seeded)(*columns, step)
 
     return make
-
-
-_taking = _bind(None, ())
 
 
 class Packing:

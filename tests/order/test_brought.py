@@ -388,6 +388,9 @@ def test_a_sampler_beside_it_is_refused_with_the_remedy():
         mpiter.DataLoader(Thirds(), 2, sampler=[1, 2])
     with pytest.raises(OptionError, match="batch_sampler says another"):
         mpiter.DataLoader(Thirds(), batch_sampler=[[1], [2]])
+    # What wraps a dataset has its order.
+    with pytest.raises(OptionError, match="Stored brings its order"):
+        serial(Bundles(Stored(), 2), order_sampler=sampler)
     assert numbers(next(it)) == Thirds().expected(1)[:4]
 
 

@@ -6,6 +6,7 @@ The last tests do the same with any other Pool.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -369,6 +370,19 @@ def test_each_block_is_answered_right_or_was_with_a_dead_worker(
     assert sorted([*pool.answers, *lost]) == [*range(200)]
     assert all((back == at).all() for at, back in pool.answers.items())
     assert pool.lost == {}
+
+
+def test_a_worker_that_was_replaced_gets_its_turn_again(
+    forked: Callable[..., Used],
+) -> None:
+    pool = forked(3).ready()
+    pool.replaces = True
+    pool.pool.kill(0)
+    pool.until(lambda: pool.died)
+    pool.ready()
+    # One block at a time: among workers without one, each has its turn.
+    pids = [*itertools.chain(*(pool.get(pool.ask(os.getpid)) for _ in range(6)))]
+    assert sorted(pids) == sorted([*pool.pool.pids.values()] * 2)
 
 
 def test_a_dead_workers_children_are_not_waited_for(

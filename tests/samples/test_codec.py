@@ -96,10 +96,10 @@ def test_a_sample_that_cannot_be_sent_leaves_no_trace(travels):
     keys = iter(range(3))
     sheet = journey.sheet(0, 3)
     with pytest.raises(Unsendable) as caught:
-        sheet.fetch(batch, keys, 0, CELLS, False)
+        sheet.fetch(batch, keys, 0, False)
     assert "cannot pickle" in str(caught.value.__cause__)
     assert CELLS[CELL.row] == 1
-    sheet.fetch(batch, keys, 2, CELLS, False)
+    sheet.fetch(batch, keys, 2, False)
     journey.arrive(0, 3, sheet)
     first, last = samples_of(journey.contents(frozenset({1})))
     assert first == batch[0]

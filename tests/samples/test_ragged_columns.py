@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journeys import CELLS, Journey
+from journeys import Journey
 from samples import assert_same
 
 import mpiter
@@ -111,8 +111,8 @@ def test_rows_that_failed_or_are_odd_leave_no_trace():
         journey = in_ragged_room(rows)
         sheet = journey.sheet(0, 4)
         sent = [rows[0], None, "odd", rows[3]]
-        sheet.fetch(sent, iter([0]), 0, CELLS, False)
-        sheet.fetch(sent, iter([2, 3]), 2, CELLS, False)
+        sheet.fetch(sent, iter([0]), 0, False)
+        sheet.fetch(sent, iter([2, 3]), 2, False)
         journey.arrive(0, 4, sheet)
         samples = samples_of(journey.contents(failed=frozenset({1})))
         assert [str(one) for one in samples] == ["[0 1 2]", "odd", "[0 1]"]
@@ -122,7 +122,7 @@ def test_rows_that_failed_or_are_odd_leave_no_trace():
 def test_rows_fetched_again_after_a_death_are_written_over_those_of_the_dead_worker():
     rows = [np.full(n, n) for n in (3, 1, 4, 2)]
     journey = in_ragged_room(rows)
-    journey.sheet(0, 4).fetch([*rows[:2], rows[3]], iter(range(3)), 0, CELLS, False)
+    journey.sheet(0, 4).fetch([*rows[:2], rows[3]], iter(range(3)), 0, False)
     for row in range(4):
         journey.fetch(row, rows[row : row + 1])
     found = columns_of(journey.contents(), settle_as("jagged"))

@@ -61,12 +61,14 @@ class Journey:
         self.asides = self.delivery.asides
 
     def sheet(self, row, rows):
-        return Writer(self.memory).sheet(self.room.brief, self.room.address, row, rows)
+        return Writer(self.memory).sheet(
+            self.room.brief, self.room.address, row, rows, CELLS
+        )
 
     def fetch(self, row, some, seeded=False):
         """Fetch these samples as a worker does, into the rows from ``row`` on."""
         sheet = self.sheet(row, len(some))
-        sheet.fetch(some, iter(range(len(some))), 0, CELLS, seeded)
+        sheet.fetch(some, iter(range(len(some))), 0, seeded)
         self.arrive(row, len(some), sheet)
 
     def arrive(self, row, rows, sheet):

@@ -59,6 +59,17 @@ def test_ctrl_c_is_not_lost_while_a_slot_comes_home(asked):
         assert slots.acquire() is not None
 
 
+def test_a_batch_dropped_since_the_last_slot_was_acquired_makes_room_for_a_lease():
+    with small_arena() as arena:
+        slots = Slots(arena, 2 * PAGE, Bell())
+        slots.resize(PAGE)
+        held = [slots.lease(slots.acquire())]
+        slots.acquire()
+        assert not slots.can_lease(1)
+        held.clear()
+        assert slots.can_lease(1)
+
+
 def test_a_slot_on_its_way_home_is_taken_in_once():
     class Slow(deque):
         """Delays the last step of the callback that returns a slot."""
