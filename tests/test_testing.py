@@ -375,6 +375,34 @@ MISTAKES: dict[type[Trainer], str] = {
 }
 
 
+class HasNoBatches(Trainer):
+    """Learns without a loader, in epochs."""
+
+    takes_steps = False
+
+    def parts(self) -> dict[str, Any]:
+        return {"model": self.model, "momentum": self.momentum}
+
+    def __call__(self, path: Path, workers: int) -> Any:
+        type(self).__init__(self)
+        with mpiter.Checkpoint(path, **self.parts()) as c:
+            for epoch in c.epochs(4):
+                self.learn(epoch)
+                if self.takes_steps:
+                    c.step()
+        return self.model["losses"]
+
+
+class StepsWithoutBatches(HasNoBatches):
+    takes_steps = True
+
+
+def test_an_epoch_without_batches_is_saved_at_its_end_and_needs_no_step() -> None:
+    assert check_resume(HasNoBatches(), interruptions=9, workers=(0,)) == 9
+    with pytest.raises(AssertionError, match="an epoch without batches is saved at"):
+        check_resume(StepsWithoutBatches(), workers=(0,))
+
+
 def test_a_training_is_the_same_wherever_it_is_interrupted() -> None:
     assert check_resume(Trainer(), interruptions=12, workers=(0, 1)) == 12
     assert check_resume(DrawsWeights(), interruptions=6, workers=(0,)) == 6

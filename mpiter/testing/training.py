@@ -43,7 +43,8 @@ _KINDS = {
 }
 _LOOP = (
     "loop by  for epoch in c.epochs(n),  not by range(n), and within it  for x in "
-    "c.steps(loader),  or call c.step() after each step"
+    "c.steps(loader),  or call c.step() after each batch of a loader; an epoch without "
+    "batches is saved at its end and needs no step"
 )
 
 
@@ -121,6 +122,11 @@ class _Here:
         pass
 
 
+def _is_loaders(state: object) -> bool:
+    """Return True for the state of a loader or an iterator."""
+    return isinstance(state, dict) and "position" in state and "epoch" in state
+
+
 class _Check:
     """The check of one training."""
 
@@ -143,13 +149,18 @@ class _Check:
         for report in self._expected:
             report.result = _copied(report.result)
         try:
-            self._steps = file.read(path)["steps"]
+            ended = file.read(path)
         except (OSError, StateError) as error:
             raise AssertionError(
                 "the training has written no checkpoint: it must pass the path that it "
                 "is given, the file's, to mpiter.Checkpoint(path, loader, …)."
             ) from error
-        assert self._steps, f"no step of the training was finished: {_LOOP}."
+        self._steps = ended["steps"]
+        # Without a loader there is nothing to resume within an epoch.
+        has_no_batches = not any(map(_is_loaders, ended["parts"].values()))
+        assert self._steps or (has_no_batches and ended["epoch"]), (
+            f"no step of the training was finished: {_LOOP}."
+        )
         again = self._succeeded(self._new_path("again"), other, None)
         for rank, report in enumerate(again):
             found = difference(report.result, self._expected[rank].result, "result")
