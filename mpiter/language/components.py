@@ -68,6 +68,7 @@ class Components:
     def __init__(self, datasets: Mapping[str, Any]) -> None:
         self.datasets = datasets
         self.names = [*datasets]
+        self.by_number = [*datasets.values()]
         # True if every key is a number: no component brings its order.
         self.is_plain = True
         # The number of samples of each component.
@@ -77,11 +78,11 @@ class Components:
                 self.is_plain = False
             self.counts[name] = _count(name, dataset)
         # The first key of each component.
-        self.offsets = dict[str, int]()
+        self.begins = list[int]()
         self._ends = list[int]()
         begin = 0
-        for name, its in self.counts.items():
-            self.offsets[name] = begin
+        for its in self.counts.values():
+            self.begins.append(begin)
             begin += its
             self._ends.append(begin)
         self._passes = dict[tuple[str, int, int, bool], Order]()
@@ -94,15 +95,20 @@ class Components:
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def source(self, key: Any) -> Source:
-        """Return where the sample with this key is from."""
+    def find(self, key: Any) -> tuple[int, Any]:
+        """Return the number of a key's component, and the key within it."""
         if isinstance(key, tuple):
             component, inner = key
-            return Source(self.names[component], inner)
-        if not 0 <= key < len(self):
+            return component, inner
+        if not 0 <= key < self._ends[-1]:
             raise IndexError(f"{key} isn't from 0 to before {len(self)}")
-        name = self.names[bisect_right(self._ends, key)]
-        return Source(name, int(key) - self.offsets[name])
+        number = bisect_right(self._ends, key)
+        return number, int(key) - self.begins[number]
+
+    def source(self, key: Any) -> Source:
+        """Return where the sample with this key is from."""
+        number, inner = self.find(key)
+        return Source(self.names[number], inner)
 
     @property
     def lengths(self) -> Joined | None:

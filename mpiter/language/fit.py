@@ -24,23 +24,35 @@ def best_fit(lengths: NDArray[np.integer], capacity: int) -> tuple[Indices, int]
     No length may be 0 or above ``capacity``.
     """
     longest_first = np.argsort(-lengths.astype(np.int64), kind="stable")
+    sizes, counts = np.unique(lengths, return_counts=True)
     found = list[int]()
     # Rows that have room, sorted by it.
     rooms = list[int]()
     rows = 0
-    for size in lengths[longest_first].tolist():
-        at = bisect_left(rooms, size << _BITS)
-        if at == len(rooms):
-            row = rows
-            left = capacity - size
-            rows += 1
-        else:
-            word = rooms.pop(at)
-            row = word & _ROW
-            left = (word >> _BITS) - size
-        found.append(row)
-        if left:
-            insort(rooms, left << _BITS | row)
+    for size, count in zip(sizes[::-1].tolist(), counts[::-1].tolist(), strict=True):
+        while count:
+            at = bisect_left(rooms, size << _BITS)
+            if at == len(rooms):
+                row = rows
+                room = capacity
+                rows += 1
+            else:
+                word = rooms.pop(at)
+                row = word & _ROW
+                room = word >> _BITS
+            if count == 1 or room < 2 * size:
+                found.append(row)
+                count -= 1
+                room -= size
+            else:
+                # This row had the least room, and has the least again as long as it
+                # takes another document of this size.  So these come at once.
+                taken = min(count, room // size)
+                found += [row] * taken
+                count -= taken
+                room -= taken * size
+            if room:
+                insort(rooms, room << _BITS | row)
     row_of = np.empty(len(found), np.int64)
     row_of[longest_first] = found
     return row_of, rows

@@ -111,14 +111,17 @@ class Mix:
         return len(self._components)
 
     def __getitem__(self, key: Any) -> Any:
-        name, inner = self.source(key)
+        its = self._components
+        number, inner = its.find(key)
         try:
-            sample = self._components.datasets[name][inner]
+            sample = its.by_number[number][inner]
         except Exception as error:
+            name = its.names[number]
             add_note(error, f"mpiter: sample {inner!r:.60} of component {name!r}.")
             raise
         if self.field is None:
             return sample
+        name = its.names[number]
         if not isinstance(sample, dict):
             raise OptionError(
                 f"field={self.field!r} adds a field to samples that are dicts, and "

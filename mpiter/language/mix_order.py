@@ -240,7 +240,7 @@ class MixOrder(Order):
             for places, name, number, begin, end in self._parts(start, stop):
                 order = its.order_of(name, number, self._seed, self._shuffles)
                 keys[places] = order.take(begin, end)
-                keys[places] += its.offsets[name]
+                keys[places] += its.begins[its.names.index(name)]
             return keys
         found: list[Any] = [None] * (stop - start)
         for places, name, number, begin, end in self._parts(start, stop):

@@ -6,7 +6,6 @@ where the piece begins and stops, and the document's length.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -38,92 +37,117 @@ def sizes_of(row: Row) -> NDArray[np.int64]:
 
 def made(dataset: Any, row: Row, capacity: int, layout: Layout) -> dict[str, Array]:
     """Return the row, whose documents are read from ``dataset``."""
-    fields = dict[str, Array]()
-    ends = [0]
-    room = capacity
-    if layout == "jagged":
-        room = int(sizes_of(row).sum())
-    positions = np.zeros(room, np.int32)
+    fields = dict[str, list[Array]]()
+    names = list[str]()
     for key, begin, stop, length in pieces_in(row):
-        at = ends[-1]
-        end = at + stop - begin
-        document = _read(dataset, key, length)
-        if not fields:
-            for name, column in document.items():
-                shape = (room, *column.shape[1:])
-                fields[name] = np.zeros(shape, column.dtype)
-        if fields.keys() != document.keys():
-            raise _wrong(
-                dataset, key, f"has the fields {[*document]}, and others {[*fields]}"
-            )
+        document = _read(dataset, key)
+        names = names or [*document]
         for name, column in document.items():
-            field = fields[name]
-            if field.dtype != column.dtype or field.shape[1:] != column.shape[1:]:
-                raise _wrong(
-                    dataset,
-                    key,
-                    f"has {column.dtype} of shape {column.shape[1:]} in its field "
-                    f"{name!r}, and others in the row {field.dtype} of shape "
-                    f"{field.shape[1:]}; give all documents one type",
-                )
-            field[at:end] = column[begin:stop]
-        positions[at:end] = np.arange(end - at)
-        ends.append(end)
-    found = {**fields, "positions": positions}
-    if layout == "jagged":
-        found["cu_seqlens"] = np.array(ends, np.int32)
-        return found
-    segments = np.zeros(room, np.int32)
-    for number, (at, end) in enumerate(itertools.pairwise(ends), 1):
-        segments[at:end] = number
-    found["segment_ids"] = segments
+            parts = fields.setdefault(name, [])
+            if not parts or not _are_alike(parts[0], column) or len(column) != length:
+                column = _checked(dataset, key, name, column, length, fields)
+            parts.append(column[begin:stop])
+        if len(document) != len(names) or len(fields) != len(names):
+            raise _wrong(
+                dataset, key, f"has the fields {[*document]}, and others {names}"
+            )
+    sizes = sizes_of(row)
+    ends = sizes.cumsum()
+    end = int(ends[-1])
+    is_padded = layout == "padded"
+    room = capacity if is_padded else end
+    found = dict[str, Array]()
+    for name, parts in fields.items():
+        first = parts[0]
+        field = np.empty((room, *first.shape[1:]), first.dtype)
+        np.concatenate(parts, out=field[:end])
+        field[end:] = 0
+        found[name] = field
+    begins = (ends - sizes).astype(np.int32)
+    positions = np.arange(room, dtype=np.int32)
+    positions[:end] -= begins.repeat(sizes)
+    positions[end:] = 0
+    found["positions"] = positions
+    if is_padded:
+        segments = np.zeros(room, np.int32)
+        numbers = np.arange(1, len(sizes) + 1, dtype=np.int32)
+        segments[:end] = numbers.repeat(sizes)
+        found["segment_ids"] = segments
+    else:
+        found["cu_seqlens"] = np.concatenate(([0], ends)).astype(np.int32)
     return found
 
 
-def _read(dataset: Any, key: int, length: int) -> Mapping[str, Array]:
-    """Return the fields of a document, arrays of ``length`` elements."""
+def _read(dataset: Any, key: int) -> Mapping[str, Any]:
+    """Return a document as it comes, as the field of its tokens if it has none."""
     try:
         document = dataset[key]
     except Exception as error:
         add_note(error, f"mpiter: document {_told(dataset, key)} of a packed row.")
         raise
-    if not isinstance(document, Mapping):
-        document = {TOKENS: document}
-    fields = dict[str, Array]()
-    for name, column in document.items():
-        try:
-            array = np.asarray(column)
-        except ValueError as error:
-            why = f"has a {type(column).__name__} in its field {name!r}, and no array"
-            raise _wrong(dataset, key, why) from error
-        if array.dtype.kind in "SU":
-            raise _wrong(
-                dataset,
-                key,
-                f"has text in its field {name!r}; make tokens of it, which are "
-                "numbers (np.frombuffer(text, 'uint8') makes some of bytes)",
-            )
-        if not array.ndim:
-            raise _wrong(dataset, key, f"has no tokens in its field {name!r}")
-        if name in ADDED:
-            raise _wrong(dataset, key, f"has a field {name!r}, which Pack adds itself")
-        if len(array) != length and fields:
-            [first, *_] = fields
-            raise _wrong(
-                dataset,
-                key,
-                f"has {len(array)} tokens in its field {name!r}, and {length} in "
-                f"{first!r}; all its fields must be as long",
-            )
-        if len(array) != length:
-            raise _wrong(
-                dataset,
-                key,
-                f"has {len(array)} tokens in its field {name!r}, and its length was "
-                f"told to be {length}; measure the lengths anew",
-            )
-        fields[name] = array
-    return fields
+    # Most are arrays.  Asking whether one is a mapping takes as long as reading it.
+    if type(document) is np.ndarray or not isinstance(document, Mapping):
+        return {TOKENS: document}
+    return document
+
+
+def _are_alike(one: Array, other: Any) -> bool:
+    """True if ``other`` is an array that can follow ``one`` in a row."""
+    return (
+        type(other) is np.ndarray
+        and one.dtype == other.dtype
+        and one.shape[1:] == other.shape[1:]
+    )
+
+
+def _checked(
+    dataset: Any,
+    key: int,
+    name: str,
+    column: Any,
+    length: int,
+    fields: Mapping[str, list[Array]],
+) -> Array:
+    """Return a document's field as an array of ``length`` elements.
+
+    Raise a DocumentError if it can't follow what the row has of its ``fields``.
+    """
+    try:
+        array = np.asarray(column)
+    except ValueError as error:
+        why = f"has a {type(column).__name__} in its field {name!r}, and no array"
+        raise _wrong(dataset, key, why) from error
+    why = ""
+    first, *_ = fields
+    if array.dtype.kind in "SU":
+        why = (
+            f"has text in its field {name!r}; make tokens of it, which are numbers "
+            "(np.frombuffer(text, 'uint8') makes some of bytes)"
+        )
+    elif not array.ndim:
+        why = f"has no tokens in its field {name!r}"
+    elif name in ADDED:
+        why = f"has a field {name!r}, which Pack adds itself"
+    elif len(array) != length and name != first:
+        why = (
+            f"has {len(array)} tokens in its field {name!r}, and {length} in "
+            f"{first!r}; all its fields must be as long"
+        )
+    elif len(array) != length:
+        why = (
+            f"has {len(array)} tokens in its field {name!r}, and its length was told "
+            f"to be {length}; measure the lengths anew"
+        )
+    elif fields[name] and not _are_alike(fields[name][0], array):
+        others = fields[name][0]
+        why = (
+            f"has {array.dtype} of shape {array.shape[1:]} in its field {name!r}, and "
+            f"others in the row {others.dtype} of shape {others.shape[1:]}; give all "
+            "documents one type"
+        )
+    if why:
+        raise _wrong(dataset, key, why)
+    return array
 
 
 def _told(dataset: Any, key: int) -> str:
