@@ -2,7 +2,10 @@
 
 Prints tables and JSON.
 
-    python bench/orders.py --python-torch PATH --out bench/results/orders.json
+    python bench/orders.py --python-torch PATH --out bench/results/orders.json \\
+        --cases speed weights rows planning
+    python bench/orders.py --python-torch PATH --out bench/results/orders_scenes.json \\
+        --cases worker trainer ranks edited
     python bench/orders.py --small  # a smoke test, never a conclusion
 
 Three corpora of uneven size and lognormal lengths are written to a temporary folder;
