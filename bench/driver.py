@@ -45,6 +45,7 @@ ENVIRONMENTS = {
     "ours": "the Python of mpiter, the loop and the limit",
     "chainer": "the Python that has Chainer (needs NumPy < 1.24)",
     "torch": "the Python that has torch, and what is compared with it",
+    "mosaic": "the Python that has mosaicml-streaming (datasets needs another hub)",
 }
 PACKAGES = (
     "numpy",
@@ -65,6 +66,8 @@ PACKAGES = (
     "mpich",
     "torchdata",
     "datasets",
+    "mosaicml-streaming",
+    "litdata",
 )
 # A figure whose interquartile range is a larger share of its median than this is noisy.
 NOISY = 0.15

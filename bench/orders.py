@@ -2,25 +2,26 @@
 
 Prints tables and JSON.
 
-    python bench/orders.py --python-torch PATH --out bench/results/orders.json \\
-        --cases speed weights rows planning
-    python bench/orders.py --python-torch PATH --out bench/results/orders_scenes.json \\
-        --cases worker trainer ranks edited
+    python bench/orders.py --python-torch PATH --python-mosaic PATH \\
+        --out bench/results/orders.json
     python bench/orders.py --small  # a smoke test, never a conclusion
 
-Three corpora of uneven size and lognormal lengths are written to a temporary folder;
-each loader mixes them, packs them into rows of 2,048 tokens and is resumed by its own
-documented way.  A document's tokens say which document it is, so what a training was
-handed is counted alike for all.  In the scenes a trainer is ended by SIGKILL, and what
-it was handed after its last state is void, as the model is; lost are documents that
-come before another one of their corpus that was handed.  Planning is ours alone,
-without loading anything, in processor time.  Must: ours loses nothing and gives nothing
-twice; a mixture is off by at most 2 samples at every 256th place; planning takes at
-most 2 us a document, a step at place 10^12 1 ms, and 1,024 ranks that need 200,000
-documents a second 0.3 of a core each; lengths take at most 8 bytes a document; ours is
-at least as fast as every other loader that packs, and 0.8 times as fast as a loop that
-copies the same documents.  Exit status: 0, or 1 when
-a requirement fails or a turn raises.
+One Python has torch, grain, torchdata, datasets, pyarrow and litdata, the other has
+mosaicml-streaming.  Three corpora of uneven size and lognormal lengths are written to a
+temporary folder, as each loader reads them; each mixes them, packs them into rows of
+2,048 tokens and is resumed by its own documented way.  Rows have tokens, positions and
+segments; where packing is left to the user, all are packed alike.  A document's tokens
+say which document it is, so what a training was handed is counted alike for all.  In
+the scenes a trainer is ended by SIGKILL, and what it was handed after its last state is
+void, as the model is; lost are documents that come before another one of their corpus
+that was handed.  Planning is ours alone, without loading anything, in processor time.
+
+Must: ours loses nothing and gives nothing twice; a mixture is off by at most 2 samples
+at every 256th place; planning takes at most 2 us a document, a step at place 10^12
+1 ms, and 1,024 ranks that need 200,000 documents a second 0.3 of a core each; lengths
+take at most 8 bytes a document; ours is at least as fast as every other loader that
+packs, and 0.8 times as fast as a loop that copies the same documents.  Exit status: 0,
+or 1 when a requirement fails or a turn raises.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -66,7 +68,8 @@ from driver import (
 )
 from measuring import flowing
 from numpy.typing import NDArray
-from orders_loaders import LOADERS, Job, Loader
+from orders_job import Job, Loader
+from orders_loaders import LOADERS
 
 import mpiter
 from mpiter.order.brought import Brought
@@ -105,7 +108,7 @@ FIGURES = {
 
 WEIGHTS = {"web": 0.7, "code": 0.25, "books": 0.05}
 # With these each corpus ends when the others do.
-EVEN = {"web": 8.0, "code": 2.0, "books": 1.0}
+EVEN = {"web": 7.0, "code": 2.0, "books": 1.0}
 EDITED = {"web": 5.0, "code": 3.0, "books": 1.0}
 BLOCK = 256
 # A step of 8 ranks.
@@ -135,7 +138,6 @@ class Sitting:
     shuffle: bool = True
 
 
-FIRST = Sitting(batches=20)
 SCENES: dict[str, tuple[str, tuple[Sitting, ...]]] = {
     "worker": (
         "a worker is killed; where that is an error, on from the last state",
@@ -146,8 +148,12 @@ SCENES: dict[str, tuple[str, tuple[Sitting, ...]]] = {
         (Sitting(workers=2, batches=20), Sitting(workers=2)),
     ),
     "ranks": (
+        "1 rank, then 3, then 2, with 12 rows in all",
+        (Sitting(1, 12, batches=20), Sitting(3, 4, batches=20), Sitting(2, 6)),
+    ),
+    "resized": (
         "1 rank, then 3, then 2, with 8, 5 and 12 rows each",
-        (FIRST, Sitting(3, 5, batches=20), Sitting(2, 12)),
+        (Sitting(1, 8, batches=20), Sitting(3, 5, batches=20), Sitting(2, 12)),
     ),
     "edited": (
         "resumed with other weights, documents in the corpora's order",
@@ -182,10 +188,11 @@ def take(turn: Turn) -> Answer:
         return weighed(kind, turn.round)
     with tempfile.TemporaryDirectory(prefix="mpiter-bench-") as name:
         folder = Path(name)
+        counts = FEW if turn.case in SCENES else LARGE
+        write(folder, counts)
+        kind.prepare(folder)
         if turn.case in SCENES:
-            write(folder, FEW)
             return scene(turn, folder)
-        write(folder, LARGE)
         if turn.case == "rows":
             return packed(kind, folder, turn.round)
         return fast(kind, folder, turn)
@@ -216,7 +223,7 @@ def packed(kind: type[Loader], folder: Path, seed: int) -> Answer:
     loader = kind(Job(folder, WEIGHTS, 8, seed=seed))
     padding = list[float]()
     for number, rows in enumerate(loader.batches(), 1):
-        padding.append(padding_in(rows))
+        padding.append(padding_in(rows["tokens"]))
         if number == PACKED // 8:
             break
     state = loader.state()
@@ -225,7 +232,7 @@ def packed(kind: type[Loader], folder: Path, seed: int) -> Answer:
         job = Job(folder, WEIGHTS, ROWS_A_RANK, rank, RANKS, seed=seed)
         steps = kind(job).batches()
         for step in range(STEPS):
-            costs[rank, step] = cost_of(next(steps))
+            costs[rank, step] = cost_of(next(steps)["tokens"])
     uneven = costs.max(axis=0) / costs.mean(axis=0)
     return {
         PADDING: 100 * float(np.mean(padding)),
@@ -242,7 +249,7 @@ def fast(kind: type[Loader], folder: Path, turn: Turn) -> Answer:
     tokens = list[int]()
 
     def take_one() -> None:
-        tokens.append(np.count_nonzero(next(batches)))
+        tokens.append(int(np.count_nonzero(next(batches)["tokens"])))
 
     # Planning and fetching run ahead by some batches, and windows come now and then.
     count, seconds, _ = flowing(take_one, turn.warmup_s, turn.seconds, warm=16)
@@ -404,10 +411,11 @@ def sat(turn: Turn, sitting: Sitting, number: int, folder: Path) -> str:
 
 def ended(command: list[str]) -> int | None:
     """Return the status with which a process ends; None if it has to be ended."""
-    # Nothing is a pipe: workers of a trainer that was killed would hold it open.
+    # Only its input is a pipe, which ends with this process: workers of a trainer that
+    # was killed would hold others open.
     with subprocess.Popen(
         command,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -440,8 +448,15 @@ def counted(folder: Path) -> tuple[int, int]:
 SIT = "--sit"
 
 
+def end_with_the_turn() -> None:
+    """End this process, and all of its workers, when its input ends."""
+    os.read(0, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
 def sit(told: dict[str, Any]) -> None:
     """Train on one rank, as programs do, and note what was raised."""
+    threading.Thread(target=end_with_the_turn, daemon=True).start()
     folder = Path(told["folder"])
     sitting = Sitting(**told["sitting"])
     number = told["number"]
@@ -464,7 +479,7 @@ def sit(told: dict[str, Any]) -> None:
             # Of the first rank, which is the only one or as good as any other.
             loader.load(pickle.loads((folder / f"state-{number - 1}-0").read_bytes()))
         for done, rows in enumerate(loader.batches(), 1):
-            had += np.bincount(rows.ravel(), minlength=len(had))
+            had += np.bincount(rows["tokens"].ravel(), minlength=len(had))
             is_void = sitting.batches and done > sitting.batches
             if done % SAVE_EVERY == 0 and not is_void:
                 keep(folder, f"{number}-{rank}", loader.state(), had)
@@ -534,13 +549,37 @@ EXPERIMENT = Experiment(
 )
 
 
+# Names that mosaicml-streaming gives to shared memory.
+STREAMING = re.compile(r"\d{6}_[a-z_]+")
+SHARED = Path("/dev/shm")
+
+
+def main() -> int:
+    """Measure, and leave nothing behind, however the loaders are ended."""
+    before = shared_by_streaming()
+    with tempfile.TemporaryDirectory(
+        prefix="mpiter-bench-", ignore_cleanup_errors=True
+    ) as name:
+        # Temporary files of all turns, and of their workers, are below this folder.
+        os.environ["TMPDIR"] = name
+        tempfile.tempdir = name
+        options = command_line(EXPERIMENT, warmup=0.5, timeout=150.0, rounds=3)
+        try:
+            return conduct(EXPERIMENT, options)
+        finally:
+            for path in shared_by_streaming() - before:
+                path.unlink(missing_ok=True)
+
+
+def shared_by_streaming() -> set[Path]:
+    if not SHARED.is_dir():
+        return set()
+    return {path for path in SHARED.iterdir() if STREAMING.fullmatch(path.name)}
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == [SIT]:
         sit(json.loads(sys.argv[2]))
         # How long workers take to end isn't measured, and some never do.
         os._exit(0)
-    sys.exit(
-        conduct(
-            EXPERIMENT, command_line(EXPERIMENT, warmup=0.5, timeout=150.0, rounds=3)
-        )
-    )
+    sys.exit(main())

@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "docs" / "pictures"
 SPEED = ROOT / "bench" / "results" / "transport.json"
 TIMELINE = ROOT / "bench" / "results" / "hide.json"
+# orders_table.py draws it.
+ORDERS = ROOT / "bench" / "results" / "orders.json"
 
 # Pixels: the picture, the names on the left, between columns, a row.
 WIDTH = 850
@@ -38,6 +40,23 @@ BARS = {
     "chainer": "Chainer {}",
 }
 SHOWN_S = 0.32  # of the timeline
+# Orders for language models: loaders, what they are called, and what is measured.
+ORDER_ROWS = {
+    "ours": "mpiter",
+    "grain": "grain {}",
+    "mosaicml-streaming": "mosaicml {}",
+    "litdata": "litdata {}",
+    "torchdata": "torchdata {}",
+    "datasets": "datasets {}",
+}
+ORDER_COLUMNS = {
+    ("speed", "tokens_per_s"): ("tokens", "million a second: more is better"),
+    ("rows", "padding"): ("padding", "% of the cells: less is better"),
+    ("rows", "max_over_mean"): (
+        "busiest of 8 ranks",
+        "% above the mean: less is better",
+    ),
+}
 STYLE = """
 svg { --ground: #fdfdfc; --ink: #1c2127; --faint: #59626d; --track: #e8ebee; \
 --ours: #0072b2; --theirs: #8a939d;
@@ -97,6 +116,61 @@ def speed() -> str:
     )
     parts.append(_text(10, height - 14, says, "faint small"))
     return _svg(height, "Batches a second by loader and kind of sample", parts)
+
+
+def orders(result: dict[str, Any]) -> str:
+    """Draw what loaders that mix and pack are told apart by.
+
+    Each figure has a column, as wide as the largest.
+    """
+    figures = {
+        (one["case"], one["row"], figure): one[figure]
+        for one in result["summary"]
+        for figure in one
+    }
+    rows = [row for row in ORDER_ROWS if row in result["versions"]]
+    width = (WIDTH - BESIDE - GAP * len(ORDER_COLUMNS)) / len(ORDER_COLUMNS)
+    parts = []
+    for at, row in enumerate(rows):
+        name = ORDER_ROWS[row].format(version(result, row))
+        parts.append(_text(10, 58 + ROW * at + 17, name, "bold" * (row == "ours")))
+    for number, ((case, figure), heads) in enumerate(ORDER_COLUMNS.items()):
+        left = BESIDE + number * (width + GAP)
+        parts += [
+            _text(left, 24, heads[0], "bold"),
+            _text(left, 44, heads[1], "faint small"),
+        ]
+        found = {
+            row: figures[case, row, figure]
+            for row in rows
+            if (case, row, figure) in figures
+        }
+        values = {row: _order(figure, one["median"]) for row, one in found.items()}
+        for at, row in enumerate(rows):
+            top = 58 + ROW * at
+            parts.append(_box(left, top, width, ROW - 4, "track"))
+            if row not in values:
+                continue
+            says = f"{'~' * is_unsteady(found[row])}{values[row]:.2g}"
+            long = width * values[row] / max(values.values())
+            colour = "ours" if row == "ours" else "theirs"
+            parts += _bar(left, top, long, width, says, colour)
+    height = 58 + ROW * len(rows) + 34
+    workers = result["settings"]["workers"]
+    says = (
+        f"{workers} workers, rows of 2,048 tokens. ~: rounds differ by more than 15%."
+    )
+    parts.append(_text(10, height - 14, says, "faint small"))
+    return _svg(height, "What tells loaders for language models apart", parts)
+
+
+def _order(figure: str, value: float) -> float:
+    """Return a figure in the unit of its column."""
+    if figure == "tokens_per_s":
+        return value / 1e6
+    if figure == "max_over_mean":
+        return 100 * (value - 1)
+    return value
 
 
 def is_unsteady(figure: dict[str, Any]) -> bool:

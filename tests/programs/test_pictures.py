@@ -49,6 +49,57 @@ def test_the_tables_of_speed_are_what_its_results_give(
     assert made["page"](text, result) == text, "run docs/site/tables.py"
 
 
+def test_the_section_on_orders_is_what_its_results_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    made = runpy.run_path(str(ROOT / "docs" / "site" / "orders_table.py"))
+    text = (ROOT / "docs" / "performance.md").read_text()
+    if not made["ORDERS"].exists():
+        assert made["HEADING"] not in text, "there are no results for it"
+        return
+    result = json.loads(made["ORDERS"].read_text())
+    assert made["page"](text, result) == text, "run docs/site/orders_table.py"
+    assert (PICTURES / "orders.svg").read_text() == made["orders"](result)
+
+
+def test_the_section_on_orders_says_what_was_not_measured_and_what_was_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    made = runpy.run_path(str(ROOT / "docs" / "site" / "orders_table.py"))
+    exact = {"row": "ours", "lost": 0, "twice": 0, "bad": 0, "says": "exact"}
+    raised = {"row": "grain", "lost": 2, "twice": 0, "bad": 3, "says": "Error; 2 lost"}
+    refused = {"row": "grain", "case": "ranks", "bad": 1.0, "says": "refuses: Error"}
+    absent = {"row": "grain", "case": "edited", "absent": "not documented: why"}
+    result = {
+        "versions": {"ours": {}, "grain": {"grain": "0.2.18"}},
+        "settings": {"workers": 2},
+        "summary": [
+            {"case": "rows", "row": "ours", "padding": {"median": 0.061, "iqr": 0.001}},
+            {"case": "rows", "row": "grain", "padding": {"median": 2.0, "iqr": 1.0}},
+        ],
+        "turns": [
+            {**exact, "case": "worker"},
+            {**raised, "case": "worker"},
+            {**raised, "case": "worker", "lost": 4, "bad": 5},
+            refused,
+            absent,
+        ],
+    }
+    text = made["section"](result)
+    assert "| **mpiter** | – | – | 0.06 % | – | – |" in text
+    assert "| grain 0.2.18 | – | – | ~2.00 % | – | – |" in text
+    assert "| **mpiter** | exact | – | – | – | – |" in text
+    cells = "raises; resumed: 2 to 4 lost | – | refuses | – | not documented"
+    assert f"| grain 0.2.18 | {cells} |" in text
+    page = f"before\n\n{made['NEXT']}\n\nafter\n"
+    once = made["page"](page, result)
+    assert once == made["page"](once, result)
+    assert once.endswith(page.removeprefix("before\n\n"))
+    ElementTree.fromstring(made["orders"](result))
+
+
 def test_pictures_are_small_and_used() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     shown = "".join(page.read_text() for page in pages)
