@@ -56,7 +56,9 @@ class Mosaic(Stateful):
                 samples = ({"of": number} for _ in range(5000))
                 _write(folder / component, {"of": "int"}, samples)
             mix = _mix(folder, weights, 8 * A_ROW, True, seed, size=count)
-            for sample in itertools.islice(mix, count):
+            # An epoch ends with the first component that has too few for a batch.
+            epochs = itertools.chain.from_iterable(itertools.repeat(mix))
+            for sample in itertools.islice(epochs, count):
                 yield sample["of"]
 
 
