@@ -569,7 +569,7 @@ def main() -> int:
         # Temporary files of all turns, and of their workers, are below this folder.
         os.environ["TMPDIR"] = name
         tempfile.tempdir = name
-        options = command_line(EXPERIMENT, warmup=0.5, timeout=150.0, rounds=3)
+        options = command_line(EXPERIMENT, warmup=0.5, timeout=240.0, rounds=3)
         try:
             return conduct(EXPERIMENT, options)
         finally:

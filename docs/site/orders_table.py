@@ -14,7 +14,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pictures import ORDERS, PICTURES, ROOT, is_unsteady, orders, version
@@ -22,7 +22,7 @@ from pictures import ORDERS, PICTURES, ROOT, is_unsteady, orders, version
 PAGE = ROOT / "docs" / "performance.md"
 HEADING = "## Order for language models"
 NEXT = "## Orders and states of any size"
-Result = Mapping[str, Any]
+Result = dict[str, Any]
 
 ROWS = {
     "ours": "**mpiter**",

@@ -20,10 +20,12 @@ import numpy as np
 import pytest
 import transport
 from cases import CASES, Digest, Form
+from corpora import CAPACITY
 from driver import Claim, at_least, at_most, interleaved, judge, number, spread
 from hypothesis import given
 from hypothesis import strategies as st
 from loaders import Setup
+from orders_job import packed
 from pairs import slow_but
 from workers import nwt
 
@@ -97,6 +99,31 @@ def test_a_short_round_runs_and_its_result_and_its_page_say_where_it_comes_from(
         seen = subprocess.run(command, capture_output=True, text=True, timeout=100)
         assert shot.stat().st_size > 10_000
         assert "CONSOLE" not in seen.stderr, "it has something to complain of"
+
+
+def test_what_users_pack_has_what_our_rows_have() -> None:
+    rng = np.random.default_rng(0)
+    documents = list[Any]()
+    for which in range(1, 60):
+        length = int(rng.integers(1, CAPACITY + 1))
+        documents.append(np.full(length, which, np.int32))
+    columns = packed(documents)
+    assert {column.dtype for column in columns.values()} == {np.dtype(np.int32)}
+    found = dict[int, int]()
+    for tokens, positions, segments in zip(*columns.values(), strict=True):
+        at = 0
+        numbers = [which for which in dict.fromkeys(tokens.tolist()) if which]
+        for segment, which in enumerate(numbers, 1):
+            length = len(documents[which - 1])
+            found[which] = length
+            here = slice(at, at + length)
+            assert (tokens[here] == which).all()
+            assert (segments[here] == segment).all()
+            assert positions[here].tolist() == [*range(length)]
+            at += length
+        for column in tokens, positions, segments:
+            assert not column[at:].any(), "what is left is zeros"
+    assert sorted(found) == [*range(1, 60)]
 
 
 def test_the_command_lists_the_experiments_and_names_an_unknown_one() -> None:
