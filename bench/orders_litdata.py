@@ -42,7 +42,7 @@ class Litdata(Stateful):
             folder = Path(name)
             for number, component in enumerate(weights):
                 # A combination ends when the first of its datasets does.
-                length = int(2 * count * weights[component])
+                length = int(1.1 * count * weights[component])
                 _write(folder / component, _Constant(number), length)
             mix = _mix(folder, weights, True, seed)
             yield from itertools.islice(mix, count)

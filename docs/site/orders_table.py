@@ -71,7 +71,8 @@ mpiter shuffles within 256 samples: at every 256th it is off by at most {even} a
 LAST = """
 Planning takes {plan} µs of processor a document, and {far} ms for a step at place 10¹².
 Each of 1,024 ranks that need 200,000 documents a second spends {core} of a core on it.
-A document's length takes {memory} bytes.
+A document's length takes {memory} bytes. `python3 bench orders` measures it again, and
+[its first lines](../bench/orders.py) say what the other loaders need.
 """
 
 

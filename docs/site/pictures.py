@@ -151,7 +151,8 @@ def orders(result: dict[str, Any]) -> str:
             parts.append(_box(left, top, width, ROW - 4, "track"))
             if row not in values:
                 continue
-            says = f"{'~' * is_unsteady(found[row])}{values[row]:.2g}"
+            digits = ".2g" if values[row] < 10 else ".0f"
+            says = f"{'~' * is_unsteady(found[row])}{values[row]:{digits}}"
             long = width * values[row] / max(values.values())
             colour = "ours" if row == "ours" else "theirs"
             parts += _bar(left, top, long, width, says, colour)
