@@ -6,6 +6,7 @@ where the piece begins and stops, and the document's length.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -37,45 +38,49 @@ def sizes_of(row: Row) -> NDArray[np.int64]:
 
 def made(dataset: Any, row: Row, capacity: int, layout: Layout) -> dict[str, Array]:
     """Return the row, whose documents are read from ``dataset``."""
-    fields = dict[str, list[Array]]()
+    is_padded = layout == "padded"
+    room = capacity
+    if not is_padded:
+        room = sum(row[2::4]) - sum(row[1::4])
+    fields = dict[str, Array]()
     names = list[str]()
+    positions = np.zeros(room, np.int32)
+    segments = np.zeros(room, np.int32)
+    counting = _counting(room)
+    ends = [0]
+    at = 0
     for key, begin, stop, length in pieces_in(row):
+        end = at + stop - begin
         document = _read(dataset, key)
         names = names or [*document]
         for name, column in document.items():
-            parts = fields.setdefault(name, [])
-            if not parts or not _are_alike(parts[0], column) or len(column) != length:
-                column = _checked(dataset, key, name, column, length, fields)
-            parts.append(column[begin:stop])
+            field = fields.get(name)
+            if field is None or not _can_follow(field, column, length):
+                column = _checked(dataset, key, name, column, length, names[0], field)
+            if field is None:
+                field = np.zeros((room, *column.shape[1:]), column.dtype)
+                fields[name] = field
+            field[at:end] = column[begin:stop]
         if len(document) != len(names) or len(fields) != len(names):
             raise _wrong(
                 dataset, key, f"has the fields {[*document]}, and others {names}"
             )
-    sizes = sizes_of(row)
-    ends = sizes.cumsum()
-    end = int(ends[-1])
-    is_padded = layout == "padded"
-    room = capacity if is_padded else end
-    found = dict[str, Array]()
-    for name, parts in fields.items():
-        first = parts[0]
-        field = np.empty((room, *first.shape[1:]), first.dtype)
-        np.concatenate(parts, out=field[:end])
-        field[end:] = 0
-        found[name] = field
-    begins = (ends - sizes).astype(np.int32)
-    positions = np.arange(room, dtype=np.int32)
-    positions[:end] -= begins.repeat(sizes)
-    positions[end:] = 0
-    found["positions"] = positions
+        positions[at:end] = counting[: end - at]
+        segments[at:end] = len(ends)
+        ends.append(end)
+        at = end
+    found = {**fields, "positions": positions}
     if is_padded:
-        segments = np.zeros(room, np.int32)
-        numbers = np.arange(1, len(sizes) + 1, dtype=np.int32)
-        segments[:end] = numbers.repeat(sizes)
         found["segment_ids"] = segments
     else:
-        found["cu_seqlens"] = np.concatenate(([0], ends)).astype(np.int32)
+        found["cu_seqlens"] = np.array(ends, np.int32)
     return found
+
+
+@functools.lru_cache(maxsize=8)
+def _counting(room: int) -> Array:
+    """Return 0, 1, 2, …: making them anew for each piece takes longer than a copy."""
+    return np.arange(room, dtype=np.int32)
 
 
 def _read(dataset: Any, key: int) -> Mapping[str, Any]:
@@ -91,12 +96,13 @@ def _read(dataset: Any, key: int) -> Mapping[str, Any]:
     return document
 
 
-def _are_alike(one: Array, other: Any) -> bool:
-    """True if ``other`` is an array that can follow ``one`` in a row."""
+def _can_follow(field: Array, column: Any, length: int) -> bool:
+    """True if a document's field of ``length`` elements fits in those of its row."""
     return (
-        type(other) is np.ndarray
-        and one.dtype == other.dtype
-        and one.shape[1:] == other.shape[1:]
+        type(column) is np.ndarray
+        and column.dtype == field.dtype
+        and column.shape[1:] == field.shape[1:]
+        and len(column) == length
     )
 
 
@@ -106,11 +112,13 @@ def _checked(
     name: str,
     column: Any,
     length: int,
-    fields: Mapping[str, list[Array]],
+    first: str,
+    field: Array | None,
 ) -> Array:
     """Return a document's field as an array of ``length`` elements.
 
-    Raise a DocumentError if it can't follow what the row has of its ``fields``.
+    Raise a DocumentError if it can't follow what the row has in ``field``, if anything.
+    ``first`` is the name of the document's first field.
     """
     try:
         array = np.asarray(column)
@@ -118,7 +126,6 @@ def _checked(
         why = f"has a {type(column).__name__} in its field {name!r}, and no array"
         raise _wrong(dataset, key, why) from error
     why = ""
-    first, *_ = fields
     if array.dtype.kind in "SU":
         why = (
             f"has text in its field {name!r}; make tokens of it, which are numbers "
@@ -138,11 +145,10 @@ def _checked(
             f"has {len(array)} tokens in its field {name!r}, and its length was told "
             f"to be {length}; measure the lengths anew"
         )
-    elif fields[name] and not _are_alike(fields[name][0], array):
-        others = fields[name][0]
+    elif field is not None and not _can_follow(field, array, length):
         why = (
             f"has {array.dtype} of shape {array.shape[1:]} in its field {name!r}, and "
-            f"others in the row {others.dtype} of shape {others.shape[1:]}; give all "
+            f"others in the row {field.dtype} of shape {field.shape[1:]}; give all "
             "documents one type"
         )
     if why:
