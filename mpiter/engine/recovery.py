@@ -187,9 +187,10 @@ class Recovery:
         end: End,
         text: str,
     ) -> None:
-        """Count a setback, unless another worker died with this one.
+        """Count a setback; raise an error if there are too many.
 
-        Raise an error if there are too many.
+        Deaths of other workers since the last one belong to it, until one of them dies
+        again.
         """
         now = self._clock()
         setbacks = self.setbacks
