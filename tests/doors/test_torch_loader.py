@@ -1420,6 +1420,38 @@ def test_an_endless_sampler_that_a_subclass_has_put_in_place_goes_on_from_a_stat
     assert epoch(other) == epoch(first)
 
 
+class ThreeTimes(Ours):  # type: ignore[type-arg]
+    """Goes through its samples three times an epoch."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        keys = [*range(10)] * 3
+        other = data.BatchSampler(keys, 4, False)
+        object.__setattr__(self, "batch_sampler", other)
+
+
+def three_times_within() -> Any:
+    loader = Ours(range(10), 4)
+    loader.batch_sampler.sampler = [*range(10)] * 3
+    return loader
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: ThreeTimes(range(10), 4), three_times_within], ids=["whole", "in"]
+)
+def test_states_go_beyond_the_dataset_where_another_sampler_was_put_in_place(
+    make: Any,
+) -> None:
+    first = make()
+    iterator = iter(first)
+    some(iterator, 5)
+    other = make()
+    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    left = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert [batch.tolist() for batch in iterator] == left
+    assert epoch(other) == left
+
+
 def test_samples_one_by_one_come_from_a_replaced_sampler() -> None:
     def endless(class_: Any) -> Any:
         make = endless_unchecked(class_)
