@@ -352,6 +352,17 @@ def offered(dataset: object, name: str) -> Callable[..., Any] | None:
     return found
 
 
+def in_words(dataset: object, key: object) -> str:
+    """Return which sample a key stands for: in the dataset's words, if it has any.
+
+    Its optional method ``mpiter_words(key)`` returns them.
+    """
+    tell = offered(dataset, "mpiter_words")
+    if tell is None:
+        return f"{key!r:.60}"
+    return str(tell(key))
+
+
 def reader_of(dataset: Any) -> Reader | None:
     """Return a function that reads many samples at once.
 
