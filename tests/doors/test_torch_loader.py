@@ -207,6 +207,36 @@ def test_a_later_epoch_of_persistent_workers_goes_on_from_its_state() -> None:
             assert epoch(other) == third
 
 
+def test_a_state_has_the_loaders_generator_though_no_sampler_draws_from_it() -> None:
+    def loader(seed: int) -> Any:
+        own = torch.Generator().manual_seed(seed)
+        return Ours(Draws(), 4, generator=own)
+
+    first = loader(1)
+    other = loader(2)
+    list(first)
+    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    later = [described(batch) for batch in first]
+    assert [described(batch) for batch in other] == later
+
+
+def test_a_state_has_a_generator_once_however_many_hold_it() -> None:
+    def loader(*, is_held_twice: bool) -> Any:
+        own = generator()
+        sampler = data.RandomSampler(range(LENGTH), generator=own)
+        batches = data.BatchSampler(sampler, 4, False)
+        if is_held_twice:
+            batches.generator = own  # type: ignore[attr-defined]
+        return Ours(range(LENGTH), batch_sampler=batches)
+
+    first = loader(is_held_twice=True)
+    other = loader(is_held_twice=False)
+    iterator = iter(first)
+    some(iterator, 2)
+    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert epoch(other) == [batch.tolist() for batch in iterator]
+
+
 def test_a_distributed_sampler_is_told_of_epochs() -> None:
     seen = []
     for class_ in (Theirs, Ours):

@@ -363,6 +363,9 @@ def test_lengths_are_given_told_measured_or_kept_in_a_file(tmp_path: Path) -> No
 def test_measuring_reads_the_tokens_of_dicts_and_names_one_without_fields() -> None:
     documents = [{"id": np.arange(9), "tokens": np.arange(3)}, {"text": np.arange(4)}]
     assert measure_lengths(documents, n_processes=0).tolist() == [3, 4]
+    many = [range(number % 77) for number in range(600)]
+    lengths = measure_lengths(many, n_processes=0)
+    assert lengths.tolist() == [number % 77 for number in range(600)]
     with pytest.raises(mpiter.OptionError, match="document 1 has no fields"):
         measure_lengths([{"tokens": [1]}, {}], n_processes=0)
 
