@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..datasets.columns import in_words
 from ..errors import OptionError
 from ..order.order import Order
 from .components import components_in, own_order
@@ -56,6 +57,10 @@ class Balanced:
 
     def __getitem__(self, key: Any) -> Any:
         return self.dataset[key]
+
+    def mpiter_words(self, key: Any) -> str:
+        """Return in words which sample has this key, for errors and warnings."""
+        return in_words(self.dataset, key)
 
     def components_of(self, keys: Any) -> dict[str, int]:
         """Return what the dataset tells of these keys; nothing if it can't."""

@@ -11,6 +11,7 @@ from math import isfinite
 from numbers import Integral, Rational, Real
 from typing import Any, Literal, NamedTuple, get_args
 
+from ..datasets.columns import in_words
 from ..errors import OptionError, add_note
 from ..order.order import Order
 from .components import Components, Joined, Source
@@ -138,6 +139,12 @@ class Mix:
     def source(self, key: Any) -> Source:
         """Return where the sample ``mix[key]`` is from."""
         return self._components.source(key)
+
+    def mpiter_words(self, key: Any) -> str:
+        """Return in words which sample has this key, for errors and warnings."""
+        number, inner = self._components.find(key)
+        its = in_words(self._components.by_number[number], inner)
+        return f"{its} of component {self._components.names[number]!r}"
 
     def components_of(self, keys: Sequence[Any]) -> dict[str, int]:
         """Return how many of the samples with these keys are from each component.

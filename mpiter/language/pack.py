@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ..datasets.columns import in_words
 from ..engine.bringing import brings_order
 from ..errors import OptionError
 from ..order.order import Order
@@ -28,6 +29,8 @@ Long = Literal["error", "split", "truncate", "drop"]
 _AT_ONCE = 1 << 20
 # More documents than this take a while to plan.
 _MANY = 2_000_000
+# Documents of a row that are named in a message.
+_SHOWN = 8
 
 
 class Pack:
@@ -144,6 +147,14 @@ class Pack:
             raise IndexError(f"{key} isn't from 0 to before {len(order)}")
         [row] = order.take(key, key + 1)
         return made(self.dataset, row, self.capacity, self.layout)
+
+    def mpiter_words(self, row: Row) -> str:
+        """Return in words which documents are in a row, for errors and warnings."""
+        documents = [document for document, _, _, _ in pieces_in(row)]
+        shown = [in_words(self.dataset, one) for one in documents[:_SHOWN]]
+        if len(documents) > _SHOWN:
+            shown.append(f"{len(documents) - _SHOWN} more")
+        return f"a row of documents {', '.join(shown)}"
 
     def components_of(self, keys: Sequence[Row]) -> dict[str, int]:
         """Return how many documents of each component begin in the rows of these keys.

@@ -216,7 +216,7 @@ class PackedOrder(Order, Generic[_Window]):
         else:
             span = windows.span(window)
             documents = windows.order.state(span[0])
-        # As for an order without a state, which goes on with the same keys only.
+        # Then the state has none either, and goes on with the same keys only.
         if documents is None:
             return None
         return {
@@ -249,8 +249,8 @@ class PackedOrder(Order, Generic[_Window]):
             window,
             (begin, stop),
             documents,
-            # An epoch that goes on behind what was its end begins with a whole row:
-            # what had padded its last one isn't left out.
+            # The row at ``position`` begins with a new token even if the epoch ended in
+            # a padded row: the units that the padding took weren't handed out.
             self._unit_at(position) - had,
             windows.named(keys),
         )

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..datasets.columns import in_words
 from ..errors import DocumentError, add_note
 
 # A row's key.
@@ -88,7 +89,7 @@ def _read(dataset: Any, key: int) -> Mapping[str, Any]:
     try:
         document = dataset[key]
     except Exception as error:
-        add_note(error, f"mpiter: document {_told(dataset, key)} of a packed row.")
+        add_note(error, f"mpiter: document {in_words(dataset, key)} of a packed row.")
         raise
     # Most are arrays.  Asking whether one is a mapping takes as long as reading it.
     if type(document) is np.ndarray or not isinstance(document, Mapping):
@@ -156,14 +157,5 @@ def _checked(
     return array
 
 
-def _told(dataset: Any, key: int) -> str:
-    """Return a document's key in words, with the component that it is from."""
-    source = getattr(dataset, "source", None)
-    if source is None:
-        return f"{key}"
-    name, inner = source(key)
-    return f"{inner} of component {name!r}"
-
-
 def _wrong(dataset: Any, key: int, why: str) -> DocumentError:
-    return DocumentError(f"document {_told(dataset, key)} {why}.")
+    return DocumentError(f"document {in_words(dataset, key)} {why}.")

@@ -213,7 +213,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         flag("drop_last", drop_last)
         self._own_samplers: tuple[Any, ...] = ()
         if not is_drawn:
-            self._own_samplers = (self.sampler, self.batch_sampler)
+            self._own_samplers = self._present_samplers()
         # The attributes are as the arguments were passed, since frameworks read them to
         # make another loader, of this class or of torch's.
         passed = {"prefetch_factor": prefetch_factor}
@@ -292,7 +292,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         # Some subclasses put other samplers in the place of ours, and frameworks
         # replace the sampler within, so these are looked up each time.
         own = self._own_samplers
-        now = (self.sampler, self.batch_sampler)
+        now = self._present_samplers()
         covers = bool(own) and all(map(is_, own, now))
         is_torchs = type(self.batch_sampler) is torch.utils.data.BatchSampler
         sampler: Any = self._index_sampler
@@ -308,6 +308,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         if self._has_order:
             sampler = None
         return Cutting(sampler, size, drops, covers, begins_late=is_torchs)
+
+    def _present_samplers(self) -> tuple[Any, ...]:
+        """Return the samplers, with that which the batch sampler draws from."""
+        within = getattr(self.batch_sampler, "sampler", None)
+        return self.sampler, self.batch_sampler, within
 
     def _told_length(self) -> int | None:
         told: int | None = self._IterableDataset_len_called  # kept by torch's len()

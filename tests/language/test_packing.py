@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -139,6 +141,79 @@ def test_a_document_that_does_not_fit_in_is_named(kind: str, n_processes: int) -
             rows_of(dataset, 1, n_processes=n_processes, shuffle=False)
         told = "\n".join([str(caught.value), *caught.value.__notes__])
         assert re.search(name, told), told
+
+
+class Torn(Documents):
+    """Raises one and the same error for two of its documents."""
+
+    error = OSError("a torn page")
+
+    def __getitem__(self, index: int) -> Any:
+        if index in (1, 3):
+            raise self.error
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+@pytest.mark.parametrize("kind", ["mixed", "packed", "collated"])
+def test_what_skip_leaves_out_is_told_with_component_and_document(
+    kind: str, n_processes: int
+) -> None:
+    parts = {"web": Documents(SHORT), "code": Torn(SHORT)}
+    mix = mpiter.Mix(parts, {"web": 1, "code": 1}, short="renormalise")
+    dataset: Any = mix
+    name = r"OSError: a torn page \(sample {0} of component 'code'\)"
+    if kind == "packed":
+        # A document fills its row.
+        dataset = mpiter.Pack(mix, 2, long="split", window=1)
+        name = r"document {0} of component 'code' of a packed row\)"
+    if kind == "collated":
+        loader = mpiter.DataLoader(
+            mix, 2, collate_fn=list, num_workers=n_processes, on_error="skip"
+        )
+    else:
+        loader = mpiter.batches(
+            dataset, 2, n_processes=n_processes, on_error="skip", ragged="list"
+        )
+    with loader:
+        for _ in loader:
+            pass
+        texts = [text for _, text in loader.stats().skips]
+    assert {*texts}
+    for text in texts:
+        assert any(re.search(name.format(one), text) for one in (1, 3)), text
+        assert ("1 of component" in text) != ("3 of component" in text)
+
+
+class Killing(Documents):
+    """Kills the worker that reads its document 1."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "raise"])
+def test_the_death_over_a_row_tells_components_and_documents(
+    on_error: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = {"web": Documents([4, 4]), "code": Killing([4, 4])}
+    mix = mpiter.Mix(parts, {"web": 1, "code": 1}, short="renormalise")
+    rows = mpiter.Pack(mix, 4)
+    what = "(a row of documents 1 of component 'code')"
+    texts = list[str]()
+    with mpiter.batches(rows, 1, n_processes=1, on_error=on_error) as stream:
+        try:
+            for _ in stream:
+                pass
+        except mpiter.WorkerCrashed as error:
+            texts.append(str(error))
+        texts += [text for _, text in stream.stats().skips]
+    (text,) = texts
+    assert what in text
+    assert ("on_error='skip' would" in text) == (on_error == "raise")
+    assert what in caplog.text
 
 
 @pytest.mark.parametrize("n_processes", [0, 1])
@@ -288,6 +363,9 @@ def test_lengths_are_given_told_measured_or_kept_in_a_file(tmp_path: Path) -> No
 def test_measuring_reads_the_tokens_of_dicts_and_names_one_without_fields() -> None:
     documents = [{"id": np.arange(9), "tokens": np.arange(3)}, {"text": np.arange(4)}]
     assert measure_lengths(documents, n_processes=0).tolist() == [3, 4]
+    many = [range(number % 77) for number in range(600)]
+    lengths = measure_lengths(many, n_processes=0)
+    assert lengths.tolist() == [number % 77 for number in range(600)]
     with pytest.raises(mpiter.OptionError, match="document 1 has no fields"):
         measure_lengths([{"tokens": [1]}, {}], n_processes=0)
 
