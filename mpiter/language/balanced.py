@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..datasets.columns import in_words
 from ..errors import OptionError
 from ..order.order import Order
-from .components import components_in, own_order
+from .components import Telling, components_in, own_order, told_of, unweighed
 from .lengths import lengths_for
 from .packed_order import Cost
 from .windows import Lengths
@@ -72,7 +72,7 @@ class Balanced:
         return _Weighed(inner, self.lengths, self.cost)
 
 
-class _Weighed(Order):
+class _Weighed(Telling):
     """An order that knows the length of each sample."""
 
     def __init__(self, inner: Order, lengths: Lengths, cost: Cost | None) -> None:
@@ -82,6 +82,19 @@ class _Weighed(Order):
 
     def __len__(self) -> int:
         return len(self._inner)
+
+    def told(self) -> dict[str, Any]:
+        # Nothing here changes which samples come.
+        found: dict[str, Any] = told_of(self._inner)
+        return found
+
+    @property
+    def unweighed(self) -> Order:
+        return unweighed(self._inner)
+
+    @property
+    def packs_mix(self) -> bool:
+        return isinstance(self._inner, Telling) and self._inner.packs_mix
 
     def take(self, start: int, stop: int) -> Any:
         return self._inner.take(start, stop)
