@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from ..datasets.lengths import DocumentLengths, Numbers
 from ..errors import OptionError
 from ..machine import replacing
 
@@ -20,8 +21,8 @@ _Offsets = NDArray[np.integer[Any]]
 _AT_ONCE = 1 << 24
 
 
-class _Lengths:
-    """The lengths of documents that lie between ``offsets``, for fancy indexing."""
+class _Lengths(DocumentLengths):
+    """The lengths of documents that lie between ``offsets``."""
 
     def __init__(self, offsets: _Offsets) -> None:
         self._offsets = offsets
@@ -29,8 +30,7 @@ class _Lengths:
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def __getitem__(self, indices: Any) -> Any:
-        wanted = np.asarray(indices)
+    def _found(self, wanted: Numbers) -> Numbers:
         begins = np.asarray(self._offsets[wanted], np.int64)
         return np.asarray(self._offsets[wanted + 1], np.int64) - begins
 

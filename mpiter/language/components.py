@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..datasets.columns import offered
+from ..datasets.lengths import DocumentLengths, Numbers
 from ..engine.bringing import brings_order
 from ..errors import OptionError
-from ..order.order import Indices, Order, Sequential, Shuffled
+from ..order.order import Order, Sequential, Shuffled
 from .keyed import seed_of
 
 # Passes whose orders are kept.  A step may lie in two passes of each component.
@@ -33,8 +34,8 @@ class Source(NamedTuple):
     key: Any
 
 
-class Joined:
-    """Several arrays as one, without a copy: what fancy indexing needs of it."""
+class Joined(DocumentLengths):
+    """The lengths of several datasets as one sequence, without a copy."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts = parts
@@ -43,10 +44,7 @@ class Joined:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def __getitem__(self, indices: Any) -> Any:
-        wanted: Indices = np.asarray(indices, np.int64)
-        if wanted.ndim == 0:
-            return self[wanted[None]][0]
+    def _found(self, wanted: Numbers) -> Numbers:
         which = np.searchsorted(self._ends, wanted, side="right")
         found = np.empty(len(wanted), np.int64)
         begin = 0
@@ -120,6 +118,9 @@ class Components:
             part = getattr(dataset, "lengths", None)
             if part is None:
                 return None
+            # A list can't be asked for several places at once.
+            if isinstance(part, (list, tuple)):
+                part = np.asarray(part)
             parts.append(part)
         return Joined(parts)
 
