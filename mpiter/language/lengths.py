@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OptionError
+from ..datasets.lengths import DocumentLengths
+from ..errors import OptionError, add_note
 from ..iterators.iterators import batches
 from ..machine import cores, replacing
-from .rows import TOKENS
+from .rows import TOKENS, told, wrong
 from .windows import Lengths
 
 __all__ = ["measure_lengths"]
@@ -37,12 +38,21 @@ class _Measured:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> int:
-        document = self.dataset[index]
+        try:
+            document = self.dataset[index]
+        except Exception as error:
+            where = told(self.dataset, index)
+            add_note(error, f"mpiter: document {where}, read for its length.")
+            raise
         if isinstance(document, dict):
             if not document:
-                raise OptionError(f"document {index} has no fields.")
+                raise wrong(self.dataset, index, "has no fields")
             document = document.get(TOKENS, next(iter(document.values())))
-        return len(document)
+        try:
+            return len(document)
+        except TypeError as error:
+            why = f"is a {type(document).__name__}, which has no length"
+            raise wrong(self.dataset, index, why) from error
 
 
 def measure_lengths(
@@ -101,8 +111,16 @@ def lengths_for(dataset: Any, given: Any, name: str = "lengths") -> Any:
             given = np.load(path, mmap_mode="r")
         else:
             given = measure_lengths(dataset, path, min(4, cores()))
-    if isinstance(given, (list, tuple)):
+    elif not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+        raise OptionError(
+            f"{name}={given!r:.60} must have a number for each document: an array, or "
+            "the path of a file.  Lengths that a dataset has are an attribute or a "
+            "property, not a method."
+        )
+    if not isinstance(given, DocumentLengths) and hasattr(given, "__array__"):
         given = np.asarray(given)
+    if isinstance(given, (list, tuple)):
+        given = _as_array(name, given)
     is_array = isinstance(given, np.ndarray)
     if is_array and (given.ndim != 1 or given.dtype.kind not in "iu"):
         raise OptionError(
@@ -117,3 +135,10 @@ def lengths_for(dataset: Any, given: Any, name: str = "lengths") -> Any:
     if is_array and given.dtype.kind == "i" and len(given) and given.min() < 0:
         raise OptionError(f"{name}= has negative numbers.")
     return given
+
+
+def _as_array(name: str, given: Any) -> Lengths:
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise OptionError(f"{name}= has {given!r:.60}, and needs numbers.") from error

@@ -48,7 +48,7 @@ def made(dataset: Any, row: Row, capacity: int, layout: Layout) -> dict[str, Arr
                 column = _checked(dataset, key, name, column, length, fields)
             parts.append(column[begin:stop])
         if len(document) != len(names) or len(fields) != len(names):
-            raise _wrong(
+            raise wrong(
                 dataset, key, f"has the fields {[*document]}, and others {names}"
             )
     sizes = sizes_of(row)
@@ -83,7 +83,7 @@ def _read(dataset: Any, key: int) -> Mapping[str, Any]:
     try:
         document = dataset[key]
     except Exception as error:
-        add_note(error, f"mpiter: document {_told(dataset, key)} of a packed row.")
+        add_note(error, f"mpiter: document {told(dataset, key)} of a packed row.")
         raise
     # Most are arrays.  Asking whether one is a mapping takes as long as reading it.
     if type(document) is np.ndarray or not isinstance(document, Mapping):
@@ -116,7 +116,7 @@ def _checked(
         array = np.asarray(column)
     except ValueError as error:
         why = f"has a {type(column).__name__} in its field {name!r}, and no array"
-        raise _wrong(dataset, key, why) from error
+        raise wrong(dataset, key, why) from error
     why = ""
     first, *_ = fields
     if array.dtype.kind in "SU":
@@ -146,11 +146,11 @@ def _checked(
             "documents one type"
         )
     if why:
-        raise _wrong(dataset, key, why)
+        raise wrong(dataset, key, why)
     return array
 
 
-def _told(dataset: Any, key: int) -> str:
+def told(dataset: Any, key: int) -> str:
     """Return a document's key in words, with the component that it is from."""
     source = getattr(dataset, "source", None)
     if source is None:
@@ -159,5 +159,5 @@ def _told(dataset: Any, key: int) -> str:
     return f"{inner} of component {name!r}"
 
 
-def _wrong(dataset: Any, key: int, why: str) -> DocumentError:
-    return DocumentError(f"document {_told(dataset, key)} {why}.")
+def wrong(dataset: Any, key: int, why: str) -> DocumentError:
+    return DocumentError(f"document {told(dataset, key)} {why}.")

@@ -14,6 +14,7 @@ import pytest
 from documents import Documents, Plain, lognormal, tokens_in
 
 import mpiter
+from mpiter.errors import DocumentError
 from mpiter.language import flat, measure_lengths
 
 HOWS = ["fit", "cut"]
@@ -288,8 +289,47 @@ def test_lengths_are_given_told_measured_or_kept_in_a_file(tmp_path: Path) -> No
 def test_measuring_reads_the_tokens_of_dicts_and_names_one_without_fields() -> None:
     documents = [{"id": np.arange(9), "tokens": np.arange(3)}, {"text": np.arange(4)}]
     assert measure_lengths(documents, n_processes=0).tolist() == [3, 4]
-    with pytest.raises(mpiter.OptionError, match="document 1 has no fields"):
+    with pytest.raises(DocumentError, match="document 1 has no fields"):
         measure_lengths([{"tokens": [1]}, {}], n_processes=0)
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_a_document_that_cannot_be_measured_is_named(n_processes: int) -> None:
+    odd: dict[str, Any] = {
+        "a torn page": Odd(ValueError("a torn page")),
+        "is a int64, which has no length": Odd(np.int64(7)),
+    }
+    for text, documents in odd.items():
+        mix = mpiter.Mix(
+            {"web": Plain(SHORT), "code": documents}, {"web": 1, "code": 1}
+        )
+        for dataset, name in (
+            (documents, "document 2"),
+            (mix, "document 2 of component 'code'"),
+        ):
+            with pytest.raises(ValueError, match=text) as caught:
+                measure_lengths(dataset, n_processes=n_processes)
+            told = "\n".join([str(caught.value), *caught.value.__notes__])
+            assert name in told
+
+
+def test_what_is_passed_as_lengths_is_a_number_for_each_document() -> None:
+    class Method(Plain):
+        def lengths(self) -> Any:  # type: ignore[override]
+            return self.held
+
+    class Series(list[int]):
+        """Numbers that are looked up by labels, as those of pandas."""
+
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            return np.array([*self])
+
+    assert len(mpiter.Pack(Method(SHORT), 20, lengths=Series(SHORT))) == 1
+    for options in ({}, {"lengths": 5}):
+        with pytest.raises(mpiter.OptionError, match=r"lengths=.* a number for each"):
+            mpiter.Pack(Method(SHORT), 20, **options)
+    with pytest.raises(mpiter.OptionError, match=r"lengths= has \[\[1\], \[2, 3\]\]"):
+        mpiter.Pack(Plain([1, 2]), 20, lengths=[[1], [2, 3]])
 
 
 def test_a_dataset_whose_keys_are_no_numbers_is_refused_with_the_remedy() -> None:
