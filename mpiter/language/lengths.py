@@ -117,9 +117,9 @@ def lengths_for(dataset: Any, given: Any, name: str = "lengths") -> Any:
             "the path of a file.  Lengths that a dataset has are an attribute or a "
             "property, not a method."
         )
-    if not isinstance(given, DocumentLengths) and hasattr(given, "__array__"):
-        given = np.asarray(given)
-    if isinstance(given, (list, tuple)):
+    # A mapped array stays one, and is sent to workers by its file's name.
+    stays = isinstance(given, (np.ndarray, DocumentLengths))
+    if isinstance(given, (list, tuple)) or (hasattr(given, "__array__") and not stays):
         given = _as_array(name, given)
     is_array = isinstance(given, np.ndarray)
     if is_array and (given.ndim != 1 or given.dtype.kind not in "iu"):
