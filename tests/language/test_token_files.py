@@ -66,3 +66,59 @@ def test_a_mixture_knows_the_lengths_that_its_components_have_as_lists() -> None
     mix = mpiter.Mix({"a": Listed([[1, 2], [3]])}, {"a": 1})
     assert [*mix.lengths] == [2, 1]  # type: ignore[misc]
     assert len(mpiter.Pack(mix, 3)) == 1
+
+
+GROWN = [*DOCUMENTS, [8, 9, 0], [8, 0]]
+# As many documents, and as many tokens.
+OTHERS = [[5, 0], [6, 7, 0], [0], [1, 2, 3, 4, 0]]
+
+
+@pytest.mark.parametrize("later", [GROWN, OTHERS, DOCUMENTS[:1]])
+def test_offsets_of_other_tokens_are_searched_anew_once(
+    later: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path / "web.bin")
+    kept = tmp_path / "web.npy"
+    for _ in range(2):
+        assert documents_in(Tokens(path, kept, separator=0)) == DOCUMENTS
+    assert caplog.messages == []
+    written(path, later)
+    for _ in range(2):
+        assert documents_in(Tokens(path, kept, separator=0)) == later
+    [line] = caplog.messages
+    assert "web.npy doesn't have the documents of" in line
+    assert np.load(kept)[-1] == sum(map(len, later))
+
+
+def test_offsets_of_a_file_whose_last_document_lacks_its_separator_are_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for documents in ([*DOCUMENTS, [3]], [[0], [3]]):
+        path = written(tmp_path / f"{len(documents)}.bin", documents)
+        kept = tmp_path / f"{len(documents)}.npy"
+        for _ in range(2):
+            assert documents_in(Tokens(path, kept, separator=0)) == documents
+    assert caplog.messages == []
+
+
+def test_tokens_after_the_last_document_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path / "web.bin")
+    assert documents_in(Tokens(path, [0, 3, 5])) == DOCUMENTS[:2]
+    [line] = caplog.messages
+    assert line.endswith("web.bin has 6 tokens after the last document")
+
+
+def test_a_separator_that_ends_no_document_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "web.bin")
+    text = (
+        r"separator=99 is nowhere in .*web.bin, whose first tokens of uint16 are 5, 6"
+    )
+    with pytest.raises(mpiter.OptionError, match=text):
+        Tokens(path, separator=99)
+    assert documents_in(Tokens(path, separator=np.int64(4)))[1] == [0]  # type: ignore[arg-type]
+    wrong: list[Any] = [70_000, -1, "0", 0.5, True]
+    for separator in wrong:
+        with pytest.raises(mpiter.OptionError, match=r"a whole number that tokens of"):
+            Tokens(path, separator=separator)
