@@ -15,6 +15,7 @@ from ..errors import OptionError
 from ..order.order import Order
 from .components import components_in
 from .lengths import Counted, counted_for, lengths_for
+from .mix import Mix
 from .packed_order import Cost, Cut, Fitted, PackedOrder, Rule, Windows, rows_in
 from .rows import Layout, Row, made, pieces_in
 from .windows import Fixed, Following, Lengths
@@ -96,7 +97,14 @@ class Pack:
                 f"Pack needs a dataset of documents, and {dataset!r:.60} is a mapping: "
                 "pass its values, or mpiter.Mix(datasets, weights)."
             )
-        self.dataset = dataset
+        if isinstance(dataset, Pack):
+            raise OptionError(
+                "Pack needs documents, and the rows of a Pack are packed already: pass "
+                f"{dataset.dataset!r:.60}, which it packs."
+            )
+        if isinstance(dataset, Mix):
+            _check_mix(dataset)
+        self.dataset: Any = dataset
         self.capacity = _number("capacity", capacity)
         self.window = _number("window", window)
         self.how = _one_of("how", how, How)
@@ -117,6 +125,17 @@ class Pack:
                 f"{capacity:,}, with {beyond / tokens:.2%} of all tokens beyond it: "
                 "pass long='split', 'truncate' or 'drop', how='cut', or a larger "
                 "capacity."
+            )
+        if how == "fit" and longer and long in ("truncate", "drop"):
+            left_out = beyond
+            if long == "drop":
+                left_out += longer * self.capacity
+            _log.info(
+                "pack: long=%r leaves out %.2f %% of the tokens, of %s of %s documents",
+                long,
+                100 * left_out / tokens,
+                f"{longer:,}",
+                f"{total:,}",
             )
         self.counted: Lengths | Counted | None = None
         if counted is not None:
@@ -220,6 +239,15 @@ class Pack:
         if self.how == "cut":
             return int(pieces.sizes.sum())
         return rows_in(pieces, self.capacity, self.long)
+
+
+def _check_mix(mix: Mix) -> None:
+    if mix.field is not None:
+        raise OptionError(
+            f"field={mix.field!r} of the Mix adds a name to each document, and a row "
+            "has documents of several components: leave it out.  Receipts have the "
+            "components, and mix.source(key) tells that of a document."
+        )
 
 
 def _look(lengths: Lengths, capacity: int) -> tuple[int, int, int, int]:
