@@ -50,8 +50,11 @@ class Joined(DocumentLengths):
         begin = 0
         for number, part in enumerate(self._parts):
             mine = which == number
-            if mine.any():
-                found[mine] = part[wanted[mine] - begin]
+            places = wanted[mine] - begin
+            if isinstance(part, (list, tuple)):
+                found[mine] = [part[place] for place in places.tolist()]
+            elif places.size:
+                found[mine] = part[places]
             begin = int(self._ends[number])
         return found
 
@@ -118,9 +121,6 @@ class Components:
             part = getattr(dataset, "lengths", None)
             if part is None:
                 return None
-            # A list can't be asked for several places at once.
-            if isinstance(part, (list, tuple)):
-                part = np.asarray(part)
             parts.append(part)
         return Joined(parts)
 
