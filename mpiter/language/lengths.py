@@ -58,7 +58,7 @@ class _Measured:
         try:
             return len(document)
         except TypeError as error:
-            why = f"is a {type(document).__name__}, which has no length"
+            why = f"is of type {type(document).__name__}, which has no length"
             raise wrong(self.dataset, index, why) from error
 
 

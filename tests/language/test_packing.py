@@ -352,7 +352,7 @@ def test_measuring_reads_the_tokens_of_dicts_and_names_one_without_fields() -> N
 def test_a_document_that_cannot_be_measured_is_named(n_processes: int) -> None:
     odd: dict[str, Any] = {
         "a torn page": Odd(ValueError("a torn page")),
-        "is a int64, which has no length": Odd(np.int64(7)),
+        "is of type int64, which has no length": Odd(np.int64(7)),
     }
     for text, documents in odd.items():
         mix = mpiter.Mix(
