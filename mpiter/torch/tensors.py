@@ -112,7 +112,8 @@ def _by_torch(samples: Any) -> Any:
     try:
         return default_collate(samples)
     except RuntimeError as error:
-        if isinstance(samples, list) and "cu_seqlens" in samples[0]:
+        are_dicts = isinstance(samples, list) and isinstance(samples[0], dict)
+        if are_dicts and "cu_seqlens" in samples[0]:
             note = "a Pack's jagged rows take collate_fn=mpiter.language.flat."
             add_note(error, f"mpiter: {note}")
         raise
