@@ -12,6 +12,7 @@ from ..errors import OptionError
 from ..order.order import Order
 from .components import Telling, components_in, own_order, told_of, unweighed
 from .lengths import lengths_for
+from .pack import Pack
 from .packed_order import Cost
 from .windows import Lengths
 
@@ -46,6 +47,11 @@ class Balanced:
     def __init__(
         self, dataset: Any, lengths: Any = None, cost: Cost | None = None
     ) -> None:
+        if isinstance(dataset, Pack):
+            raise OptionError(
+                "the rows of a Pack are dealt by their cost already: pass it as it is, "
+                "without Balanced; Pack has cost= itself."
+            )
         if cost is not None and not callable(cost):
             raise OptionError(f"cost={cost!r:.60} must be a function of a length.")
         self.dataset = dataset

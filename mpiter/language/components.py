@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..datasets.columns import offered
+from ..datasets.lengths import DocumentLengths, Numbers
 from ..engine.bringing import brings_order
 from ..errors import OptionError
 from ..order.brought import Brought
-from ..order.order import Indices, Order, Sequential, Shuffled
+from ..order.order import Order, Sequential, Shuffled
 from .keyed import seed_of
 
 # Passes whose orders are kept.  A step may lie in two passes of each component.
@@ -58,8 +59,8 @@ class Telling(Order):
         return self
 
 
-class Joined:
-    """Several arrays as one, without a copy: what fancy indexing needs of it."""
+class Joined(DocumentLengths):
+    """The lengths of several datasets as one sequence, without a copy."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts = parts
@@ -68,17 +69,17 @@ class Joined:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def __getitem__(self, indices: Any) -> Any:
-        wanted: Indices = np.asarray(indices, np.int64)
-        if wanted.ndim == 0:
-            return self[wanted[None]][0]
+    def _found(self, wanted: Numbers) -> Numbers:
         which = np.searchsorted(self._ends, wanted, side="right")
         found = np.empty(len(wanted), np.int64)
         begin = 0
         for number, part in enumerate(self._parts):
             mine = which == number
-            if mine.any():
-                found[mine] = part[wanted[mine] - begin]
+            places = wanted[mine] - begin
+            if isinstance(part, (list, tuple)):
+                found[mine] = [part[place] for place in places.tolist()]
+            elif places.size:
+                found[mine] = part[places]
             begin = int(self._ends[number])
         return found
 

@@ -24,6 +24,7 @@ from ..order.order import Indices
 from .components import Telling, told_of
 from .fit import best_fit
 from .keyed import key_of, permutation
+from .lengths import Counted, counted_by
 from .mix_order import MixOrder
 from .rows import Row, sizes_of
 from .windows import Fixed, Following, Lengths, Pieces
@@ -50,8 +51,9 @@ class Rule:
     seed: int
     # None: the sum of the squared lengths, which is what attention costs.
     cost: Cost | None
-    # Tokens of each document that the loss counts; None: all of them.
-    counted: Lengths | None
+    # Tokens that the loss counts, of each document or of pieces with some lengths.
+    # None: all of them.
+    counted: Lengths | Counted | None
 
 
 class Begun(NamedTuple):
@@ -77,17 +79,22 @@ def weights_of(rows: Sequence[Row], rule: Rule) -> Weights:
     """Return what rows cost, and how many of their tokens count."""
     costs = np.empty(len(rows))
     tokens = np.empty(len(rows), np.int64)
-    for number, row in enumerate(rows):
-        sizes = sizes_of(row)
+    each = [*map(sizes_of, rows)]
+    for number, sizes in enumerate(each):
         if rule.cost is None:
             costs[number] = np.square(sizes, dtype=np.float64).sum()
         else:
             costs[number] = rule.cost(sizes)
-        if rule.counted is None:
-            tokens[number] = sizes.sum()
-        else:
-            keys = np.array(row[::_NUMBERS])
-            tokens[number] = np.asarray(rule.counted[keys]).sum()
+        tokens[number] = sizes.sum()
+    if rule.counted is None or not rows:
+        return Weights(costs, tokens)
+    if callable(rule.counted):
+        counts = counted_by(rule.counted, np.concatenate(each))
+    else:
+        keys = np.concatenate([row[::_NUMBERS] for row in rows])
+        counts = np.asarray(rule.counted[keys])
+    row_of = np.repeat(np.arange(len(rows)), [len(sizes) for sizes in each])
+    tokens = np.bincount(row_of, counts, len(rows)).astype(np.int64)
     return Weights(costs, tokens)
 
 

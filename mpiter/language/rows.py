@@ -63,7 +63,7 @@ def made(dataset: Any, row: Row, capacity: int, layout: Layout) -> dict[str, Arr
                 fields[name] = field
             field[at:end] = column[begin:stop]
         if len(document) != len(names) or len(fields) != len(names):
-            raise _wrong(
+            raise wrong(
                 dataset, key, f"has the fields {[*document]}, and others {names}"
             )
         positions[at:end] = counting[: end - at]
@@ -125,7 +125,7 @@ def _checked(
         array = np.asarray(column)
     except ValueError as error:
         why = f"has a {type(column).__name__} in its field {name!r}, and no array"
-        raise _wrong(dataset, key, why) from error
+        raise wrong(dataset, key, why) from error
     why = ""
     if array.dtype.kind in "SU":
         why = (
@@ -153,9 +153,9 @@ def _checked(
             "documents one type"
         )
     if why:
-        raise _wrong(dataset, key, why)
+        raise wrong(dataset, key, why)
     return array
 
 
-def _wrong(dataset: Any, key: int, why: str) -> DocumentError:
+def wrong(dataset: Any, key: int, why: str) -> DocumentError:
     return DocumentError(f"document {in_words(dataset, key)} {why}.")

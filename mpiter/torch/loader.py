@@ -22,6 +22,7 @@ from ..engine.arguments import OfLoaders, defaults, takes
 from ..engine.bringing import brings_order
 from ..engine.options import flag, function
 from ..errors import OptionError, warn
+from ..language.flat import flat
 from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
 from ..loaders.loading import (
@@ -46,6 +47,7 @@ from ..worker.here import WorkerInfo
 from .tensors import (
     default_collate,
     default_collate_in_memory,
+    flat_tensors,
     settled,
     tensors_of,
     tensors_of_columns,
@@ -230,7 +232,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             collate = partial(collate_as, settle=settle)
             opens = _Settled(in_one, pins, settle)
         else:
-            collate = default_collate_in_memory if stacks else self.collate_fn
+            collate = self.collate_fn
+            if stacks:
+                collate = default_collate_in_memory
+            elif collate is flat:
+                collate = flat_tensors
             opens = _Tensors(in_one, pins)
         served = served_from(
             dataset,
