@@ -49,7 +49,7 @@ class _Measured:
         try:
             document = self.dataset[index]
         except Exception as error:
-            where = told(self.dataset, index)
+            where = in_words(self.dataset, index)
             add_note(error, f"mpiter: document {where}, read for its length.")
             raise
         if isinstance(document, dict):
@@ -180,7 +180,8 @@ def counted_for(
             first = int(odd[0])
             raise OptionError(
                 f"counted= has {counts[first]:,} for document "
-                f"{in_words(dataset, begin + first)}, which has {sizes[first]:,} tokens."
+                f"{in_words(dataset, begin + first)}, which has {sizes[first]:,} "
+                "tokens."
             )
     return found
 
