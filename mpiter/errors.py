@@ -104,6 +104,22 @@ class DocumentError(MpiterError, ValueError):
     """
 
 
+class DamagedFile(MpiterError, ValueError):
+    """A file of a dataset can't be read as what it should be.
+
+    The text names the file, and the part of it.
+
+    >>> import pathlib, tempfile
+    >>> from mpiter.files import Tar
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "cut.tar")
+    ...     _ = path.write_bytes(b"no archive")
+    ...     Tar(path)
+    Traceback (most recent call last):
+    mpiter.errors.DamagedFile: ...
+    """
+
+
 class RankError(MpiterError, RuntimeError):
     """The ranks of a training can't go on together.
 

@@ -11,8 +11,8 @@ import numpy as np
 from ..datasets.columns import offered
 from ..engine.bringing import brings_order
 from ..errors import OptionError
+from ..order.keyed import seed_of
 from ..order.order import Indices, Order, Sequential, Shuffled
-from .keyed import seed_of
 
 # Passes whose orders are kept.  A step may lie in two passes of each component.
 _KEPT = 3

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import StateError
+from ..order.keyed import key_of
 from ..order.order import Indices, Order
 from .components import Components
-from .keyed import key_of
 from .shares import Course, endless, until_all_end, until_one_ends
 
 _log = logging.getLogger("mpiter")

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import StateError
+from ..order.keyed import key_of, permutation
 from ..order.order import Indices, Order
 from .fit import best_fit
-from .keyed import key_of, permutation
 from .mix_order import MixOrder
 from .rows import Row, sizes_of
 from .windows import Fixed, Following, Lengths, Pieces

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OptionError
+from ..order.keyed import key_of, permutation
 from ..order.order import Indices, Order, Shuffled
-from .keyed import key_of, permutation
 
 Lengths = NDArray[np.integer]
 # Decides which documents are in a window together.  It is the same for every seed, so
