@@ -140,21 +140,21 @@ def column_of(array: pa.Array) -> Column:
 def _is_number(kind: pa.DataType) -> bool:
     from pyarrow import types
 
-    if types.is_timestamp(kind) and kind.tz is not None:
-        return True
-    return (
-        types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_boolean(kind)
-        or types.is_timestamp(kind)
-        or types.is_date(kind)
-        or types.is_duration(kind)
+    tests = (
+        types.is_integer,
+        types.is_floating,
+        types.is_boolean,
+        types.is_timestamp,
+        types.is_date,
+        types.is_duration,
     )
+    return any(test(kind) for test in tests)
 
 
 def _is_plain(lists: Any) -> bool:
     """True for lists of numbers, none of which is missing."""
-    return _is_number(lists.type.value_type) and not lists.values.null_count
+    is_number = _is_number(lists.type.value_type)
+    return is_number and not lists.values.null_count
 
 
 def joined(parts: Sequence[Values], back: Indices) -> Values:

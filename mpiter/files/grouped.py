@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from ..order.keyed import key_of, lots, permutation
 from ..order.order import Indices, Order, shuffled
 
+# The most groups of a window: for each of two windows a process has a descriptor, and
+# many systems allow 1,024.
+_MOST = 256
 # The words that a shuffle is keyed by.
 _WORDS = np.arange(8, dtype=np.int64)
 
@@ -109,12 +112,13 @@ class GroupedOrder(Order):
 def _windows(sizes: NDArray[np.int64], most: int) -> Indices:
     """Return the first group of each window of at most so many bytes, and the end.
 
-    A window has one group at least.
+    A window has one group at least, and at most ``_MOST``.
     """
     firsts = [0]
     held = 0
     for group, size in enumerate(sizes.tolist()):
-        if held and held + size > most:
+        is_full = held + size > most or group - firsts[-1] == _MOST
+        if held and is_full:
             firsts.append(group)
             held = 0
         held += size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -92,9 +91,9 @@ class Parquet:
             _check_schema(self.files, number, footers, self.columns)
             for group in range(footer.num_row_groups):
                 told = footer.row_group(group)
+                _check_extent(self.files[number], group, told)
                 counts.append(told.num_rows)
                 sizes.append(_size(told, self.columns))
-                _check_extent(self.files[number], group, told)
                 self._lies.append((number, group))
         self._groups = Groups(counts, sizes)
         if not self._groups.samples:
@@ -107,10 +106,14 @@ class Parquet:
         return self._groups.samples
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        [row] = self.__getitems__([index])
-        return row  # type: ignore[no-any-return]
+        row: dict[str, Any] = self.mpiter_rows([index])[0]
+        return row
 
-    def __getitems__(self, indices: Sequence[int]) -> Rows:
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the rows with these numbers."""
+        return [*self.mpiter_rows(indices)]
+
+    def mpiter_rows(self, indices: Sequence[int] | Indices) -> Rows:
         """Return the rows with these numbers, column by column."""
         keys: Indices = np.asarray(indices, np.int64)
         for key in (keys.min(), keys.max()):
@@ -224,8 +227,10 @@ def _opened(descriptor: int) -> _Group:
     """Return the columns of a row group that was decoded into memory."""
     import pyarrow as pa
 
-    memory = mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ)
-    table = pa.ipc.open_file(pa.py_buffer(memory)).read_all().combine_chunks()
+    # The memory stays mapped as long as a column refers to it; the descriptor that
+    # this opens doesn't stay.
+    with pa.memory_map(f"/dev/fd/{descriptor}") as memory:
+        table = pa.ipc.open_file(memory).read_all().combine_chunks()
     found = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         found[name] = column_of(column.chunk(0))
@@ -281,8 +286,9 @@ def _check_schema(
         wanted = str(first.field(name).type)
         if has != wanted:
             raise DamagedFile(
-                f"column {name!r} is {wanted} in {files[0].path}, and {files[number].path}"
-                f" has {has}: convert one, or leave the column out by columns=."
+                f"column {name!r} is {wanted} in {files[0].path}, and "
+                f"{files[number].path} has {has}: convert one, or leave the column "
+                "out by columns=."
             )
 
 

@@ -27,8 +27,10 @@ T = TypeVar("T")
 _SHARES = sys.platform == "linux"
 
 
-# So many groups are kept, however large they are.
+# So many groups are kept, however large they are; and at most so many, since each may
+# have a descriptor.
 _LEAST = 2
+_MOST = 512
 
 
 class _Kept(NamedTuple, Generic[T]):
@@ -102,10 +104,10 @@ class Shelf(Generic[T]):
                 busy.append(group)
             else:
                 found[group] = one
-        # Another process is decoding these.  Instead of waiting at once, decode what a
-        # reading in the files' order needs next.
-        if busy and self._goes_on(busy[-1]):
-            self._get(busy[-1] + 1, waits=False)
+        # Another process is decoding these.  Where groups are read one after the other,
+        # decode the next one instead of waiting at once.
+        if busy and self._goes_on(groups):
+            self._get(groups[-1] + 1, waits=False)
         for group in busy:
             one = self._get(group, waits=True)
             assert one is not None
@@ -113,8 +115,11 @@ class Shelf(Generic[T]):
         self._last = groups[-1]
         return [found[group] for group in groups]
 
-    def _goes_on(self, group: int) -> bool:
-        return group == self._last + 1 and group + 1 < len(self._sizes)
+    def _goes_on(self, groups: Sequence[int]) -> bool:
+        """True if these groups are the one that was used last and the next, or that."""
+        last = self._last
+        in_order = ([last + 1], [last, last + 1])
+        return [*groups] in in_order and last + 2 < len(self._sizes)
 
     def _get(self, group: int, waits: bool) -> T | None:
         """Return a group; None if it would have to be waited for."""
@@ -172,11 +177,15 @@ class Shelf(Generic[T]):
         with self._lock:
             self._kept[group] = kept
             self._bytes += int(self._sizes[group])
-            while self._bytes > self._most and len(self._kept) > _LEAST:
+            while len(self._kept) > _LEAST and self._is_full:
                 oldest, its = self._kept.popitem(last=False)
                 self._bytes -= int(self._sizes[oldest])
                 self._let_go(its)
         return kept
+
+    @property
+    def _is_full(self) -> bool:
+        return self._bytes > self._most or len(self._kept) > _MOST
 
     @staticmethod
     def _let_go(kept: _Kept[T]) -> None:
