@@ -31,7 +31,7 @@ class Column(Protocol):
 
 
 class _Numbers:
-    """Values of one size, as an array."""
+    """Values of one size, within a struct."""
 
     def __init__(self, values: NDArray[Any]) -> None:
         self._values = values
@@ -99,28 +99,53 @@ class _WithNulls:
         return found
 
 
-def column_of(array: pa.Array) -> Column:
-    """Return a column of a group, which is in one piece."""
+def numbers_in(array: pa.Array) -> NDArray[Any] | None:
+    """Return a column whose values have one size as an array; None for any other.
+
+    Nulls are NaN or NaT.
+    """
     import pyarrow as pa
     from pyarrow import types
 
-    if isinstance(array, pa.ExtensionArray):
-        if isinstance(array, pa.FixedShapeTensorArray) and not array.null_count:
-            return _Numbers(array.to_numpy_ndarray())
-        return column_of(array.storage)
     kind = array.type
+    has_nulls = array.null_count > 0
+    found: NDArray[Any]
+    if isinstance(array, pa.FixedShapeTensorArray) and not has_nulls:
+        found = array.to_numpy_ndarray()
+        return found
+    if isinstance(array, pa.ExtensionArray):
+        return numbers_in(array.storage)
+    if types.is_dictionary(kind) and _is_number(kind.value_type):
+        return numbers_in(array.dictionary_decode())
+    if _is_number(kind):
+        if has_nulls and not (types.is_floating(kind) or types.is_temporal(kind)):
+            return None
+        found = array.to_numpy(zero_copy_only=False)
+        return found
+    if types.is_fixed_size_list(kind) and _is_plain(array) and not has_nulls:
+        found = array.flatten().to_numpy(zero_copy_only=False)
+        return found.reshape(len(array), kind.list_size)
+    return None
+
+
+def column_of(array: pa.Array) -> Column:
+    """Return a column of other values, which is in one piece."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    kind = array.type
+    has_nulls = array.null_count > 0
+    numbers = numbers_in(array)
+    if numbers is not None:
+        return _Numbers(numbers)
+    if isinstance(array, pa.ExtensionArray):
+        return column_of(array.storage)
     if types.is_dictionary(kind):
         return column_of(array.dictionary_decode())
-    has_nulls = array.null_count > 0
     if _is_number(kind):
-        if not has_nulls or types.is_floating(kind) or types.is_temporal(kind):
-            return _Numbers(array.to_numpy(zero_copy_only=False))
         absent = array.is_null().to_numpy(zero_copy_only=False)
         filled = array.fill_null(False if types.is_boolean(kind) else 0)
         return _WithNulls(filled.to_numpy(zero_copy_only=False), absent)
-    if types.is_fixed_size_list(kind) and _is_plain(array) and not has_nulls:
-        values = array.flatten().to_numpy(zero_copy_only=False)
-        return _Numbers(values.reshape(len(array), kind.list_size))
     if (types.is_list(kind) or types.is_large_list(kind)) and _is_plain(array):
         nulls: NDArray[Any] | None = None
         if has_nulls:
@@ -129,10 +154,9 @@ def column_of(array: pa.Array) -> Column:
         return _Lists(values, array.offsets.to_numpy(), nulls)
     if types.is_struct(kind) and not has_nulls:
         names = [field.name for field in kind]
-        parts = array.flatten()
-        fields = {
-            name: column_of(part) for name, part in zip(names, parts, strict=True)
-        }
+        fields: dict[str, Column] = {}
+        for name, part in zip(names, array.flatten(), strict=True):
+            fields[name] = column_of(part)
         return _Struct(fields)
     return _Objects(array)
 

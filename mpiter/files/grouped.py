@@ -18,6 +18,8 @@ from ..order.order import Indices, Order, shuffled
 # The most groups of a window: for each of two windows a process has a descriptor, and
 # many systems allow 1,024.
 _MOST = 256
+# Places that are evaluated at once.
+_BLOCK = 1 << 14
 # The words that a shuffle is keyed by.
 _WORDS = np.arange(8, dtype=np.int64)
 
@@ -60,6 +62,8 @@ class GroupedOrder(Order):
         self._seed = seed
         self._shuffles = shuffles
         self._epoch = epoch
+        # The number of the last block of places, and the samples in them.
+        self._last: tuple[int, Indices] | None = None
         if not shuffles:
             return
         # The groups in the order in which they come, and the place where each begins.
@@ -82,6 +86,27 @@ class GroupedOrder(Order):
     def take(self, start: int, stop: int) -> Indices | range:
         if not self._shuffles:
             return range(start, stop)
+        found = np.empty(stop - start, np.int64)
+        at = start
+        while at < stop:
+            first, keys = self._block(at // _BLOCK)
+            until = min(stop, first + len(keys))
+            found[at - start : until - start] = keys[at - first : until - first]
+            at = until
+        return found
+
+    def _block(self, number: int) -> tuple[int, Indices]:
+        """Return the first place of a block of places, and the samples in them.
+
+        NumPy takes little longer for a whole block than for a batch.
+        """
+        if self._last is None or self._last[0] != number:
+            start = number * _BLOCK
+            stop = min(start + _BLOCK, len(self))
+            self._last = (number, self._evaluated(start, stop))
+        return number * _BLOCK, self._last[1]
+
+    def _evaluated(self, start: int, stop: int) -> Indices:
         found = np.empty(stop - start, np.int64)
         at = start
         while at < stop:

@@ -16,7 +16,7 @@ from ..errors import DamagedFile, OptionError
 from ..order.order import Indices
 from ..samples.tree import Rows
 from ..worker.here import get_worker_info
-from .arrow import Column, column_of, joined
+from .group import Group, gathered, read, write
 from .grouped import GroupedOrder, Groups
 from .paths import File, Paths, files_of
 from .places import Door
@@ -32,8 +32,6 @@ __all__ = ["Parquet"]
 _AT_ONCE = 16
 # A process keeps the row groups of so many windows: others may be somewhat behind.
 _WINDOWS = 2
-# The columns of a row group.
-_Group = dict[str, Column]
 
 
 class Parquet:
@@ -99,7 +97,7 @@ class Parquet:
         if not self._groups.samples:
             raise OptionError(f"{self.files[0].path} and the other files have no rows.")
         self._began = threading.Lock()
-        self._shelf: Shelf[_Group] | None = None
+        self._shelf: Shelf[Group] | None = None
         self._door: Door | None = None
 
     def __len__(self) -> int:
@@ -127,13 +125,7 @@ class Parquet:
         back = np.argsort(by_group, kind="stable")
         ends = np.cumsum(np.bincount(which))
         rows = np.split(row[by_group], ends[:-1])
-        found = {}
-        for name in self.columns:
-            parts = []
-            for one, its in zip(groups, rows, strict=True):
-                parts.append(one[name].take(its))
-            found[name] = joined(parts, back)
-        return Rows(found, len(keys))
+        return Rows(gathered(self.columns, groups, rows, back), len(keys))
 
     def mpiter_order(self, seed: int, shuffle: bool | None) -> GroupedOrder:
         """Return the order of the first epoch."""
@@ -165,7 +157,7 @@ class Parquet:
         self._began = threading.Lock()
         self._shelf = None
 
-    def _opened_shelf(self) -> Shelf[_Group]:
+    def _opened_shelf(self) -> Shelf[Group]:
         with self._began:
             if self._shelf is None:
                 told = repr((self.files, self.columns)).encode()
@@ -174,7 +166,7 @@ class Parquet:
                     self._groups.sizes,
                     _WINDOWS * self.window,
                     _Decoder(self.files, self._lies, self.columns),
-                    _opened,
+                    read,
                     self._door,
                 )
             return self._shelf
@@ -215,26 +207,7 @@ class _Decoder:
             raise DamagedFile(
                 f"row group {inner} of {file.path} can't be read: {error}"
             ) from error
-        table = table.select([*self._names]).combine_chunks()
-        with (
-            pa.OSFile(f"/dev/fd/{descriptor}", "wb") as sink,
-            pa.ipc.new_file(sink, table.schema) as writer,
-        ):
-            writer.write_table(table)
-
-
-def _opened(descriptor: int) -> _Group:
-    """Return the columns of a row group that was decoded into memory."""
-    import pyarrow as pa
-
-    # The memory stays mapped as long as a column refers to it; the descriptor that
-    # this opens doesn't stay.
-    with pa.memory_map(f"/dev/fd/{descriptor}") as memory:
-        table = pa.ipc.open_file(memory).read_all().combine_chunks()
-    found = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        found[name] = column_of(column.chunk(0))
-    return found
+        write(table.select([*self._names]).combine_chunks(), descriptor)
 
 
 def _footer(file: File) -> pq.FileMetaData:
