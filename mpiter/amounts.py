@@ -1,4 +1,4 @@
-"""Amounts of memory, as people write them."""
+"""Amounts of memory, as users write them: numbers of bytes, or text such as "2GB"."""
 
 from __future__ import annotations
 

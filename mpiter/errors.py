@@ -17,6 +17,7 @@ from typing import Any
 
 # Reached as mpiter.errors.NAME only.
 __all__ = [
+    "DamagedFile",
     "DatasetNotPicklable",
     "DocumentError",
     "IteratorClosed",
@@ -110,13 +111,13 @@ class DamagedFile(MpiterError, ValueError):
     The text names the file, and the part of it.
 
     >>> import pathlib, tempfile
-    >>> from mpiter.files import Tar
+    >>> from mpiter.files import Parquet
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "cut.tar")
-    ...     _ = path.write_bytes(b"no archive")
-    ...     Tar(path)
+    ...     path = pathlib.Path(folder, "cut.parquet")
+    ...     _ = path.write_bytes(b"PAR1 and no more than that")
+    ...     Parquet(path)
     Traceback (most recent call last):
-    mpiter.errors.DamagedFile: ...
+    mpiter.errors.DamagedFile: the footer of ... can't be read: ...
     """
 
 
