@@ -162,6 +162,7 @@ class _Meeting:
     """Finds the words that another program has, or makes them and hands them out."""
 
     def __init__(self, label: str, size: int) -> None:
+        self._pid = os.getpid()
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
         # Users can't take each other's names.
@@ -196,6 +197,10 @@ class _Meeting:
 
     def end(self) -> None:
         if self._listener is None or self._thread is None:
+            return
+        # A forked process has the same socket, which the other one still needs.
+        if self._pid != os.getpid():
+            self._listener.close()
             return
         # Only this wakes a thread that waits for a connection.
         with contextlib.suppress(OSError):

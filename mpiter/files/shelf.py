@@ -20,7 +20,6 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..worker import home
 from .places import Door, Places
 
 T = TypeVar("T")
@@ -59,6 +58,11 @@ class Shelf(Generic[T]):
         open: Callable[[int], T],
         door: Door | None = None,
     ) -> None:
+        # guarded by _lock: the groups that are kept, the last that was used at the end.
+        self._kept: OrderedDict[int, _Kept[T]] = OrderedDict()
+        self._bytes = 0
+        self._last = -2
+        self._begin()
         self._most = most
         self._decode = decode
         self._open = open
@@ -68,14 +72,13 @@ class Shelf(Generic[T]):
             self._places = Places(name, len(sizes), door)
         # How often each group was decoded, where nothing is shared.
         self._decodes = np.zeros(len(sizes), np.int64)
-        # guarded by _lock: the groups that are kept, the last that was used at the end.
-        self._kept: OrderedDict[int, _Kept[T]] = OrderedDict()
-        self._bytes = 0
-        self._last = -2
+
+    def _begin(self) -> None:
+        """Have locks of its own, also in a process that was forked."""
+        self._pid = os.getpid()
         self._lock = threading.Lock()
-        # Of several threads that need a group, one gets it for all.
+        # guarded by _lock: of several threads that need a group, one gets it for all.
         self._turns: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
-        home.locks.add(self._lock)
 
     def __del__(self) -> None:
         for kept in self._kept.values():
@@ -96,6 +99,8 @@ class Shelf(Generic[T]):
 
     def take(self, groups: Sequence[int]) -> list[T]:
         """Return these groups, which are kept, mapped or decoded."""
+        if self._pid != os.getpid():
+            self._begin()
         found: dict[int, T] = {}
         busy: list[int] = []
         for group in groups:
@@ -126,7 +131,8 @@ class Shelf(Generic[T]):
         kept = self._find(group)
         if kept is not None:
             return kept.group
-        turn = self._turns[group]
+        with self._lock:
+            turn = self._turns[group]
         if not turn.acquire(blocking=waits):
             return None
         try:
