@@ -89,8 +89,8 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
     if isinstance(data, Mapping):
         rows = {*map(_rows, data.values())}
         are_samples = all(isinstance(name, int) for name in data)
-        # Where keys may be names, a column is an array, or stands beside one and is as
-        # long.  Any other dict has samples.
+        # With ``by_key``, a dict has columns only if all values are as long and one is
+        # an array.
         if by_key:
             has_arrays = any(map(_is_array, data.values()))
             are_samples |= 0 in rows or len(rows) != 1 or not has_arrays
@@ -350,6 +350,17 @@ def offered(dataset: object, name: str) -> Callable[..., Any] | None:
         return None
     found: Callable[..., Any] = getattr(dataset, name)
     return found
+
+
+def in_words(dataset: object, key: object) -> str:
+    """Return which sample a key stands for: in the dataset's words, if it has any.
+
+    Its optional method ``mpiter_words(key)`` returns them.
+    """
+    tell = offered(dataset, "mpiter_words")
+    if tell is None:
+        return f"{key!r:.60}"
+    return str(tell(key))
 
 
 def reader_of(dataset: Any) -> Reader | None:

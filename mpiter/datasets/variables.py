@@ -206,10 +206,8 @@ def _variables(
         if not _is_defined_at(value, module, path):
             yield path, value
         elif isinstance(value, type):
-            # Another name of a class leads to the same attributes.  Those of an Enum or
-            # a named tuple are what its definition gives.
-            is_original = value.__name__ == name
-            if is_original and not issubclass(value, (Enum, tuple)):
+            # The attributes of an Enum or a named tuple are what its definition gives.
+            if not issubclass(value, (Enum, tuple)):
                 yield from _variables(value, module, path)
         else:
             yield from _variables(value, module, path)
@@ -222,7 +220,8 @@ def _is_defined_at(
 ) -> bool:
     """Return True if ``value`` was defined at ``path`` in ``module``.
 
-    Only classes and functions are defined there.
+    Only classes and functions are defined there.  A class may have another name than
+    that which it is bound to.
     """
     if not isinstance(value, (type, FunctionType)):
         return False

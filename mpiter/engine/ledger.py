@@ -69,8 +69,9 @@ class Ledger:
         """
         batch, first, stop = self.uncut.popleft()
         # Workers have died over this batch, so its rows are sent singly: the next death
-        # then tells which row was to blame.  Where the board is shared it tells that
-        # after one death already, but not if the worker dies while it sends the row.
+        # then tells which row was to blame.  Where the board is shared, one death names
+        # the row already, unless the worker died when the answer was being written; so
+        # one more death is allowed there.
         is_suspect = batch.deaths > self._rules.shares_memory
         rows = 1
         if parts and not is_suspect:

@@ -108,6 +108,7 @@ class _PrefetchLoop:
     """The loop of one iterator.
 
     ``hire`` makes its workers, from the bell and a function that warns the user.
+    ``dataset`` is only asked for words for its keys.
 
     ::
 
@@ -125,6 +126,7 @@ class _PrefetchLoop:
         hire: Callable[[Bell, Callable[[str], None]], Team],
         skipped: Skipped,
         hooks: Hooks,
+        dataset: object = None,
     ) -> None:
         self.pid = os.getpid()
         self.born = home.generation
@@ -140,7 +142,7 @@ class _PrefetchLoop:
         # Runs that were asked for and haven't begun.
         self._runs: deque[Run] = deque()
         self.communicator = _Communicator(rules.n_prefetch, self._has_taken)
-        self._recovery = Recovery(skips=rules.skips_errors)
+        self._recovery = Recovery(skips=rules.skips_errors, dataset=dataset)
         # The workers and their memory, from ``staff`` until ``_dispose``.
         self._team: Team | None = None
         self.ledger = Ledger(rules)

@@ -504,7 +504,7 @@ class Pump(Pumping[_PrefetchLoop]):
             return
         is_starting = not any(line.ready for line in loop.lines)
         if self._patience.ends(seconds, is_starting):
-            told = doings(loop.lines, loop.ledger)
+            told = doings(loop.lines, loop.ledger, self.options.dataset)
             if not told:
                 told = "no worker is at a sample right now"
             problem = self._late(limit, seconds, told)
@@ -516,7 +516,9 @@ class Pump(Pumping[_PrefetchLoop]):
     def _launch(self) -> _PrefetchLoop:
         rules = self.options.rules(self.seed, as_samples=self._opens is Batch)
         hire = partial(Team, rules, self.options)
-        loop = _PrefetchLoop(rules, hire, self._all_skipped, self._hooks)
+        loop = _PrefetchLoop(
+            rules, hire, self._all_skipped, self._hooks, self.options.dataset
+        )
         run = self._run()
         self._letting_go = lifetime.end_with(self, loop)
         # Ctrl-C is held back until the pump owns the loop.  In between it would leave

@@ -8,12 +8,14 @@ without a finished batch lead to an error that tells how each of them ended.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ..datasets.columns import in_words, offered, users
 from ..errors import RemoteTraceback, WorkerCrashed, WorkerStartError
 from ..pool.endings import End
 from ..samples.envelope import dumps
@@ -29,6 +31,8 @@ _MOST_DEATHS = 2
 # no batch was finished.
 _MOST_SETBACKS = 3
 _WITHIN_S = 60.0
+# Letters of what a dataset says of a key.
+_LONGEST = 300
 _LOOK = (
     "Look at what it printed; without workers (n_processes=0, num_workers=0) the "
     "dataset is loaded here."
@@ -52,9 +56,12 @@ class Recovery:
         self,
         clock: Callable[[], float] = time.monotonic,
         skips: bool = False,
+        dataset: object = None,
     ) -> None:
         self._clock = clock
         self._skips = skips
+        # It may have words for its keys.
+        self._dataset = dataset
         # How many workers have died over each row.
         self.deaths: Counter[Place] = Counter()
         # Those since the last finished batch.
@@ -93,7 +100,7 @@ class Recovery:
         self.restarts += 1
         text = str(end)
         if suspect:
-            text = f"{end} while fetching sample {suspect[1]!r:.60}"
+            text = f"{end} while fetching sample {_named(self._dataset, suspect[1])}"
         fault = self._judged(end, suspect, text)
         without = ""
         if fault is not None:
@@ -168,13 +175,17 @@ class Recovery:
                 # The cause is known now: the workers don't keep dying without one.
                 self._stacks.pop(place, None)
                 self.setbacks.clear()
-                remedy = "on_error='skip' would leave it out"
+                remedies = list[str]()
+                if not self._skips:
+                    remedies.append("on_error='skip' would leave it out")
                 if end.was_stuck:
-                    remedy += "; sample_timeout= says how long a sample may take"
+                    remedies.append("sample_timeout= says how long a sample may take")
+                remedy = "; ".join(remedies)
+                if remedy:
+                    remedy = f" {remedy}."
                 error = _crashed(
                     end,
-                    f"sample {index!r:.60} has ended its worker twice: {text}. "
-                    f"{remedy}.",
+                    f"sample {index!r:.60} has ended its worker twice: {text}.{remedy}",
                 )
                 batch, row, epoch, position = place
                 where = batch, row, index, epoch, position, f"worker {end.worker}"
@@ -187,9 +198,10 @@ class Recovery:
         end: End,
         text: str,
     ) -> None:
-        """Count a setback, unless another worker died with this one.
+        """Count a setback; raise an error if there are too many.
 
-        Raise an error if there are too many.
+        Deaths of other workers since the last one belong to it, until one of them dies
+        again.
         """
         now = self._clock()
         setbacks = self.setbacks
@@ -212,6 +224,7 @@ class Recovery:
 def doings(
     lines: Sequence[Line],
     ledger: Ledger,
+    dataset: object,
 ) -> str:
     """Say which samples the workers are fetching; any thread may call this."""
     told = []
@@ -220,8 +233,23 @@ def doings(
         if line.pid and not line.ready:
             told.append(f"{name} is still loading the dataset")
         elif line.active and (sample := ledger.in_hand(line)):
-            told.append(f"{name} is fetching sample {sample[1]!r:.60}")
+            told.append(f"{name} is fetching sample {_named(dataset, sample[1])}")
     return ", ".join(told)
+
+
+def _named(dataset: object, key: object) -> str:
+    """Return a sample's key, and the dataset's words for it if it has any."""
+    shown = f"{key!r:.60}"
+    found = users(dataset)
+    if offered(found, "mpiter_words") is None:
+        return shown
+    # A row that is a whole batch has the keys of all its samples.
+    keys = key if isinstance(key, list) else [key]
+    # The method may be the user's, and raise anything.
+    with contextlib.suppress(Exception):
+        words = ", ".join(in_words(found, one) for one in keys)[:_LONGEST]
+        return f"{shown} ({words})"
+    return shown
 
 
 def _crashed(end: End, text: str) -> WorkerCrashed:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from ..datasets.lengths import DocumentLengths, Numbers
 from ..errors import OptionError
 from ..machine import replacing
 
@@ -18,10 +21,14 @@ __all__ = ["Tokens"]
 _Offsets = NDArray[np.integer[Any]]
 # Tokens of a file that are looked at in one go.
 _AT_ONCE = 1 << 24
+# Ends of documents that are compared with the file, if their offsets were kept.
+_LOOKED_AT = 256
+
+_log = logging.getLogger("mpiter")
 
 
-class _Lengths:
-    """The lengths of documents that lie between ``offsets``, for fancy indexing."""
+class _Lengths(DocumentLengths):
+    """The lengths of documents that lie between ``offsets``."""
 
     def __init__(self, offsets: _Offsets) -> None:
         self._offsets = offsets
@@ -29,8 +36,7 @@ class _Lengths:
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def __getitem__(self, indices: Any) -> Any:
-        wanted = np.asarray(indices)
+    def _found(self, wanted: Numbers) -> Numbers:
         begins = np.asarray(self._offsets[wanted], np.int64)
         return np.asarray(self._offsets[wanted + 1], np.int64) - begins
 
@@ -43,8 +49,9 @@ class Tokens:
     Args:
         path: the file, of numbers of one type and nothing else; or an ``.npy`` file.
         offsets: the token where each document begins, and the end of the last: an
-            array, or the path of an ``.npy`` file.  With a ``separator`` the path of a
-            file that doesn't exist gets the offsets, so that they are searched once.
+            array, or the path of an ``.npy`` file.  With a ``separator`` the path is
+            that of a file which gets the offsets, so that they are searched once, and
+            again where the tokens are others than before.
         dtype: the type of the tokens; an ``.npy`` file has its own.
         separator: the token with which each document ends, and which belongs to it; in
             place of offsets.
@@ -69,25 +76,41 @@ class Tokens:
     ) -> None:
         self.path = os.fspath(path)
         self._tokens = _mapped(self.path, np.dtype(dtype))
+        if separator is not None:
+            separator = _checked_separator(separator, self._tokens.dtype)
         found: ArrayLike | None = None
         keeps: Path | None = None
         if not isinstance(offsets, (str, os.PathLike)):
             found = offsets
-        elif Path(offsets).exists():
-            found = np.load(offsets, mmap_mode="r")
         else:
             keeps = Path(offsets)
+            if keeps.exists():
+                found = np.load(keeps, mmap_mode="r")
         if found is None and separator is None:
             raise OptionError(
                 f"Tokens({self.path!r}) needs offsets=, where its documents begin and "
                 "the last one ends, or separator=, the token that ends each."
             )
+        has_both = found is not None and separator is not None
+        if has_both and keeps is not None and not _fits(found, self._tokens, separator):
+            _log.warning(
+                "%s doesn't have the documents of %s as they are now: they are "
+                "searched anew",
+                keeps,
+                self.path,
+            )
+            found = None
         if found is None:
-            found = _ends(self._tokens, separator)
+            found = _ends(self._tokens, separator, self.path)
             if keeps is not None:
                 with replacing(keeps) as file:
                     np.save(file, found)
         self._offsets = _checked(found, len(self._tokens), self.path)
+        after = len(self._tokens) - int(self._offsets[-1])
+        if after:
+            _log.warning(
+                "%s has %s tokens after the last document", self.path, f"{after:,}"
+            )
         self.lengths = _Lengths(self._offsets)
         self._open()
 
@@ -143,12 +166,48 @@ def _mapped(path: str, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.memmap(path, dtype, "r")
 
 
-def _ends(tokens: NDArray[Any], separator: int | None) -> _Offsets:
+def _checked_separator(separator: Any, dtype: np.dtype[Any]) -> int:
+    kind = np.iinfo(dtype)
+    is_number = isinstance(separator, Integral) and not isinstance(separator, bool)
+    if not is_number or not kind.min <= separator <= kind.max:
+        raise OptionError(
+            f"separator={separator!r:.60} must be a whole number that tokens of "
+            f"{dtype} can be, from {kind.min} to {kind.max}; dtype= says what they are."
+        )
+    return int(separator)
+
+
+def _fits(found: Any, tokens: NDArray[Any], separator: int | None) -> bool:
+    """True if offsets that were kept may be those of ``tokens``.
+
+    Looks at the ends of some documents, and of the file.
+    """
+    if found.ndim != 1 or found.dtype.kind not in "iu" or len(found) < 2:
+        return False
+    # The last document may lack its separator.
+    inner = found[1:-1]
+    some = np.asarray(inner[:: max(1, len(inner) // _LOOKED_AT)], np.int64)
+    some = np.append(some, np.asarray(inner[-1:], np.int64))
+    if found[0] != 0 or found[-1] != len(tokens):
+        return False
+    if some.size and (some.min() < 1 or some.max() > len(tokens)):
+        return False
+    return bool((tokens[some - 1] == separator).all())
+
+
+def _ends(tokens: NDArray[Any], separator: int | None, path: str) -> _Offsets:
     """Return where documents begin that end with ``separator``, and the end."""
     found: list[_Offsets] = [np.zeros(1, np.int64)]
     for begin in range(0, len(tokens), _AT_ONCE):
         some = tokens[begin : begin + _AT_ONCE]
         found.append(np.flatnonzero(some == separator) + (begin + 1))
+    if not any(some.size for some in found[1:]):
+        raise OptionError(
+            f"separator={separator} is nowhere in {path}, whose first tokens of "
+            f"{tokens.dtype} are {', '.join(map(str, tokens[:8].tolist()))}: pass the "
+            "token that ends each document, or dtype=, what the tokens are.  A file of "
+            f"one document has offsets=[0, {len(tokens)}]."
+        )
     # The last document may lack its separator.
     if found[-1].size == 0 or found[-1][-1] != len(tokens):
         found.append(np.array([len(tokens)]))

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..datasets.columns import in_words
 from ..errors import OptionError
 from ..order.order import Order
-from .components import components_in, own_order
+from .components import Telling, components_in, own_order, told_of, unweighed
 from .lengths import lengths_for
+from .pack import Pack
 from .packed_order import Cost
 from .windows import Lengths
 
@@ -45,6 +47,11 @@ class Balanced:
     def __init__(
         self, dataset: Any, lengths: Any = None, cost: Cost | None = None
     ) -> None:
+        if isinstance(dataset, Pack):
+            raise OptionError(
+                "the rows of a Pack are dealt by their cost already: pass it as it is, "
+                "without Balanced; Pack has cost= itself."
+            )
         if cost is not None and not callable(cost):
             raise OptionError(f"cost={cost!r:.60} must be a function of a length.")
         self.dataset = dataset
@@ -57,6 +64,10 @@ class Balanced:
     def __getitem__(self, key: Any) -> Any:
         return self.dataset[key]
 
+    def mpiter_words(self, key: Any) -> str:
+        """Return in words which sample has this key, for errors and warnings."""
+        return in_words(self.dataset, key)
+
     def components_of(self, keys: Any) -> dict[str, int]:
         """Return what the dataset tells of these keys; nothing if it can't."""
         return components_in(self.dataset, keys)
@@ -67,7 +78,7 @@ class Balanced:
         return _Weighed(inner, self.lengths, self.cost)
 
 
-class _Weighed(Order):
+class _Weighed(Telling):
     """An order that knows the length of each sample."""
 
     def __init__(self, inner: Order, lengths: Lengths, cost: Cost | None) -> None:
@@ -77,6 +88,19 @@ class _Weighed(Order):
 
     def __len__(self) -> int:
         return len(self._inner)
+
+    def told(self) -> dict[str, Any]:
+        # Nothing here changes which samples come.
+        found: dict[str, Any] = told_of(self._inner)
+        return found
+
+    @property
+    def unweighed(self) -> Order:
+        return unweighed(self._inner)
+
+    @property
+    def packs_mix(self) -> bool:
+        return isinstance(self._inner, Telling) and self._inner.packs_mix
 
     def take(self, start: int, stop: int) -> Any:
         return self._inner.take(start, stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,13 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..datasets.columns import offered
+from ..datasets.lengths import DocumentLengths, Numbers
 from ..engine.bringing import brings_order
 from ..errors import OptionError
+from ..order.brought import Brought
 from ..order.keyed import seed_of
-from ..order.order import Indices, Order, Sequential, Shuffled
+from ..order.order import Order, Sequential, Shuffled
 
 # Passes whose orders are kept.  A step may lie in two passes of each component.
 _KEPT = 3
+_UNEVEN = (
+    "component {!r}: a Pack around a Mix can't be a component: each of its passes has "
+    "another number of rows. Pack each component of the inner Mix and mix the packed "
+    "ones, or pack one Mix of all documents."
+)
 
 
 class Source(NamedTuple):
@@ -33,8 +41,26 @@ class Source(NamedTuple):
     key: Any
 
 
-class Joined:
-    """Several arrays as one, without a copy: what fancy indexing needs of it."""
+class Telling(Order):
+    """An order of this package, as mixtures and packs around it need it."""
+
+    @abstractmethod
+    def told(self) -> dict[str, Any]:
+        """Return what it follows from, beside seed and epoch, as values for JSON."""
+
+    @property
+    def packs_mix(self) -> bool:
+        """True if it is of a Pack around a Mix."""
+        return False
+
+    @property
+    def unweighed(self) -> Order:
+        """The order without what ``Balanced`` adds."""
+        return self
+
+
+class Joined(DocumentLengths):
+    """The lengths of several datasets as one sequence, without a copy."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts = parts
@@ -43,17 +69,17 @@ class Joined:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def __getitem__(self, indices: Any) -> Any:
-        wanted: Indices = np.asarray(indices, np.int64)
-        if wanted.ndim == 0:
-            return self[wanted[None]][0]
+    def _found(self, wanted: Numbers) -> Numbers:
         which = np.searchsorted(self._ends, wanted, side="right")
         found = np.empty(len(wanted), np.int64)
         begin = 0
         for number, part in enumerate(self._parts):
             mine = which == number
-            if mine.any():
-                found[mine] = part[wanted[mine] - begin]
+            places = wanted[mine] - begin
+            if isinstance(part, (list, tuple)):
+                found[mine] = [part[place] for place in places.tolist()]
+            elif places.size:
+                found[mine] = part[places]
             begin = int(self._ends[number])
         return found
 
@@ -73,10 +99,17 @@ class Components:
         self.is_plain = True
         # The number of samples of each component.
         self.counts = dict[str, int]()
+        # What the orders follow from that components bring.
+        self.told = dict[str, Any]()
         for name, dataset in datasets.items():
+            order: Order | None = None
             if brings_order(dataset):
                 self.is_plain = False
+                order = own_order(dataset, 0, True)
+                _check_even(name, order)
             self.counts[name] = _count(name, dataset)
+            if order is not None:
+                self.told[name] = told_of(order)
         # The first key of each component.
         self.begins = list[int]()
         self._ends = list[int]()
@@ -133,6 +166,8 @@ class Components:
         own = own_order(self.datasets[name], seed_of(seed, name), shuffles)
         found = own.later(number)
         if len(found) != length:
+            if isinstance(own, Telling) and own.packs_mix:
+                raise OptionError(_UNEVEN.format(name))
             raise OptionError(
                 f"component {name!r} has {len(found)} samples in its pass "
                 f"{number + 1} and {length} in its first one, so it can't be mixed."
@@ -151,6 +186,31 @@ def own_order(dataset: Any, seed: int, shuffle: bool | None) -> Order:
     if shuffle is False:
         return Sequential(len(dataset))
     return Shuffled(len(dataset), seed)
+
+
+def unweighed(order: Order) -> Order:
+    """Return an order without what ``Balanced`` adds."""
+    if isinstance(order, Telling):
+        return order.unweighed
+    return order
+
+
+def told_of(order: Order) -> Any:
+    """Return what an order of epoch 0 follows from, as values for JSON.
+
+    Of a user's order it is what a state has that is saved at its beginning.
+    """
+    if isinstance(order, Telling):
+        return order.told()
+    return Brought(order, lambda _: order).saved(0)
+
+
+def _check_even(name: str, order: Order) -> None:
+    """Raise an OptionError if passes surely have other numbers of samples."""
+    if isinstance(order, Telling) and order.packs_mix:
+        told = order.told()
+        if told["how"] == "fit":
+            raise OptionError(_UNEVEN.format(name))
 
 
 def components_in(dataset: Any, keys: Sequence[Any]) -> dict[str, int]:

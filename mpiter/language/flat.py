@@ -17,7 +17,8 @@ def flat(rows: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, Any]:
     It is the ``collate_fn`` for a ``Pack`` with ``layout="jagged"``.  Each field of the
     rows becomes one array; ``cu_seqlens`` says where each document begins and the last
     one ends, and ``max_seqlen`` how long the longest is, as FlashAttention's functions
-    for sequences of several lengths take them.
+    for sequences of several lengths take them.  Under ``mpiter.torch.DataLoader`` the
+    arrays are tensors.
 
     >>> import numpy as np
     >>> import mpiter

@@ -5,24 +5,33 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..errors import OptionError
+from ..datasets.columns import in_words
+from ..datasets.lengths import DocumentLengths
+from ..errors import OptionError, add_note
 from ..iterators.iterators import batches
 from ..machine import cores, replacing
-from .rows import TOKENS
+from .rows import TOKENS, wrong
 from .windows import Lengths
 
 __all__ = ["measure_lengths"]
+
+# Returns how many tokens of each piece of a document count, from their lengths.
+Counted = Callable[[NDArray[np.int64]], Any]
 
 _log = logging.getLogger("mpiter")
 # Documents in a batch of the pass that reads them all.
 _AT_ONCE = 256
 # So few documents are read without workers.
 _FEW = 10_000
+# Lengths that are looked at in one go, so that a mapped file isn't read as a whole.
+_LOOKED_AT = 1 << 20
 # Seconds between two lines about its progress.
 _EVERY_S = 10.0
 
@@ -37,12 +46,21 @@ class _Measured:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> int:
-        document = self.dataset[index]
+        try:
+            document = self.dataset[index]
+        except Exception as error:
+            where = in_words(self.dataset, index)
+            add_note(error, f"mpiter: document {where}, read for its length.")
+            raise
         if isinstance(document, dict):
             if not document:
-                raise OptionError(f"document {index} has no fields.")
+                raise wrong(self.dataset, index, "has no fields")
             document = document.get(TOKENS, next(iter(document.values())))
-        return len(document)
+        try:
+            return len(document)
+        except TypeError as error:
+            why = f"is of type {type(document).__name__}, which has no length"
+            raise wrong(self.dataset, index, why) from error
 
 
 def measure_lengths(
@@ -59,7 +77,7 @@ def measure_lengths(
     total = len(dataset)
     found = np.empty(total, np.uint32)
     done = 0
-    told = time.monotonic()
+    said = time.monotonic()
     with batches(
         _Measured(dataset), _AT_ONCE, shuffle=False, n_processes=n_processes
     ) as stream:
@@ -67,8 +85,8 @@ def measure_lengths(
             found[done : done + len(lengths)] = lengths
             done += len(lengths)
             now = time.monotonic()
-            if now - told > _EVERY_S:
-                told = now
+            if now - said > _EVERY_S:
+                said = now
                 _log.warning("lengths: %s of %s documents", f"{done:,}", f"{total:,}")
     if path is not None:
         with replacing(Path(path)) as file:
@@ -101,8 +119,16 @@ def lengths_for(dataset: Any, given: Any, name: str = "lengths") -> Any:
             given = np.load(path, mmap_mode="r")
         else:
             given = measure_lengths(dataset, path, min(4, cores()))
-    if isinstance(given, (list, tuple)):
-        given = np.asarray(given)
+    elif not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+        raise OptionError(
+            f"{name}={given!r:.60} must have a number for each document: an array, or "
+            "the path of a file.  Lengths that a dataset has are an attribute or a "
+            "property, not a method."
+        )
+    # A mapped array stays one, and is sent to workers by its file's name.
+    stays = isinstance(given, (np.ndarray, DocumentLengths))
+    if isinstance(given, (list, tuple)) or (hasattr(given, "__array__") and not stays):
+        given = _as_array(name, given)
     is_array = isinstance(given, np.ndarray)
     if is_array and (given.ndim != 1 or given.dtype.kind not in "iu"):
         raise OptionError(
@@ -117,3 +143,64 @@ def lengths_for(dataset: Any, given: Any, name: str = "lengths") -> Any:
     if is_array and given.dtype.kind == "i" and len(given) and given.min() < 0:
         raise OptionError(f"{name}= has negative numbers.")
     return given
+
+
+def _as_array(name: str, given: Any) -> Lengths:
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise OptionError(f"{name}= has {given!r:.60}, and needs numbers.") from error
+
+
+def counted_for(
+    dataset: Any, given: Any, lengths: Lengths, capacity: int
+) -> Lengths | Counted:
+    """Return what says how many tokens count, as the argument says it.
+
+    It is tried with the lengths of the first documents, as far as a row takes them.
+    """
+    if callable(given):
+        some = np.asarray(lengths[: min(len(lengths), _LOOKED_AT)]).astype(np.int64)
+        counted_by(given, np.minimum(some[some > 0], capacity))
+        its: Counted = given
+        return its
+    is_path = isinstance(given, (str, os.PathLike))
+    if is_path and not os.path.exists(given):
+        raise OptionError(
+            f"counted={given!r:.200} isn't there: unlike lengths, these numbers can't "
+            "be measured."
+        )
+    found: Lengths = lengths_for(dataset, given, "counted")
+    for begin in range(0, len(found), _LOOKED_AT):
+        indices = np.arange(begin, min(begin + _LOOKED_AT, len(found)))
+        counts = np.asarray(found[indices]).astype(np.int64)
+        sizes = np.asarray(lengths[indices]).astype(np.int64)
+        odd = np.flatnonzero((counts < 0) | (counts > sizes))
+        if odd.size:
+            first = int(odd[0])
+            raise OptionError(
+                f"counted= has {counts[first]:,} for document "
+                f"{in_words(dataset, begin + first)}, which has {sizes[first]:,} "
+                "tokens."
+            )
+    return found
+
+
+def counted_by(counted: Counted, sizes: NDArray[np.int64]) -> NDArray[Any]:
+    """Return how many tokens of pieces with these sizes count; check the function."""
+    # It may change its argument in place.
+    found = np.asarray(counted(sizes.copy()))
+    if found.shape != sizes.shape or found.dtype.kind not in "iu":
+        raise OptionError(
+            f"counted= returned {found.dtype} of shape {found.shape} for "
+            f"{len(sizes):,} lengths; it must return a whole number for each, in an "
+            "array."
+        )
+    odd = np.flatnonzero((found < 0) | (found > sizes))
+    if odd.size:
+        first = int(odd[0])
+        raise OptionError(
+            f"counted= returned {found[first]:,} for a piece of {sizes[first]:,} "
+            "tokens; it must be from 0 to as many."
+        )
+    return found

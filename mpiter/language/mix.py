@@ -11,6 +11,7 @@ from math import isfinite
 from numbers import Integral, Rational, Real
 from typing import Any, Literal, NamedTuple, get_args
 
+from ..datasets.columns import in_words
 from ..errors import OptionError, add_note
 from ..order.order import Order
 from .components import Components, Joined, Source
@@ -30,7 +31,7 @@ class Ending(NamedTuple):
     >>> import mpiter
     >>> mix = mpiter.Mix({"web": range(100), "code": range(10)}, {"web": 1, "code": 1})
     >>> next(mix.forecast())
-    Ending(place=20, name='code', number=1)
+    Ending(place=19, name='code', number=1)
     """
 
     # The number of samples of the mixture before it ends.
@@ -85,6 +86,11 @@ class Mix:
         field: str | None = None,
     ) -> None:
         self._components = Components(_checked_datasets(datasets))
+        if field is not None and not isinstance(field, str):
+            raise OptionError(
+                f"field={field!r:.60} must be text: the name of the field that gets "
+                "the component's name, such as 'source'."
+            )
         self.field = field
         if short not in get_args(Short):
             known = ", ".join(map(repr, get_args(Short)))
@@ -94,12 +100,12 @@ class Mix:
                 f"length={length!r:.60} goes with short='repeat': with {short!r} the "
                 "components end the epoch."
             )
-        is_number = isinstance(length, Integral) and not isinstance(length, bool)
-        if length is not None and not (is_number and length > 0):
+        if length is not None and not (_is_number(length) and length > 0):
             raise OptionError(f"length={length!r:.60} must be a number above 0.")
         stages = _checked_weights(weights, self._components.names)
         counts = self._components.counts
-        self._terms = Terms(counts, stages, short, int(length or sum(counts.values())))
+        places = int(length or sum(counts.values()))
+        self._terms = Terms(counts, stages, short, places, self._components.told)
         if _log.isEnabledFor(logging.INFO):
             for line in self._forecast_lines():
                 _log.info("mix: %s", line)
@@ -127,6 +133,11 @@ class Mix:
                 f"field={self.field!r} adds a field to samples that are dicts, and "
                 f"component {name!r} has {type(sample).__name__}."
             )
+        if self.field in sample:
+            raise OptionError(
+                f"field={self.field!r} would replace a field that samples of component "
+                f"{name!r} have: pass a name that none has, such as 'source'."
+            )
         return {**sample, self.field: name}
 
     def __repr__(self) -> str:
@@ -138,6 +149,12 @@ class Mix:
     def source(self, key: Any) -> Source:
         """Return where the sample ``mix[key]`` is from."""
         return self._components.source(key)
+
+    def mpiter_words(self, key: Any) -> str:
+        """Return in words which sample has this key, for errors and warnings."""
+        number, inner = self._components.find(key)
+        its = in_words(self._components.by_number[number], inner)
+        return f"{its} of component {self._components.names[number]!r}"
 
     def components_of(self, keys: Sequence[Any]) -> dict[str, int]:
         """Return how many of the samples with these keys are from each component.
@@ -169,11 +186,13 @@ class Mix:
         block of 256 places, in which components are shuffled.
         """
         laid = self._laid()
+        if not _is_number(place):
+            raise OptionError(f"place={place!r:.60} must be a whole number.")
         if place < 0:
             raise OptionError(f"place={place} must be at least 0.")
         if self._terms.short != "repeat":
             place = min(place, laid.end)
-        return laid.counts(place)
+        return self._in_order(laid.counts(int(place)))
 
     def forecast(self, places: int | None = None) -> Iterator[Ending]:
         """Yield the ends of the components' passes, in the order of their places.
@@ -194,7 +213,7 @@ class Mix:
 
     def _ending(self, laid: Laid, name: str, number: int, until: int) -> list[Ending]:
         samples = number * self._terms.lengths[name]
-        place = laid.course.reaches(self._components.names.index(name), samples)
+        place = laid.course.reaches(laid.names.index(name), samples)
         if place is None or place > until:
             return []
         return [Ending(place, name, number)]
@@ -202,7 +221,7 @@ class Mix:
     def _forecast_lines(self) -> Iterator[str]:
         """Yield what is logged: where each component ends, in words."""
         laid = self._laid()
-        counts = laid.counts(laid.end)
+        counts = self._in_order(laid.counts(laid.end))
         yield f"an epoch has {laid.end:,} places"
         for name, count in counts.items():
             length = self._terms.lengths[name]
@@ -211,13 +230,21 @@ class Mix:
                 line += f"; the first ends at place {ending.place:,}"
             yield line
 
+    def _in_order(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Return counts in the order in which the user named the components."""
+        return {name: counts[name] for name in self._components.names}
+
     def _laid(self) -> Laid:
         """Return what comes at the places of the first epoch, unshuffled."""
-        since = Since(0, 0, 0, dict.fromkeys(self._components.names, 0))
+        since = Since(0, 0, 0, dict.fromkeys(self._components.names, 0), {})
         return Laid(self._terms, since, None)
 
 
 # -- checks ----------------------------------------------------------------------------
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, Integral) and not isinstance(given, bool)
 
 
 def _checked_datasets(datasets: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,8 +274,11 @@ def _checked_weights(weights: Weights, names: Sequence[str]) -> Stages:
             raise OptionError(
                 f"weights has {stage!r:.80}, where (place, {{name: weight}}) belongs."
             ) from None
-        is_number = isinstance(place, Integral) and not isinstance(place, bool)
-        if not is_number or (stages and place <= stages[-1][0]) or (not at and place):
+        if (
+            not _is_number(place)
+            or (stages and place <= stages[-1][0])
+            or (not at and place)
+        ):
             raise OptionError(
                 f"the places of weights must begin with 0 and rise; {place!r:.60} "
                 "doesn't."

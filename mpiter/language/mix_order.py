@@ -8,21 +8,25 @@ that other weights and other components can go on from it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import StateError
 from ..order.keyed import key_of
-from ..order.order import Indices, Order
-from .components import Components
+from ..order.order import Indices
+from .components import Components, Telling
 from .shares import Course, endless, until_all_end, until_one_ends
 
 _log = logging.getLogger("mpiter")
+
+# Dropped components that a state knows, at most.
+_GONE = 100
 
 # Weights, by the place from which they hold.
 Stages = tuple[tuple[int, Mapping[str, Fraction]], ...]
@@ -42,18 +46,21 @@ class Terms:
     short: str
     # Places in an epoch with "repeat".
     length: int
+    # What the orders follow from that components bring.
+    told_by: Mapping[str, Any]
 
     def told(self) -> dict[str, Any]:
         """Return the terms as values for JSON."""
         stages = list[Any]()
         for place, weights in self.stages:
-            written = {name: str(weight) for name, weight in weights.items()}
-            stages.append([place, written])
+            exact = {name: _written(weight) for name, weight in weights.items()}
+            stages.append([place, exact])
         return {
             "lengths": dict(self.lengths),
             "weights": stages,
             "short": self.short,
             "length": self.length,
+            "components": dict(self.told_by),
         }
 
     @staticmethod
@@ -64,7 +71,43 @@ class Terms:
             exact = {name: Fraction(weight) for name, weight in weights.items()}
             stages.append((int(place), exact))
         lengths = {name: int(length) for name, length in told["lengths"].items()}
-        return Terms(lengths, tuple(stages), str(told["short"]), int(told["length"]))
+        return Terms(
+            lengths,
+            tuple(stages),
+            str(told["short"]),
+            int(told["length"]),
+            dict(told["components"]),
+        )
+
+    def in_words(self, place: int, of: str) -> str:
+        """Return the weights that hold from a place on, as they were written."""
+        found = list[str]()
+        for number, (begin, weights) in enumerate(self.stages):
+            rest = self.stages[number + 1 :]
+            if rest and rest[0][0] <= place:
+                continue
+            each = [f"{name} {_written(weight)}" for name, weight in weights.items()]
+            found.append(f"{', '.join(each)} from {of} {max(begin, place):,} on")
+        return "; ".join(found)
+
+
+def _written(weight: Fraction) -> str:
+    """Return a weight exactly: as a decimal number if it was one."""
+    with contextlib.suppress(OverflowError):
+        decimal = repr(float(weight)).removesuffix(".0")
+        if Fraction(decimal) == weight:
+            return decimal
+    return str(weight)
+
+
+class Had(NamedTuple):
+    """What a state knows of a component."""
+
+    length: int
+    # How many of its samples have come.
+    came: int
+    # What the order follows from that it brings.
+    told: Any
 
 
 @dataclass(frozen=True)
@@ -77,6 +120,8 @@ class Since:
     place: int
     # How many samples of each component came before the place.
     counts: Mapping[str, int]
+    # The components that were dropped: if one is added again it goes on.
+    gone: Mapping[str, Had]
 
 
 class Laid:
@@ -88,13 +133,14 @@ class Laid:
     def __init__(self, terms: Terms, since: Since, key: np.uint64 | None) -> None:
         self.terms = terms
         self.since = since
-        self.names = tuple(terms.lengths)
+        # By their names, as JSON may have sorted them, or ranks have them in any order.
+        self.names = tuple(sorted(terms.lengths))
         stages = [
             (place, [weights[name] for name in self.names])
             for place, weights in terms.stages
         ]
         counts = [since.counts[name] for name in self.names]
-        lengths = [*terms.lengths.values()]
+        lengths = [terms.lengths[name] for name in self.names]
         # Where the epoch ends.
         if terms.short == "renormalise":
             segments, self.end = until_all_end(stages, since.place, counts, lengths)
@@ -110,7 +156,7 @@ class Laid:
         return dict(zip(self.names, self.course.counts(place), strict=True))
 
 
-class MixOrder(Order):
+class MixOrder(Telling):
     """The order of one epoch of a mixture."""
 
     def __init__(
@@ -158,7 +204,7 @@ class MixOrder(Order):
         else:
             # Each epoch begins anew.
             begun = epoch
-        since = Since(begun, 0, 0, dict.fromkeys(terms.lengths, 0))
+        since = Since(begun, 0, 0, dict.fromkeys(terms.lengths, 0), {})
         laid = cls._lay(terms, since, seed, shuffles)
         return cls(components, terms, seed, shuffles, laid, epoch, first)
 
@@ -286,6 +332,9 @@ class MixOrder(Order):
 
     # -- states ------------------------------------------------------------------------
 
+    def told(self) -> dict[str, Any]:
+        return self._terms.told()
+
     def state(self, position: int) -> dict[str, Any]:
         laid = self._laid
         since = laid.since
@@ -298,6 +347,8 @@ class MixOrder(Order):
                 "first": since.first,
                 "place": since.place,
                 "counts": dict(since.counts),
+                # In a list, which keeps its order.
+                "gone": [[name, *had] for name, had in since.gone.items()],
             },
         }
 
@@ -322,10 +373,11 @@ class MixOrder(Order):
                     "documents that Pack has planned: keep it for a while, with the "
                     "weight 0."
                 )
-        keys = np.asarray(before.take(start, stop))
-        if before._laid.terms == self._terms:
-            return before, keys
-        return before._changed(stop), keys
+        order = before
+        if before._laid.terms != self._terms:
+            # This refuses components that have become others.
+            order = before._changed(stop)
+        return order, np.asarray(before.take(start, stop))
 
     def _before(self, state: Any) -> MixOrder:
         """Return this epoch's order in the mixture that a state was saved from."""
@@ -335,6 +387,7 @@ class MixOrder(Order):
             int(told["first"]),
             int(told["place"]),
             {name: int(count) for name, count in told["counts"].items()},
+            {name: Had(*had) for name, *had in told["gone"]},
         )
         terms = Terms.read(state["terms"])
         laid = self._lay(terms, since, self._seed, self._shuffles)
@@ -354,31 +407,65 @@ class MixOrder(Order):
                 f"the state was saved with short={saved.short!r}, and this mixture has "
                 f"short={terms.short!r}, by which places are counted otherwise."
             )
-        for name, length in terms.lengths.items():
-            then = saved.lengths.get(name, length)
-            if then != length:
-                raise StateError(
-                    f"component {name!r} had {then} samples when the state was saved, "
-                    f"and has {length} now, so it can't go on where it was: give it "
-                    "another name to have it begin anew."
-                )
+        known = {**self._laid.since.gone}
         for name, count in counts.items():
+            known[name] = Had(saved.lengths[name], count, saved.told_by.get(name))
+        for name, length in terms.lengths.items():
+            if name in known:
+                _check_same(name, known[name], length, terms.told_by.get(name))
+        for name in counts:
             if name not in terms.lengths:
-                _tell_dropped(name, count, saved)
-        _log.info(
-            "mix: other terms hold from place %s on: %s",
-            f"{self._first + position:,}",
-            terms.told()["weights"],
-        )
-        kept = {name: counts.get(name, 0) for name in terms.lengths}
-        since = Since(self._epoch, self._first, self._first + position, kept)
+                _tell_dropped(name, known[name])
+        kept = dict[str, int]()
+        for name in terms.lengths:
+            had = known.pop(name, None)
+            kept[name] = 0
+            if had is not None:
+                kept[name] = had.came
+            if had is not None and name not in counts:
+                _log.info(
+                    "mix: component %r is back, and goes on behind the %s samples that "
+                    "had come",
+                    name,
+                    f"{had.came:,}",
+                )
+        of = "document" if self._components.is_plain else "sample"
+        place = self._first + position
+        _log.info("mix: %s", terms.in_words(place, of))
+        gone = {name: had for name, had in known.items() if had.came}
+        gone = dict([*gone.items()][-_GONE:])
+        since = Since(self._epoch, self._first, place, kept, gone)
         laid = self._lay(terms, since, self._seed, self._shuffles)
         return self._with(laid, self._epoch, self._first)
 
 
-def _tell_dropped(name: str, count: int, saved: Terms) -> None:
-    length = saved.lengths[name]
-    passes, had = divmod(count, length)
+def _check_same(name: str, had: Had, length: int, told: Any) -> None:
+    """Raise a StateError if a component isn't what it was."""
+    remedy = (
+        "so it can't go on where it was: give it another name to have it begin anew."
+    )
+    if had.told != told:
+        then = had.told or {}
+        now = told or {}
+        differs = list[str]()
+        for what in sorted({*then, *now}):
+            if then.get(what) != now.get(what):
+                differs.append(
+                    f"{what} {then.get(what)!r:.100}, and {now.get(what)!r:.100} now"
+                )
+        raise StateError(
+            f"component {name!r} brings its order, and had {'; '.join(differs)}, "
+            + remedy
+        )
+    if had.length != length:
+        raise StateError(
+            f"component {name!r} had {had.length} samples when the state was saved, "
+            f"and has {length} now, {remedy}"
+        )
+
+
+def _tell_dropped(name: str, component: Had) -> None:
+    passes, had = divmod(component.came, component.length)
     if had:
         _log.warning(
             "mix: component %r was dropped in its pass %d, of which %d of %d samples "
@@ -386,5 +473,7 @@ def _tell_dropped(name: str, count: int, saved: Terms) -> None:
             name,
             passes + 1,
             had,
-            length,
+            component.length,
         )
+    elif not passes:
+        _log.warning("mix: component %r was dropped before it had begun", name)

@@ -10,11 +10,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ..datasets.columns import in_words
 from ..engine.bringing import brings_order
 from ..errors import OptionError
 from ..order.order import Order
 from .components import components_in
-from .lengths import lengths_for
+from .lengths import Counted, counted_for, lengths_for
+from .mix import Mix
 from .packed_order import Cost, Cut, Fitted, PackedOrder, Rule, Windows, rows_in
 from .rows import Layout, Row, made, pieces_in
 from .windows import Fixed, Following, Lengths
@@ -28,6 +30,8 @@ Long = Literal["error", "split", "truncate", "drop"]
 _AT_ONCE = 1 << 20
 # More documents than this take a while to plan.
 _MANY = 2_000_000
+# Documents of a row that are named in a message.
+_SHOWN = 8
 
 
 class Pack:
@@ -59,8 +63,10 @@ class Pack:
         window: documents that are packed together.
         cost: a function of the lengths of a row's documents, an array, that says what
             the row costs the training.  None: the sum of their squares, as attention.
-        counted: the number of tokens of each document that the loss counts, for
-            ``step_tokens``; None: all.
+        counted: how many tokens the loss counts, for ``step_tokens``: a function of the
+            lengths of documents, or of their pieces in a row, that returns as many
+            numbers, both arrays; or a number for each document, as for ``lengths``,
+            where "fit" leaves all whole.  None: all.
         layout: "padded", or "jagged": rows without padding, with ``cu_seqlens``, the
             places where documents begin and the last one ends, in place of
             ``segment_ids``.
@@ -94,7 +100,14 @@ class Pack:
                 f"Pack needs a dataset of documents, and {dataset!r:.60} is a mapping: "
                 "pass its values, or mpiter.Mix(datasets, weights)."
             )
-        self.dataset = dataset
+        if isinstance(dataset, Pack):
+            raise OptionError(
+                "Pack needs documents, and the rows of a Pack are packed already: pass "
+                f"{dataset.dataset!r:.60}, which it packs."
+            )
+        if isinstance(dataset, Mix):
+            _check_mix(dataset)
+        self.dataset: Any = dataset
         self.capacity = _number("capacity", capacity)
         self.window = _number("window", window)
         self.how = _one_of("how", how, How)
@@ -116,14 +129,28 @@ class Pack:
                 "pass long='split', 'truncate' or 'drop', how='cut', or a larger "
                 "capacity."
             )
-        self.counted: Lengths | None = None
+        if how == "fit" and longer and long in ("truncate", "drop"):
+            left_out = beyond
+            if long == "drop":
+                left_out += longer * self.capacity
+            _log.info(
+                "pack: long=%r leaves out %.2f %% of the tokens, of %s of %s documents",
+                long,
+                100 * left_out / tokens,
+                f"{longer:,}",
+                f"{total:,}",
+            )
+        self.counted: Lengths | Counted | None = None
         if counted is not None:
-            self.counted = lengths_for(dataset, counted, "counted")
-            if how == "cut" or (longer and long in ("split", "truncate")):
+            cuts = how == "cut" or (longer and long in ("split", "truncate"))
+            if cuts and not callable(counted):
                 raise OptionError(
-                    "counted= needs whole documents: of one that is cut it isn't known "
-                    "which part has the tokens that count."
+                    "counted= needs whole documents, or a function: of one that is cut "
+                    "a number doesn't say which part has the tokens that count.  A "
+                    "function of the lengths of its pieces, counted=lambda sizes: "
+                    "sizes - 1, does."
                 )
+            self.counted = counted_for(dataset, counted, self.lengths, self.capacity)
         # Rows or tokens in each window, which are the same in every epoch, by whether
         # documents are scattered over the windows.
         self._measured: dict[bool, NDArray[np.int64]] = {}
@@ -144,6 +171,14 @@ class Pack:
             raise IndexError(f"{key} isn't from 0 to before {len(order)}")
         [row] = order.take(key, key + 1)
         return made(self.dataset, row, self.capacity, self.layout)
+
+    def mpiter_words(self, row: Row) -> str:
+        """Return in words which documents are in a row, for errors and warnings."""
+        documents = [document for document, _, _, _ in pieces_in(row)]
+        shown = [in_words(self.dataset, one) for one in documents[:_SHOWN]]
+        if len(documents) > _SHOWN:
+            shown.append(f"{len(documents) - _SHOWN} more")
+        return f"a row of documents {', '.join(shown)}"
 
     def components_of(self, keys: Sequence[Row]) -> dict[str, int]:
         """Return how many documents of each component begin in the rows of these keys.
@@ -215,6 +250,15 @@ class Pack:
         if self.how == "cut":
             return int(pieces.sizes.sum())
         return rows_in(pieces, self.capacity, self.long)
+
+
+def _check_mix(mix: Mix) -> None:
+    if mix.field is not None:
+        raise OptionError(
+            f"field={mix.field!r} of the Mix adds a name to each document, and a row "
+            "has documents of several components: leave it out.  Receipts have the "
+            "components, and mix.source(key) tells that of a document."
+        )
 
 
 def _look(lengths: Lengths, capacity: int) -> tuple[int, int, int, int]:

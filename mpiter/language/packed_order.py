@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, Self, TypeVar
@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from ..errors import StateError
 from ..order.keyed import key_of, permutation
-from ..order.order import Indices, Order
+from ..order.order import Indices
+from .components import Telling, told_of
 from .fit import best_fit
+from .lengths import Counted, counted_by
 from .mix_order import MixOrder
 from .rows import Row, sizes_of
 from .windows import Fixed, Following, Lengths, Pieces
@@ -49,8 +51,9 @@ class Rule:
     seed: int
     # None: the sum of the squared lengths, which is what attention costs.
     cost: Cost | None
-    # Tokens of each document that the loss counts; None: all of them.
-    counted: Lengths | None
+    # Tokens that the loss counts, of each document or of pieces with some lengths.
+    # None: all of them.
+    counted: Lengths | Counted | None
 
 
 class Begun(NamedTuple):
@@ -76,17 +79,22 @@ def weights_of(rows: Sequence[Row], rule: Rule) -> Weights:
     """Return what rows cost, and how many of their tokens count."""
     costs = np.empty(len(rows))
     tokens = np.empty(len(rows), np.int64)
-    for number, row in enumerate(rows):
-        sizes = sizes_of(row)
+    each = [*map(sizes_of, rows)]
+    for number, sizes in enumerate(each):
         if rule.cost is None:
             costs[number] = np.square(sizes, dtype=np.float64).sum()
         else:
             costs[number] = rule.cost(sizes)
-        if rule.counted is None:
-            tokens[number] = sizes.sum()
-        else:
-            keys = np.array(row[::_NUMBERS])
-            tokens[number] = np.asarray(rule.counted[keys]).sum()
+        tokens[number] = sizes.sum()
+    if rule.counted is None or not rows:
+        return Weights(costs, tokens)
+    if callable(rule.counted):
+        counts = counted_by(rule.counted, np.concatenate(each))
+    else:
+        keys = np.concatenate([row[::_NUMBERS] for row in rows])
+        counts = np.asarray(rule.counted[keys])
+    row_of = np.repeat(np.arange(len(rows)), [len(sizes) for sizes in each])
+    tokens = np.bincount(row_of, counts, len(rows)).astype(np.int64)
     return Weights(costs, tokens)
 
 
@@ -95,8 +103,11 @@ Windows = Fixed | Following
 Measures = Callable[[Windows], NDArray[np.int64]]
 
 
-class PackedOrder(Order, Generic[_Window]):
+class PackedOrder(Telling, Generic[_Window]):
     """The order of one epoch's rows."""
+
+    # The value of ``how`` that makes it.
+    how: str
 
     def __init__(
         self,
@@ -113,6 +124,8 @@ class PackedOrder(Order, Generic[_Window]):
         self._begun = begun
         self._kept: OrderedDict[int, _Window] = OrderedDict()
         self._keeps = _KEPT
+        # The window of the last state, and its checksum.
+        self._summed = (-1, 0)
         # The positions that were weighed last, and their weights.
         self._weighed: tuple[tuple[int, int], Weights] | None = None
 
@@ -139,6 +152,10 @@ class PackedOrder(Order, Generic[_Window]):
         """Return the units of a planned window."""
 
     @abstractmethod
+    def _rule_of_rows(self) -> dict[str, Any]:
+        """Return the options that rows of the same documents follow from."""
+
+    @abstractmethod
     def _unit_at(self, position: int) -> int:
         """Return the unit at a position, if the epoch had no end."""
 
@@ -154,16 +171,17 @@ class PackedOrder(Order, Generic[_Window]):
         if window in kept:
             kept.move_to_end(window)
             return kept[window]
-        begun = self._begun
-        if begun is not None and begun.window == window:
-            pieces = begun.pieces
-        else:
-            pieces = self._windows.documents(window)
-        planned = self._planned(pieces, window)
+        planned = self._planned(self._pieces(window), window)
         kept[window] = planned
         if len(kept) > self._keeps:
             kept.popitem(last=False)
         return planned
+
+    def _pieces(self, window: int) -> Pieces:
+        begun = self._begun
+        if begun is not None and begun.window == window:
+            return begun.pieces
+        return self._windows.documents(window)
 
     def _keep(self, start: int, stop: int) -> None:
         """Keep as many windows as the rows at these positions need."""
@@ -202,6 +220,23 @@ class PackedOrder(Order, Generic[_Window]):
 
     # -- states ------------------------------------------------------------------------
 
+    def told(self) -> dict[str, Any]:
+        windows = self._windows
+        found = {
+            "how": self.how,
+            "capacity": self._rule.capacity,
+            "window": windows.size,
+            **self._rule_of_rows(),
+        }
+        if isinstance(windows, Following):
+            found["documents"] = told_of(windows.order)
+        return found
+
+    @property
+    def packs_mix(self) -> bool:
+        windows = self._windows
+        return isinstance(windows, Following) and isinstance(windows.order, MixOrder)
+
     def state(self, position: int) -> Any:
         windows = self._windows
         # The checksum that states have otherwise is enough for a plain dataset.
@@ -216,15 +251,44 @@ class PackedOrder(Order, Generic[_Window]):
         else:
             span = windows.span(window)
             documents = windows.order.state(span[0])
-        # As for an order without a state, which goes on with the same keys only.
+        # Then the state has none either, and goes on with the same keys only.
         if documents is None:
             return None
+        had = unit - int(self._starts[window])
+        checksum: int | None = None
+        if had:
+            if self._summed[0] != window:
+                self._summed = (window, self._checksum(self._pieces(window)))
+            checksum = self._summed[1]
         return {
             "window": window,
             "span": [*span],
-            "had": unit - int(self._starts[window]),
+            "had": had,
             "documents": documents,
+            "rows": self._rule_of_rows(),
+            "checksum": checksum,
         }
+
+    def _checksum(self, pieces: Pieces) -> int:
+        """Return a checksum of a window's documents."""
+        windows = self._windows
+        # A mixture itself gives the same documents again, and may name them by other
+        # keys: its components may be in another order.
+        of_mix = isinstance(windows, Following) and isinstance(windows.order, MixOrder)
+        return pieces.checksum(with_keys=not of_mix)
+
+    def _check_rows(self, then: Mapping[str, Any], pieces: Pieces) -> None:
+        """Raise a StateError if the window that has begun would have other rows."""
+        has_long = bool((pieces.sizes > self._rule.capacity).any())
+        for name, now in self._rule_of_rows().items():
+            # What becomes of long documents is all one where there are none.
+            if then[name] != now and (name != "long" or has_long):
+                raise StateError(
+                    f"the state was saved with {name}={then[name]!r:.60}, and this "
+                    f"Pack has {name}={now!r}, by which the documents that are packed "
+                    f"already would be in other rows: pass {name}={then[name]!r:.60} "
+                    "to go on, or begin anew without the state."
+                )
 
     def restored(self, state: Any, position: int) -> Self:
         windows = self._windows
@@ -245,14 +309,23 @@ class PackedOrder(Order, Generic[_Window]):
             stop = max(begin, min(stop, len(order)))
             keys = order.take(begin, stop)
             documents = order.state(begin)
+        pieces = windows.named(keys)
+        if had:
+            self._check_rows(state["rows"], pieces)
+        if had and self._checksum(pieces) != state["checksum"]:
+            raise StateError(
+                "the documents that the state's window has, or their lengths, are "
+                "others now, so the rest of its rows can't be found: go on with the "
+                "same documents and lengths, or begin anew without the state."
+            )
         begun = Begun(
             window,
             (begin, stop),
             documents,
-            # An epoch that goes on behind what was its end begins with a whole row:
-            # what had padded its last one isn't left out.
+            # The row at ``position`` begins with a new token even if the epoch ended in
+            # a padded row: the units that the padding took weren't handed out.
             self._unit_at(position) - had,
-            windows.named(keys),
+            pieces,
         )
         following = windows.instead(order, window + 1, stop)
         return type(self)(self._rule, following, self._measures, self._epoch, begun)
@@ -293,6 +366,11 @@ class FittedWindow(NamedTuple):
 
 class Fitted(PackedOrder[FittedWindow]):
     """Rows of whole documents."""
+
+    how = "fit"
+
+    def _rule_of_rows(self) -> dict[str, Any]:
+        return {"capacity": self._rule.capacity, "long": self._rule.long}
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -363,6 +441,12 @@ class Joined(NamedTuple):
 
 class Cut(PackedOrder[Joined]):
     """Rows of documents that are joined, and cut where a row ends."""
+
+    how = "cut"
+
+    def _rule_of_rows(self) -> dict[str, Any]:
+        # What is left of a window is tokens, which rows of any length go on with.
+        return {}
 
     def __len__(self) -> int:
         return -(-int(self._starts[-1]) // self._rule.capacity)

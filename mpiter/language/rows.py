@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..datasets.columns import in_words
 from ..errors import DocumentError, add_note
 
 # A row's key.
@@ -62,7 +63,7 @@ def made(dataset: Any, row: Row, capacity: int, layout: Layout) -> dict[str, Arr
                 fields[name] = field
             field[at:end] = column[begin:stop]
         if len(document) != len(names) or len(fields) != len(names):
-            raise _wrong(
+            raise wrong(
                 dataset, key, f"has the fields {[*document]}, and others {names}"
             )
         positions[at:end] = counting[: end - at]
@@ -88,7 +89,7 @@ def _read(dataset: Any, key: int) -> Mapping[str, Any]:
     try:
         document = dataset[key]
     except Exception as error:
-        add_note(error, f"mpiter: document {_told(dataset, key)} of a packed row.")
+        add_note(error, f"mpiter: document {in_words(dataset, key)} of a packed row.")
         raise
     # Most are arrays.  Asking whether one is a mapping takes as long as reading it.
     if type(document) is np.ndarray or not isinstance(document, Mapping):
@@ -124,7 +125,7 @@ def _checked(
         array = np.asarray(column)
     except ValueError as error:
         why = f"has a {type(column).__name__} in its field {name!r}, and no array"
-        raise _wrong(dataset, key, why) from error
+        raise wrong(dataset, key, why) from error
     why = ""
     if array.dtype.kind in "SU":
         why = (
@@ -152,18 +153,9 @@ def _checked(
             "documents one type"
         )
     if why:
-        raise _wrong(dataset, key, why)
+        raise wrong(dataset, key, why)
     return array
 
 
-def _told(dataset: Any, key: int) -> str:
-    """Return a document's key in words, with the component that it is from."""
-    source = getattr(dataset, "source", None)
-    if source is None:
-        return f"{key}"
-    name, inner = source(key)
-    return f"{inner} of component {name!r}"
-
-
-def _wrong(dataset: Any, key: int, why: str) -> DocumentError:
-    return DocumentError(f"document {_told(dataset, key)} {why}.")
+def wrong(dataset: Any, key: int, why: str) -> DocumentError:
+    return DocumentError(f"document {in_words(dataset, key)} {why}.")

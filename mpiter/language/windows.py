@@ -6,6 +6,7 @@ far into an epoch needs no more than the sizes of the windows before it.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from ..errors import OptionError
 from ..order.keyed import key_of, permutation
 from ..order.order import Indices, Order, Shuffled
+from .components import unweighed
 
 Lengths = NDArray[np.integer]
 # Decides which documents are in a window together.  It is the same for every seed, so
@@ -43,6 +45,14 @@ class Pieces(NamedTuple):
     def where(self, chosen: NDArray[np.generic] | slice) -> Pieces:
         """Return the chosen pieces: by a mask, by their numbers or by a slice."""
         return Pieces(*(column[chosen] for column in self))
+
+    def checksum(self, *, with_keys: bool) -> int:
+        """Return a checksum of the documents' lengths, and of their keys as well."""
+        found = zlib.crc32(np.ascontiguousarray(self.lengths, "<i8").tobytes())
+        if with_keys:
+            keys = np.ascontiguousarray(self.keys, "<i8").tobytes()
+            found = zlib.crc32(keys, found)
+        return found
 
     @property
     def rows(self) -> int:
@@ -149,7 +159,8 @@ class Following:
         name: str,
         base: tuple[int, int] = (0, 0),
     ) -> None:
-        self.order = order
+        # Rows have weights of their own.
+        self.order = unweighed(order)
         self._lengths = lengths
         # Documents in a window.
         self.size = window

@@ -111,15 +111,16 @@ class Batched(InBatches):
                 else:
                     found.append(dataset[key])
             except BaseException as error:
+                if self._skips:
+                    leave_out(error, key, at)
+                    bad.add(at)
+                    continue
                 if isinstance(error, Exception) and not self._alone:
                     error.add_note(
                         f"mpiter: dataset[{key!r:.60}], number {at} of the samples of "
                         "this batch"
                     )
-                if not self._skips:
-                    raise
-                leave_out(error, key, at)
-                bad.add(at)
+                raise
         if bad:
             keys = [key for at, key in enumerate(keys) if at not in bad]
             if not keys:

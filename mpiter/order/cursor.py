@@ -504,12 +504,9 @@ def _spans(cursor: Cursor, start: int, stop: int, runs_on: bool) -> Iterator[_Sp
         row += found
         at = 0
         if runs_on and row < rows:
-            # A sampler gets the cursor's position, or the beginning of an epoch that
-            # the batch passes through as a whole.
-            place = 0
-            if epoch == cursor.epoch:
-                place = cursor.position
-            order = order.following(place)
+            # An order sampler was asked for this when the plan was made, by
+            # ``onwards``, which has told it the cursor's position.
+            order = order.later(1)
             epoch += 1
 
 

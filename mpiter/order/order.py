@@ -245,7 +245,10 @@ class EpochOrder(Order):
 
     @abstractmethod
     def take(self, start: int, stop: int) -> Keys:
-        """Return the keys at positions ``start`` to ``stop``, or the epoch's end."""
+        """Return the keys at positions ``start`` to before ``stop``.
+
+        Plans clip both to the epoch, at whose end not every order stops.
+        """
 
     @abstractmethod
     def later(self, epochs: int) -> EpochOrder: ...

@@ -39,6 +39,8 @@ _HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 # Names of Slurm jobs that are an interactive shell: Slurm's variables there name no
 # rank.
 _INTERACTIVE = ("bash", "zsh", "sh", "interactive")
+# The answers that this process has logged.
+_told = set[tuple[int, int, str]]()
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,12 @@ class Shard:
         """Return this rank's share of the order, looked up now unless it was passed."""
         if self.rank is not None and self.size is not None:
             return Share(int(self.rank), int(self.size), self.exact)
-        rank, size, source = found()
-        _log.info("shard: rank %d of %d, by %s", rank, size, source)
+        answer = found()
+        rank, size, source = answer
+        # Loops and states look it up again and again.
+        if answer not in _told and _log.isEnabledFor(logging.INFO):
+            _told.add(answer)
+            _log.info("shard: rank %d of %d, by %s", rank, size, source)
         return Share(rank, size, self.exact)
 
 

@@ -65,7 +65,8 @@ class MPI(Backend):
                 "backend='mpi' needs mpi4py and an MPI, which pip install "
                 "'mpiter[mpi]' brings."
             )
-        # It has a Pool of the other ranks if the program was started with them.
+        # mpi4py.futures has a Pool of the other ranks only if the program was started
+        # with ``-m mpi4py.futures``; it may also be just imported.
         futures = sys.modules.get("mpi4py.futures._core")
         size = 1
         if futures is not None and futures.SharedPool is not None:

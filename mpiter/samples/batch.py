@@ -95,10 +95,13 @@ def _refused(route: Route, values: Sequence[Any]) -> Any:
     if _are_jagged(forms):
         ways.append("'jagged'")
     where, remedy = _told(route)
+    collates = "a collate_fn to a loader"
+    if any("cu_seqlens" in group.names for group, _ in route):
+        collates += " (for a Pack's jagged rows it is mpiter.language.flat)"
     error = UnevenSamples(
         f"the samples of this batch are uneven{where}: "
         f"{_shown(values[0])} in its row 0, {_shown(values[other])} in row {other}.  "
-        f"Pass ragged={' or '.join(ways)}, a collate_fn to a loader, or {remedy}."
+        f"Pass ragged={' or '.join(ways)}, {collates}, or {remedy}."
     )
     error.rows = 0, other
     raise error

@@ -22,6 +22,7 @@ from ..engine.arguments import OfLoaders, defaults, takes
 from ..engine.bringing import brings_order
 from ..engine.options import flag, function
 from ..errors import OptionError, warn
+from ..language.flat import flat
 from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
 from ..loaders.loading import (
@@ -46,6 +47,7 @@ from ..worker.here import WorkerInfo
 from .tensors import (
     default_collate,
     default_collate_in_memory,
+    flat_tensors,
     settled,
     tensors_of,
     tensors_of_columns,
@@ -213,7 +215,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         flag("drop_last", drop_last)
         self._own_samplers: tuple[Any, ...] = ()
         if not is_drawn:
-            self._own_samplers = (self.sampler, self.batch_sampler)
+            self._own_samplers = self._present_samplers()
         # The attributes are as the arguments were passed, since frameworks read them to
         # make another loader, of this class or of torch's.
         passed = {"prefetch_factor": prefetch_factor}
@@ -230,7 +232,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             collate = partial(collate_as, settle=settle)
             opens = _Settled(in_one, pins, settle)
         else:
-            collate = default_collate_in_memory if stacks else self.collate_fn
+            collate = self.collate_fn
+            if stacks:
+                collate = default_collate_in_memory
+            elif collate is flat:
+                collate = flat_tensors
             opens = _Tensors(in_one, pins)
         served = served_from(
             dataset,
@@ -292,7 +298,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         # Some subclasses put other samplers in the place of ours, and frameworks
         # replace the sampler within, so these are looked up each time.
         own = self._own_samplers
-        now = (self.sampler, self.batch_sampler)
+        now = self._present_samplers()
         covers = bool(own) and all(map(is_, own, now))
         is_torchs = type(self.batch_sampler) is torch.utils.data.BatchSampler
         sampler: Any = self._index_sampler
@@ -308,6 +314,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         if self._has_order:
             sampler = None
         return Cutting(sampler, size, drops, covers, begins_late=is_torchs)
+
+    def _present_samplers(self) -> tuple[Any, ...]:
+        """Return the samplers, with that which the batch sampler draws from."""
+        within = getattr(self.batch_sampler, "sampler", None)
+        return self.sampler, self.batch_sampler, within
 
     def _told_length(self) -> int | None:
         told: int | None = self._IterableDataset_len_called  # kept by torch's len()

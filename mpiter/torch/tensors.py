@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import _utils
 
+from ..errors import add_note
+from ..language.flat import flat
 from ..samples.batch import Stacker, collate, columns_of, samples_of, settle_as
 from ..samples.jagged import Jagged
 from ..samples.kinds import Kind
@@ -79,6 +81,11 @@ def default_collate_in_memory(samples: Any) -> Any:
         _utils.worker._worker_info = here
 
 
+def flat_tensors(rows: Sequence[Any]) -> Any:
+    """Return what ``mpiter.language.flat`` makes of jagged rows, as tensors."""
+    return settled(flat(rows), pins=False)
+
+
 def tensors_of(contents: Contents, stacks: Stacker) -> Any:
     """Return what torch's ``default_collate`` would make of the samples.
 
@@ -104,6 +111,12 @@ def _by_torch(samples: Any) -> Any:
     """Return what torch makes of the samples, or mpiter, of kinds of the program's."""
     try:
         return default_collate(samples)
+    except RuntimeError as error:
+        are_dicts = isinstance(samples, list) and isinstance(samples[0], dict)
+        if are_dicts and "cu_seqlens" in samples[0]:
+            note = "a Pack's jagged rows take collate_fn=mpiter.language.flat."
+            add_note(error, f"mpiter: {note}")
+        raise
     except TypeError:
         is_list = isinstance(samples, (list, tuple))
         if not is_list or not _holds_added(describe(samples[0])):

@@ -26,6 +26,8 @@ from .sheets import Payload
 from .worker import Worker
 
 _LONGEST = 20_000  # characters of a traceback
+_SUMMARY = 500  # characters of an error's text, and of our notes on it
+_OURS = "mpiter: "  # notes of ours begin so
 Indices = NDArray[np.int64]
 # One key for each row.  Indices are sent to a process as the bytes of their int64s,
 # which takes less time than pickling an array; a tuple has a sampler's own keys.
@@ -172,7 +174,7 @@ def take_down(
     if not may_skip:
         # The user wants to see the reason, not what we wrapped it in.
         error = error.__cause__ or error
-    summary = f"{type(error).__name__}: {_text(error)}"[:500]
+    summary = _summary(error)
     where = (batch, row, index, epoch, position, worker.info.name, summary)
     # An exception keeps the frames that it passed, and so their samples.  That is right
     # for the one that is raised; many that are only counted would fill the memory.
@@ -186,7 +188,11 @@ def take_down(
         )
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     trace = "".join(lines)[-_LONGEST:]
-    return Fault(*where, trace, _pickled(error), may_skip=may_skip)
+    fault = Fault(*where, trace, _pickled(error), may_skip=may_skip)
+    # The dataset may raise the same object again, for another sample.
+    with contextlib.suppress(Exception):
+        error.__notes__ = [note for note in error.__notes__ if not _is_ours(note)]
+    return fault
 
 
 def take_down_here(
@@ -200,7 +206,7 @@ def take_down_here(
     It was raised in this process, the consumer's.
     """
     batch, row, epoch, position = place
-    summary = f"{type(error).__name__}: {_text(error)}"[:500]
+    summary = _summary(error)
     where = (batch, row, index, epoch, position, worker, summary)
     return Fault(*where, trace="", pickled=None, itself=error)
 
@@ -242,6 +248,25 @@ def _pickled(error: BaseException) -> bytes | None:
         # An exception that can't be pickled is described in words.
         return None
     return data if same else None
+
+
+def _summary(error: BaseException) -> str:
+    """Return type and text of an error, with our notes.
+
+    They say which of several samples it is about, or where that is from.
+    """
+    summary = f"{type(error).__name__}: {_text(error)}"[:_SUMMARY]
+    notes = list[str]()
+    for note in getattr(error, "__notes__", ()):
+        if _is_ours(note):
+            notes.append(note.removeprefix(_OURS).removesuffix("."))
+    if notes:
+        summary += f" ({'; '.join(notes)})"[:_SUMMARY]
+    return summary
+
+
+def _is_ours(note: object) -> bool:
+    return isinstance(note, str) and note.startswith(_OURS)
 
 
 def _text(error: BaseException) -> str:

@@ -131,8 +131,9 @@ class CallersWorker:
     ) -> BatchT | None:
         """Return a whole batch, made by ``opens``, or None if ``fetch`` must be called.
 
-        That goes on with the sheet where the reading has stopped, so no sample is asked
-        for again unless it depends on the state of a global generator.
+        Called for batches within an epoch, after one that ``fetch`` has measured.
+        ``fetch`` goes on with the sheet where the reading has stopped, so no sample is
+        asked for again unless it depends on the state of a global generator.
         """
         if type(keys) is np.ndarray:
             keys = keys.tolist()

@@ -101,6 +101,27 @@ def test_after_a_handler_that_returns_the_next_signal_is_held_back_again(
     assert heard == [TERM]
 
 
+def test_a_signal_that_comes_as_another_is_delivered_waits(
+    training: Training, heard: Heard
+) -> None:
+    class Interrupted(dict[int, object]):
+        """Has a signal come while the handler of the first is looked up."""
+
+        def get(self, number: int, default: object = None) -> object:
+            signal.raise_signal(TERM)
+            return super().get(number, default)
+
+    training.ending._handlers = Interrupted(training.ending._handlers)
+    signal.raise_signal(INT)
+    training.ending.deliver()
+    assert heard == [INT]
+    assert training.ending.is_waiting
+    training.ending._handlers = dict(training.ending._handlers)
+    training.ending.deliver()
+    assert heard == [INT, TERM]
+    assert not training.ending.is_waiting
+
+
 @pytest.mark.parametrize("second", [TERM, INT])
 def test_a_further_signal_waits_in_silence_until_all_is_saved(
     training: Training,

@@ -121,6 +121,49 @@ def test_what_a_program_has_set_before_the_first_batch_its_workers_see(
     assert unchanged == [9, 10, 11], "of what the program has set, all is looked at"
 
 
+NAMED = """
+def make():
+    class Plain:
+        y = [1]
+        def read(self):
+            return self.y
+    return Plain
+
+Other = make()
+Again = Other
+Renamed = type("Plain", (), {"y": [2]})
+class Outer:
+    class Inner:
+        y = [3]
+Short = Outer.Inner
+"""
+
+RENAMES = """
+import mpiter, named
+class Uses:
+    def __len__(self):
+        return 1
+    def __getitem__(self, index):
+        kinds = named.Other, named.Again, named.Renamed, named.Outer.Inner, named.Short
+        return *(kind.y for kind in kinds), named.Other().read()
+
+named.Other.y = [5]
+named.Renamed.y = [6]
+named.Short.y = [7]
+backend = mpiter.Process("forkserver")
+with mpiter.DataLoader(
+    Uses(), 1, num_workers=1, backend=backend, collate_fn=list
+) as loader:
+    print(*loader)
+"""
+
+
+def test_what_is_set_in_a_class_by_another_name_than_its_own_workers_see(tmp_path):
+    (tmp_path / "named.py").write_text(NAMED)
+    lines = run(tmp_path, RENAMES).ended_well().lines
+    assert lines == ["[([5], [5], [6], [7], [7], [5])]"]
+
+
 TORCH = """
 import torch
 import mpiter

@@ -92,6 +92,34 @@ def test_however_a_program_ends_nothing_is_left(
     assert not any(lives_still(int(pid)) for pid in workers)
 
 
+LATE = """
+import os, time
+import mpiter
+
+main = os.getpid()
+
+def begins():
+    print("begun", flush=True)
+    while os.getppid() == main:
+        time.sleep(0.001)
+
+os.register_at_fork(after_in_child=begins)
+mpiter.batches(
+    range(9), 3, n_processes=1, backend=mpiter.Process("fork"),
+    worker_init=lambda info: time.sleep(1000),
+).__next__()
+"""
+
+
+def test_a_worker_that_begins_after_the_program_was_killed_ends(
+    tmp_path: Path, places: Path
+) -> None:
+    script = Script(tmp_path, LATE, TMPDIR=str(places))
+    script.reads("begun")
+    os.kill(script.process.pid, signal.SIGKILL)
+    assert script.ends().left_running == []
+
+
 NAMES = """
 import multiprocessing.synchronize, os, tempfile
 import mpiter

@@ -207,6 +207,36 @@ def test_a_later_epoch_of_persistent_workers_goes_on_from_its_state() -> None:
             assert epoch(other) == third
 
 
+def test_a_state_has_the_loaders_generator_though_no_sampler_draws_from_it() -> None:
+    def loader(seed: int) -> Any:
+        own = torch.Generator().manual_seed(seed)
+        return Ours(Draws(), 4, generator=own)
+
+    first = loader(1)
+    other = loader(2)
+    list(first)
+    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    later = [described(batch) for batch in first]
+    assert [described(batch) for batch in other] == later
+
+
+def test_a_state_has_a_generator_once_however_many_hold_it() -> None:
+    def loader(*, is_held_twice: bool) -> Any:
+        own = generator()
+        sampler = data.RandomSampler(range(LENGTH), generator=own)
+        batches = data.BatchSampler(sampler, 4, False)
+        if is_held_twice:
+            batches.generator = own  # type: ignore[attr-defined]
+        return Ours(range(LENGTH), batch_sampler=batches)
+
+    first = loader(is_held_twice=True)
+    other = loader(is_held_twice=False)
+    iterator = iter(first)
+    some(iterator, 2)
+    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert epoch(other) == [batch.tolist() for batch in iterator]
+
+
 def test_a_distributed_sampler_is_told_of_epochs() -> None:
     seen = []
     for class_ in (Theirs, Ours):
@@ -1418,6 +1448,38 @@ def test_an_endless_sampler_that_a_subclass_has_put_in_place_goes_on_from_a_stat
     other.load_state_dict(json.loads(json.dumps(first.state_dict())))
     other.reset()
     assert epoch(other) == epoch(first)
+
+
+class ThreeTimes(Ours):  # type: ignore[type-arg]
+    """Goes through its samples three times an epoch."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        keys = [*range(10)] * 3
+        other = data.BatchSampler(keys, 4, False)
+        object.__setattr__(self, "batch_sampler", other)
+
+
+def three_times_within() -> Any:
+    loader = Ours(range(10), 4)
+    loader.batch_sampler.sampler = [*range(10)] * 3
+    return loader
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: ThreeTimes(range(10), 4), three_times_within], ids=["whole", "in"]
+)
+def test_states_go_beyond_the_dataset_where_another_sampler_was_put_in_place(
+    make: Any,
+) -> None:
+    first = make()
+    iterator = iter(first)
+    some(iterator, 5)
+    other = make()
+    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    left = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert [batch.tolist() for batch in iterator] == left
+    assert epoch(other) == left
 
 
 def test_samples_one_by_one_come_from_a_replaced_sampler() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ import pytest
 from documents import Documents, Plain, lognormal, tokens_in
 
 import mpiter
-from mpiter.language import flat, measure_lengths
+from mpiter.errors import DocumentError
+from mpiter.language import Balanced, flat, measure_lengths
 
 HOWS = ["fit", "cut"]
 SHORT = [3, 6, 2, 5, 4]
@@ -58,6 +61,14 @@ def test_sizes_must_be_whole_numbers_above_0(name: str, wrong: Any) -> None:
         ({"lengths": [[1]] * 5}, r"with shape \(5, 1\)"),
         ({"lengths": [1, 2, 3, 4, -1]}, "lengths= has negative numbers"),
         ({"lengths": [0] * 5}, "the documents have no tokens"),
+        ({"counted": "typo.npy"}, "counted='typo.npy' isn't there"),
+        ({"counted": [3, 6, 2, 6, 4]}, "counted= has 6 for document 3, which has 5"),
+        ({"counted": [3, -6, 2, 5, 4]}, "counted= has negative numbers"),
+        ({"counted": 5}, "counted=5 must have a number for each document"),
+        ({"counted": lambda _: 1}, r"counted= returned int64 of shape \(\) for 5 leng"),
+        ({"counted": lambda sizes: sizes / 2}, "counted= returned float64 of shape"),
+        ({"counted": lambda sizes: sizes - 3}, "counted= returned -1 for a piece of 2"),
+        ({"counted": lambda sizes: sizes + 1}, "counted= returned 4 for a piece of 3"),
         ({"counted": [1]}, "counted= has 1 numbers, and there are 5 documents"),
         ({"counted": [1] * 5, "how": "cut"}, "counted= needs whole documents"),
         (
@@ -69,6 +80,53 @@ def test_sizes_must_be_whole_numbers_above_0(name: str, wrong: Any) -> None:
 def test_other_options_are_refused_in_words(options: Any, text: str) -> None:
     with pytest.raises(mpiter.OptionError, match=text):
         mpiter.Pack(Documents(SHORT), **{"capacity": 8, **options})
+
+
+def test_what_is_packed_already_is_told_so() -> None:
+    rows = mpiter.Pack(Documents(SHORT), 8)
+    with pytest.raises(mpiter.OptionError, match="rows of a Pack are packed already"):
+        mpiter.Pack(rows, 16)
+    with pytest.raises(mpiter.OptionError, match="dealt by their cost already"):
+        Balanced(rows)
+
+
+def test_names_of_components_do_not_go_into_rows() -> None:
+    mix = mpiter.Mix({"a": Documents(SHORT)}, {"a": 1}, field="source")
+    with pytest.raises(mpiter.OptionError, match="field='source' of the Mix adds a na"):
+        mpiter.Pack(mix, 8)
+
+
+@pytest.mark.parametrize("door", ["batches", "loader", "torch", "torch with a worker"])
+def test_jagged_rows_in_a_batch_want_flat(door: str) -> None:
+    rows = mpiter.Pack(Documents(lognormal(60)), 64, layout="jagged")
+    stream: Any
+    if door == "batches":
+        stream = mpiter.batches(rows, 4, n_processes=0)
+    elif door == "loader":
+        stream = mpiter.DataLoader(rows, 4)
+    else:
+        pytest.importorskip("torch", reason="torch is not installed")
+        from mpiter.torch import DataLoader
+
+        stream = DataLoader(rows, 4, num_workers=int(door != "torch"))
+    with stream, pytest.raises((ValueError, RuntimeError)) as caught:
+        next(iter(stream))
+    notes = getattr(caught.value, "__notes__", [])
+    assert "mpiter.language.flat" in "\n".join([str(caught.value), *notes])
+
+
+@pytest.mark.parametrize(("long", "share"), [("truncate", "25.00"), ("drop", "65.00")])
+def test_what_long_documents_lose_is_logged_once(
+    long: Any, share: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    # Of 100 tokens 65 are in long documents, 25 of them beyond a row.
+    pack = mpiter.Pack(Documents([35, 30, 20, 15]), 20, long=long)
+    rows_of(pack)
+    lines = [line for line in caplog.messages if line.startswith("pack:")]
+    assert lines == [
+        f"pack: long={long!r} leaves out {share} % of the tokens, of 2 of 4 documents"
+    ]
 
 
 def test_documents_longer_than_a_row_are_an_error_with_figures() -> None:
@@ -139,6 +197,79 @@ def test_a_document_that_does_not_fit_in_is_named(kind: str, n_processes: int) -
             rows_of(dataset, 1, n_processes=n_processes, shuffle=False)
         told = "\n".join([str(caught.value), *caught.value.__notes__])
         assert re.search(name, told), told
+
+
+class Torn(Documents):
+    """Raises one and the same error for two of its documents."""
+
+    error = OSError("a torn page")
+
+    def __getitem__(self, index: int) -> Any:
+        if index in (1, 3):
+            raise self.error
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+@pytest.mark.parametrize("kind", ["mixed", "packed", "collated"])
+def test_what_skip_leaves_out_is_told_with_component_and_document(
+    kind: str, n_processes: int
+) -> None:
+    parts = {"web": Documents(SHORT), "code": Torn(SHORT)}
+    mix = mpiter.Mix(parts, {"web": 1, "code": 1}, short="renormalise")
+    dataset: Any = mix
+    name = r"OSError: a torn page \(sample {0} of component 'code'\)"
+    if kind == "packed":
+        # A document fills its row.
+        dataset = mpiter.Pack(mix, 2, long="split", window=1)
+        name = r"document {0} of component 'code' of a packed row\)"
+    if kind == "collated":
+        loader = mpiter.DataLoader(
+            mix, 2, collate_fn=list, num_workers=n_processes, on_error="skip"
+        )
+    else:
+        loader = mpiter.batches(
+            dataset, 2, n_processes=n_processes, on_error="skip", ragged="list"
+        )
+    with loader:
+        for _ in loader:
+            pass
+        texts = [text for _, text in loader.stats().skips]
+    assert {*texts}
+    for text in texts:
+        assert any(re.search(name.format(one), text) for one in (1, 3)), text
+        assert ("1 of component" in text) != ("3 of component" in text)
+
+
+class Killing(Documents):
+    """Kills the worker that reads its document 1."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "raise"])
+def test_the_death_over_a_row_tells_components_and_documents(
+    on_error: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = {"web": Documents([4, 4]), "code": Killing([4, 4])}
+    mix = mpiter.Mix(parts, {"web": 1, "code": 1}, short="renormalise")
+    rows = mpiter.Pack(mix, 4)
+    what = "(a row of documents 1 of component 'code')"
+    texts = list[str]()
+    with mpiter.batches(rows, 1, n_processes=1, on_error=on_error) as stream:
+        try:
+            for _ in stream:
+                pass
+        except mpiter.WorkerCrashed as error:
+            texts.append(str(error))
+        texts += [text for _, text in stream.stats().skips]
+    (text,) = texts
+    assert what in text
+    assert ("on_error='skip' would" in text) == (on_error == "raise")
+    assert what in caplog.text
 
 
 @pytest.mark.parametrize("n_processes", [0, 1])
@@ -288,8 +419,50 @@ def test_lengths_are_given_told_measured_or_kept_in_a_file(tmp_path: Path) -> No
 def test_measuring_reads_the_tokens_of_dicts_and_names_one_without_fields() -> None:
     documents = [{"id": np.arange(9), "tokens": np.arange(3)}, {"text": np.arange(4)}]
     assert measure_lengths(documents, n_processes=0).tolist() == [3, 4]
-    with pytest.raises(mpiter.OptionError, match="document 1 has no fields"):
+    many = [range(number % 77) for number in range(600)]
+    lengths = measure_lengths(many, n_processes=0)
+    assert lengths.tolist() == [number % 77 for number in range(600)]
+    with pytest.raises(DocumentError, match="document 1 has no fields"):
         measure_lengths([{"tokens": [1]}, {}], n_processes=0)
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_a_document_that_cannot_be_measured_is_named(n_processes: int) -> None:
+    odd: dict[str, Any] = {
+        "a torn page": Odd(ValueError("a torn page")),
+        "is of type int64, which has no length": Odd(np.int64(7)),
+    }
+    for text, documents in odd.items():
+        mix = mpiter.Mix(
+            {"web": Plain(SHORT), "code": documents}, {"web": 1, "code": 1}
+        )
+        for dataset, name in (
+            (documents, "document 2"),
+            (mix, "document 2 of component 'code'"),
+        ):
+            with pytest.raises(ValueError, match=text) as caught:
+                measure_lengths(dataset, n_processes=n_processes)
+            told = "\n".join([str(caught.value), *caught.value.__notes__])
+            assert name in told
+
+
+def test_what_is_passed_as_lengths_is_a_number_for_each_document() -> None:
+    class Method(Plain):
+        def lengths(self) -> Any:  # type: ignore[override]
+            return self.held
+
+    class Series(list[int]):
+        """Numbers that are looked up by labels, as those of pandas."""
+
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            return np.array([*self])
+
+    assert len(mpiter.Pack(Method(SHORT), 20, lengths=Series(SHORT))) == 1
+    for options in ({}, {"lengths": 5}):
+        with pytest.raises(mpiter.OptionError, match=r"lengths=.* a number for each"):
+            mpiter.Pack(Method(SHORT), 20, **options)
+    with pytest.raises(mpiter.OptionError, match=r"lengths= has \[\[1\], \[2, 3\]\]"):
+        mpiter.Pack(Plain([1, 2]), 20, lengths=[[1], [2, 3]])
 
 
 def test_a_dataset_whose_keys_are_no_numbers_is_refused_with_the_remedy() -> None:
@@ -377,18 +550,24 @@ def test_flat_rows_are_their_documents_one_after_the_other() -> None:
     assert found == documents.tokens()
 
 
-def test_torchs_nested_tensors_are_made_of_flat_rows() -> None:
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_torchs_nested_tensors_are_made_of_flat_rows(num_workers: int) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from mpiter.torch import DataLoader
 
     documents = Documents(lognormal(40))
     pack = mpiter.Pack(documents, 64, layout="jagged")
     found = Counter[int]()
-    with DataLoader(pack, 3, shuffle=True, collate_fn=flat) as loader:
+    loader: Any = DataLoader(
+        pack, 3, shuffle=True, collate_fn=flat, num_workers=num_workers
+    )
+    assert loader.collate_fn is flat
+    with loader:
         for batch in loader:
-            tokens = torch.as_tensor(batch["tokens"])
-            offsets = torch.as_tensor(batch["cu_seqlens"])
-            nested = torch.nested.nested_tensor_from_jagged(tokens, offsets)
+            tokens = batch["tokens"]
+            assert batch["cu_seqlens"].dtype == torch.int32
+            assert type(batch["max_seqlen"]) is int
+            nested = torch.nested.nested_tensor_from_jagged(tokens, batch["cu_seqlens"])
             for document in nested.unbind():
                 found[int(document[0])] += len(document)
             assert len(tokens) == loader.step_tokens

@@ -120,6 +120,62 @@ def test_counted_tokens_are_those_that_the_loss_looks_at() -> None:
             assert loader.step_tokens == sum(int(answers[one - 1]) for one in there)
 
 
+@pytest.mark.parametrize("n_processes", [0, 1])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"how": "cut"},
+        {"long": "split"},
+        {"long": "truncate"},
+        {"long": "drop"},
+        {"layout": "jagged"},
+        {"cost": len},
+    ],
+    ids=str,
+)
+def test_a_function_says_how_many_tokens_of_each_piece_count(
+    options: dict[str, Any], n_processes: int
+) -> None:
+    capacity = 16 if {"how", "long"} & {*options} else 64
+    mix = mpiter.Mix(
+        {"web": Documents(LENGTHS), "code": Documents(LENGTHS, 151)},
+        {"web": 2, "code": 1},
+    )
+    rows = mpiter.Pack(mix, capacity, counted=lambda sizes: sizes - 1, **options)
+    loader: Any = mpiter.DataLoader(
+        rows, 5, shuffle=True, num_workers=n_processes, collate_fn=list
+    )
+    counted = 0
+    with loader:
+        for batch in loader:
+            predicted = 0
+            for row in batch:
+                real = len(row["tokens"])
+                pieces = len(row.get("cu_seqlens", [0])) - 1
+                if "segment_ids" in row:
+                    real = int((row["segment_ids"] > 0).sum())
+                    pieces = int(row["segment_ids"].max())
+                predicted += real - pieces
+            assert loader.step_tokens == predicted
+            counted += 1
+    assert counted
+
+
+def test_a_function_that_counts_wrongly_is_told_where_it_does() -> None:
+    # The second document begins with the last token of a row.
+    rows = mpiter.Pack(
+        Documents([20, 21]), 7, how="cut", counted=lambda sizes: sizes - 5
+    )
+    text = r"counted= returned -. for a piece of"
+    with (
+        mpiter.batches(rows, 1, n_processes=0, shuffle=False) as stream,
+        pytest.raises(mpiter.OptionError, match=text),
+    ):
+        for _ in stream:
+            assert stream.step_tokens >= 0
+
+
 def test_before_the_first_batch_and_without_lengths_it_is_not_there() -> None:
     stream = mpiter.batches(PACKS["fit"], 4, n_processes=0)
     loader = mpiter.DataLoader(PACKS["fit"], 4)

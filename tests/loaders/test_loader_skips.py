@@ -59,6 +59,14 @@ class Columns(Files):
         return {"x": samples, "y": [-sample for sample in samples]}
 
 
+class DrawingColumns(Columns):
+    """Draws one number for the whole batch."""
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Any]:
+        drawn = int(mpiter.get_rng().integers(1 << 30))
+        return {"x": super().__getitems__(indices)["x"], "drawn": drawn}
+
+
 class Ending(Files):
     """Calls ``sys.exit`` at a broken file."""
 
@@ -284,6 +292,22 @@ def test_whatever_container_the_dataset_makes_reaches_the_collate_fn_as_it_is(
         batches = loader(dataset, BATCH, on_error=on_error, collate_fn=doubled)
         assert flat(epoch(batches)) == [2 * index for index in wanted]
         assert batches.stats().skipped == len(dataset.broken)
+
+
+def test_what_a_batch_of_columns_draws_does_not_depend_on_what_is_left_out(
+    loader: Maker,
+) -> None:
+    found = []
+    for broken in (BROKEN, ()):
+        loader.seed(1)
+        options: dict[str, Any] = {} if loader.kind == "torch" else {"seed": 3}
+        batches = loader(
+            DrawingColumns(broken), BATCH, on_error="skip", collate_fn=dict, **options
+        )
+        found.append({batch["x"][-1]: batch["drawn"] for batch in batches})
+    some_left_out, whole = found
+    assert some_left_out.items() <= whole.items()
+    assert len({*whole.values()}) == len(whole)
 
 
 @pytest.mark.parametrize(

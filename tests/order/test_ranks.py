@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import mpiter
 from mpiter import OptionError, Shard
 from mpiter.order import ranks
 from mpiter.order.cursor import Share
@@ -26,6 +27,7 @@ def no_launcher(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for module in ("torch", "jax", "mpi4py.MPI"):
         monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setattr(ranks, "_told", set())
 
 
 def torch_like(is_initialized, rank=3, size=4):
@@ -61,6 +63,28 @@ def test_without_a_launcher_this_process_is_the_only_rank(caplog):
     with caplog.at_level(logging.INFO, "mpiter"):
         assert Shard().share() == Share(0, 1)
     assert "rank 0 of 1, by default" in caplog.text
+
+
+def test_each_answer_is_logged_once_however_often_it_is_looked_up(
+    caplog, monkeypatch, tmp_path
+):
+    def go_through() -> None:
+        loader = mpiter.DataLoader(range(8), 2, shard="auto")
+        path = tmp_path / "training.npz"
+        with loader, mpiter.Checkpoint(path, loader, alone=True) as checkpoint:
+            for _ in checkpoint.steps(loader):
+                loader.state_dict()
+
+    with caplog.at_level(logging.INFO, "mpiter"):
+        go_through()
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        Shard().share()
+    told = [line for line in caplog.messages if line.startswith("shard:")]
+    assert [line.split(",")[0] for line in told] == [
+        "shard: rank 0 of 1",
+        "shard: rank 1 of 2",
+    ]
 
 
 @pytest.mark.parametrize("names", ranks._BY_VARIABLES, ids=lambda names: names[0])

@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,6 +61,17 @@ def test_ranks_keep_the_contract_of_iterators() -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_ranks_that_do_not_wait_for_work_are_no_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = SimpleNamespace(Get_size=lambda: 4)
+    # So it is in ``mpiexec -n 4 python train.py``, once something has imported it.
+    imported = SimpleNamespace(SharedPool=None, MPI=SimpleNamespace(COMM_WORLD=world))
+    monkeypatch.setitem(sys.modules, "mpi4py.futures._core", imported)  # type: ignore[arg-type]
+    with pytest.raises(mpiter.OptionError, match="ranks that wait for work"):
+        mpi.MPI().count_workers()
 
 
 # A newcomer writes a script like this, without a guard.  It has classes and lambdas of
