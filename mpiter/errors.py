@@ -17,6 +17,7 @@ from typing import Any
 
 # Reached as mpiter.errors.NAME only.
 __all__ = [
+    "DamagedFile",
     "DatasetNotPicklable",
     "DocumentError",
     "IteratorClosed",
@@ -101,6 +102,22 @@ class DocumentError(MpiterError, ValueError):
     Traceback (most recent call last):
     mpiter.errors.DocumentError: document 0 has 3 tokens in its field 'tokens', and
     its length was told to be 2; measure the lengths anew.
+    """
+
+
+class DamagedFile(MpiterError, ValueError):
+    """A file of a dataset can't be read as what it should be.
+
+    The text names the file, and the part of it.
+
+    >>> import pathlib, tempfile
+    >>> from mpiter.files import Parquet
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "cut.parquet")
+    ...     _ = path.write_bytes(b"PAR1 and no more than that")
+    ...     Parquet(path)
+    Traceback (most recent call last):
+    mpiter.errors.DamagedFile: the footer of ... can't be read: ...
     """
 
 

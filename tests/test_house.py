@@ -48,7 +48,7 @@ PACKAGES = (
     "testing",
     "face",
 )
-GROUND = {"errors", "rules", "machine", "stats", "bell", "typevars"}
+GROUND = {"amounts", "errors", "rules", "machine", "stats", "bell", "typevars"}
 MODULES = sorted(
     str(path.relative_to(MPITER).with_suffix("")) for path in MPITER.rglob("*.py")
 )

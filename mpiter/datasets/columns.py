@@ -6,10 +6,10 @@ that could be either is refused, and the message has the spelling of both.  A ro
 the same container as the columns.
 
 ``reader_of`` finds out once, in a worker, how a dataset reads many samples at once: by
-torch's ``__getitems__``, by NumPy's indexing with arrays, or by that of Chainer's
-``TupleDataset`` and ``DictDataset`` of arrays.  If such a reading raises, or draws
-random numbers (which must depend on each sample's position), the samples are read one
-by one.
+the ``mpiter_rows`` of ours, torch's ``__getitems__``, by NumPy's indexing with
+arrays, or by that of Chainer's ``TupleDataset`` and ``DictDataset`` of arrays.  If
+such a reading raises, or draws random numbers (which must depend on each sample's
+position), the samples are read one by one.
 """
 
 from __future__ import annotations
@@ -374,6 +374,9 @@ def reader_of(dataset: Any) -> Reader | None:
         return lambda indices: dataset.__getitems__(indices)
     if kind in (np.ndarray, np.memmap):
         return lambda indices: np.asarray(dataset[indices])
+    # A dataset of ours, which gives columns.
+    if hasattr(kind, "mpiter_rows"):
+        return lambda indices: dataset.mpiter_rows(indices)
     if callable(getattr(kind, "__getitems__", None)):
         return partial(_by_getitems, dataset)
     if chainer is None:

@@ -26,7 +26,7 @@ from ..order.cursor import Plan, Plans
 from ..pool.backends import Cargo
 from ..samples.batch import Batch, stacked
 from ..samples.copying import bytes_in
-from ..samples.tree import MANY, Aside, Contents
+from ..samples.tree import MANY, Aside, Contents, Rows, tree_of
 from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block
@@ -289,6 +289,10 @@ def _contents(
     found = payload.odd.open()
     if type(found) is not list:
         contents = stacked(found)
+        if contents is None and type(found) is Rows:
+            # Values of a column differ: lists of several lengths, or a None.
+            tree, _ = tree_of(found)
+            contents = stacked(found, tree)
         if contents is not None:
             return contents
     count = batch.plan.rows

@@ -14,8 +14,8 @@ from ..datasets.lengths import DocumentLengths, Numbers
 from ..engine.bringing import brings_order
 from ..errors import OptionError
 from ..order.brought import Brought
+from ..order.keyed import seed_of
 from ..order.order import Order, Sequential, Shuffled
-from .keyed import seed_of
 
 # Passes whose orders are kept.  A step may lie in two passes of each component.
 _KEPT = 3

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import StateError
+from ..order.keyed import key_of
 from ..order.order import Indices
 from .components import Components, Telling
-from .keyed import key_of
 from .shares import Course, endless, until_all_end, until_one_ends
 
 _log = logging.getLogger("mpiter")

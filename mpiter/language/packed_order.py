@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import StateError
+from ..order.keyed import key_of, permutation
 from ..order.order import Indices
 from .components import Telling, told_of
 from .fit import best_fit
-from .keyed import key_of, permutation
 from .lengths import Counted, counted_by
 from .mix_order import MixOrder
 from .rows import Row, sizes_of

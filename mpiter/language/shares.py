@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..order.keyed import lots
 from ..order.order import Indices
-from .keyed import lots
 
 # Components are shuffled within so many places: a pattern of weights is periodic, and
 # its period might meet the stride of ranks or of rows.

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OptionError
+from ..order.keyed import key_of, permutation
 from ..order.order import Indices, Order, Shuffled
 from .components import unweighed
-from .keyed import key_of, permutation
 
 Lengths = NDArray[np.integer]
 # Decides which documents are in a window together.  It is the same for every seed, so

@@ -120,7 +120,9 @@ def is_one_workers(dataset: object, batch_size: int | None, collates: bool) -> b
     """
     # Columns have a method for many keys, too, as torch's subsets of them have.  Their
     # rows are written into the batch directly, so they don't count here.
-    has_columns = type(dataset) is Table or gather_of(dataset) is not None
+    kind = type(dataset)
+    has_columns = kind is Table or hasattr(kind, "mpiter_rows")
+    has_columns = has_columns or gather_of(dataset) is not None
     has_many = bool(getattr(dataset, "__getitems__", None))
     return (
         collates

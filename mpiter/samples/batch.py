@@ -32,8 +32,8 @@ from .tree import (
     asides_of,
     describe,
     gather,
-    merge,
     scatter,
+    tree_of,
 )
 from .tree import columns_of as leaves_of
 
@@ -451,18 +451,16 @@ def collate(
     if found is not None:
         return _columns_in(found, settle)
     # Some samples aren't built like the first one, so a tree is needed that fits all.
-    tree: Node = describe(samples[0])
-    for row, sample in enumerate(samples[1:], 1):
-        merged = merge(tree, describe(sample))
-        if merged is None:
-            raise TypeError(
-                "the samples of this batch are built differently: "
-                f"{_built(samples[0]):.100} in its row 0, {_built(sample):.100} in row "
-                f"{row}, or something in them.  So it has no columns: build them alike "
-                "in the dataset, pass a collate_fn to a loader, or use the iterators, "
-                "whose batches are lists."
-            )
-        tree = merged
+    tree, seen = tree_of(samples)
+    if tree is None:
+        row = seen - 1
+        raise TypeError(
+            "the samples of this batch are built differently: "
+            f"{_built(samples[0]):.100} in its row 0, {_built(samples[row]):.100} in "
+            f"row {row}, or something in them.  So it has no columns: build them alike "
+            "in the dataset, pass a collate_fn to a loader, or use the iterators, "
+            "whose batches are lists."
+        )
     found = stacked(samples, tree)
     assert found is not None, "a tree merged from all samples fits them all"
     return _columns_in(found, settle)

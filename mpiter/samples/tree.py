@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
 from ..errors import SharedMemoryFull
 from ..machine import memory_total
 from .envelope import aligned
@@ -265,6 +267,42 @@ def _describe(
     if one is not None:
         return Made(group, kind, (), tuple(nodes), (), one, one.number)
     return Group(group, kind, names, tuple(nodes), key_types)
+
+
+def tree_of(samples: Sequence[Any]) -> tuple[Node | None, int]:
+    """Return the tree that fits all samples, and how many of them were looked at.
+
+    None if the last one that was looked at isn't built like those before.
+    """
+    if type(samples) is Rows:
+        return _tree_of_columns(samples), len(samples)
+    tree: Node = describe(samples[0])
+    for row, sample in enumerate(samples[1:], 2):
+        merged = merge(tree, describe(sample))
+        if merged is None:
+            return None, row
+        tree = merged
+    return tree, len(samples)
+
+
+def _tree_of_columns(samples: Rows) -> Node:
+    """Return the tree of samples that lie in columns, by a look at each column."""
+    columns = samples.columns
+    parts: Any = columns
+    if isinstance(columns, dict):
+        parts = columns.values()
+    nodes: list[Node] = []
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            # All its rows are alike.
+            nodes.append(describe(part[0]))
+        else:
+            node, _ = tree_of(part)
+            nodes.append(node or Aside())
+    whole = describe(samples[0])
+    if not isinstance(whole, Group):
+        return whole
+    return dataclasses.replace(whole, parts=tuple(nodes))
 
 
 def columns_of(node: Node) -> Iterator[Kind]:

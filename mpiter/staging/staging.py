@@ -16,16 +16,15 @@ import copy
 import logging
 import os
 import queue
-import re
 import threading
 import weakref
 from functools import partial
-from numbers import Real
 from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..amounts import size_of
 from ..datasets.columns import offered
 from ..engine.options import whole
 from ..errors import OptionError
@@ -36,7 +35,6 @@ from ..typevars import T
 from .folder import Folder
 
 _log = logging.getLogger("mpiter")
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGTP]?)(i?)B?\s*", re.IGNORECASE)
 # At most this many samples are copied beyond those that are planned; it is enough for
 # any store.
 _AHEAD = 1 << 14
@@ -92,7 +90,7 @@ class Staging:
         self._counts = Counts()
         self._threads = int(threads)
         try:
-            self._folder = Folder(name, bytes_of(capacity))
+            self._folder = Folder(name, size_of("capacity", capacity))
         except OSError as error:
             raise OptionError(
                 f"copies cannot be kept in {name}: {error.strerror}; take another tier."
@@ -134,24 +132,6 @@ class Staging:
             held_bytes=held_bytes,
             capacity=self._folder.capacity,
         )
-
-
-def bytes_of(capacity: str | SupportsFloat) -> int:
-    """Return ``capacity``, such as "200GB", as a number of bytes."""
-    if isinstance(capacity, str):
-        found = _SIZE.fullmatch(capacity)
-        if found:
-            number, prefix, binary = found.groups("")
-            base = 1024 if binary else 1000
-            power = " kmgtp".index(prefix.lower() or " ")
-            capacity = float(number) * base**power
-    is_number = isinstance(capacity, Real)
-    if not is_number or not 1 <= float(capacity) < 1 << 62:
-        raise OptionError(
-            f"capacity={capacity!r:.60} is no size; use a number of bytes, or '200GB', "
-            "'1.5TB', '64GiB'."
-        )
-    return int(float(capacity))
 
 
 class StagedFetch:

@@ -10,7 +10,7 @@ import hashlib
 
 import numpy as np
 
-from ..order.order import GOLDEN, Indices, Words, mix
+from .order import GOLDEN, Indices, Words, mix
 
 
 def key_of(*words: int | str) -> np.uint64:

@@ -1,0 +1,201 @@
+"""Values of Arrow's columns as NumPy has them, and what a sample has of each type.
+
+Numbers, dates and times are NumPy's, lists of numbers are arrays, structs are dicts,
+and all else is what pyarrow makes of it in Python: text is a str, binary is bytes.  A
+null is None, but NaN among floats and NaT among dates and times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..order.order import Indices
+from ..samples.tree import Rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# The values of some rows: an array, a list, or ``Rows`` of a struct's fields.
+Values = NDArray[Any] | list[Any] | Rows
+
+
+class Column(Protocol):
+    """A column of a group."""
+
+    def take(self, rows: Indices) -> Values:
+        """Return the values of some rows, in new memory."""
+
+
+class _Numbers:
+    """Values of one size, within a struct."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._values = values
+
+    def take(self, rows: Indices) -> Values:
+        return self._values[rows]
+
+
+class _Lists:
+    """Lists of numbers that differ in length, each an array."""
+
+    def __init__(
+        self, values: NDArray[Any], offsets: NDArray[Any], absent: NDArray[Any] | None
+    ) -> None:
+        self._values = values
+        self._offsets = offsets
+        self._absent = absent
+
+    def take(self, rows: Indices) -> Values:
+        begins = self._offsets[rows].tolist()
+        ends = self._offsets[rows + 1].tolist()
+        values = self._values
+        found: list[Any] = []
+        for begin, end in zip(begins, ends, strict=True):
+            found.append(values[begin:end].copy())
+        if self._absent is not None:
+            for at in np.flatnonzero(self._absent[rows]).tolist():
+                found[at] = None
+        return found
+
+
+class _Struct:
+    """The fields of structs."""
+
+    def __init__(self, fields: dict[str, Column]) -> None:
+        self._fields = fields
+
+    def take(self, rows: Indices) -> Values:
+        columns = {name: field.take(rows) for name, field in self._fields.items()}
+        return Rows(columns, len(rows))
+
+
+class _Objects:
+    """Values as pyarrow makes them in Python."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._array = array
+
+    def take(self, rows: Indices) -> Values:
+        found: list[Any] = self._array.take(rows).to_pylist()
+        return found
+
+
+class _WithNulls:
+    """Whole numbers or truth values, some of which are missing."""
+
+    def __init__(self, values: NDArray[Any], absent: NDArray[Any]) -> None:
+        self._values = values
+        self._absent = absent
+
+    def take(self, rows: Indices) -> Values:
+        found: list[Any] = [*self._values[rows]]
+        for at in np.flatnonzero(self._absent[rows]).tolist():
+            found[at] = None
+        return found
+
+
+def numbers_in(array: pa.Array) -> NDArray[Any] | None:
+    """Return a column whose values have one size as an array; None for any other.
+
+    Nulls are NaN or NaT.
+    """
+    import pyarrow as pa
+    from pyarrow import types
+
+    kind = array.type
+    has_nulls = array.null_count > 0
+    found: NDArray[Any]
+    if isinstance(array, pa.FixedShapeTensorArray) and not has_nulls:
+        found = array.to_numpy_ndarray()
+        return found
+    if isinstance(array, pa.ExtensionArray):
+        return numbers_in(array.storage)
+    if types.is_dictionary(kind) and _is_number(kind.value_type):
+        return numbers_in(array.dictionary_decode())
+    if _is_number(kind):
+        if has_nulls and not (types.is_floating(kind) or types.is_temporal(kind)):
+            return None
+        found = array.to_numpy(zero_copy_only=False)
+        return found
+    if types.is_fixed_size_list(kind) and _is_plain(array) and not has_nulls:
+        found = array.flatten().to_numpy(zero_copy_only=False)
+        return found.reshape(len(array), kind.list_size)
+    return None
+
+
+def column_of(array: pa.Array) -> Column:
+    """Return a column of other values, which is in one piece."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    kind = array.type
+    has_nulls = array.null_count > 0
+    numbers = numbers_in(array)
+    if numbers is not None:
+        return _Numbers(numbers)
+    if isinstance(array, pa.ExtensionArray):
+        return column_of(array.storage)
+    if types.is_dictionary(kind):
+        return column_of(array.dictionary_decode())
+    if _is_number(kind):
+        absent = array.is_null().to_numpy(zero_copy_only=False)
+        filled = array.fill_null(False if types.is_boolean(kind) else 0)
+        return _WithNulls(filled.to_numpy(zero_copy_only=False), absent)
+    if (types.is_list(kind) or types.is_large_list(kind)) and _is_plain(array):
+        nulls: NDArray[Any] | None = None
+        if has_nulls:
+            nulls = array.is_null().to_numpy(zero_copy_only=False)
+        values = array.values.to_numpy(zero_copy_only=False)
+        return _Lists(values, array.offsets.to_numpy(), nulls)
+    if types.is_struct(kind) and not has_nulls:
+        names = [field.name for field in kind]
+        fields: dict[str, Column] = {}
+        for name, part in zip(names, array.flatten(), strict=True):
+            fields[name] = column_of(part)
+        return _Struct(fields)
+    return _Objects(array)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    tests = (
+        types.is_integer,
+        types.is_floating,
+        types.is_boolean,
+        types.is_timestamp,
+        types.is_date,
+        types.is_duration,
+    )
+    return any(test(kind) for test in tests)
+
+
+def _is_plain(lists: Any) -> bool:
+    """True for lists of numbers, none of which is missing."""
+    is_number = _is_number(lists.type.value_type)
+    return is_number and not lists.values.null_count
+
+
+def joined(parts: Sequence[Values], back: Indices) -> Values:
+    """Return the values of several groups as one, in the order that ``back`` says."""
+    if len(parts) == 1:
+        [one] = parts
+        return one
+    if all(isinstance(part, Rows) for part in parts):
+        columns = {}
+        for name in parts[0].columns:  # type: ignore[union-attr]
+            inner = [part.columns[name] for part in parts]  # type: ignore[union-attr]
+            columns[name] = joined(inner, back)
+        return Rows(columns, len(back))
+    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    if len(arrays) == len(parts):
+        return np.concatenate(arrays)[back]
+    found: list[Any] = []
+    for part in parts:
+        found += part
+    return [found[at] for at in back.tolist()]

@@ -1,0 +1,151 @@
+"""The order of samples that lie in groups, each of which is read as a whole.
+
+The groups of an epoch come in random order, and samples are shuffled within a *window*
+of some groups that follow each other.  So only the groups of a window are in use at a
+time.  Pure: what comes at a place follows from the seed, the epoch and the groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..order.keyed import key_of, lots, permutation
+from ..order.order import Indices, Order, shuffled
+
+# The most groups of a window: for each of two windows a process has a descriptor, and
+# many systems allow 1,024.
+_MOST = 256
+# Places that are evaluated at once.
+_BLOCK = 1 << 14
+# The words that a shuffle is keyed by.
+_WORDS = np.arange(8, dtype=np.int64)
+
+
+class Groups:
+    """The groups of a dataset: how many samples and how many bytes each has."""
+
+    def __init__(self, counts: Sequence[int], sizes: Sequence[int]) -> None:
+        self.counts: Indices = np.array(counts, np.int64)
+        self.sizes: Indices = np.array(sizes, np.int64)
+        # The first sample of each group, and the number of all samples.
+        self.begins: Indices = np.concatenate(([0], np.cumsum(self.counts)))
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def samples(self) -> int:
+        return int(self.begins[-1])
+
+    def find(self, keys: Indices) -> tuple[Indices, Indices]:
+        """Return the group of each sample, and its number in that."""
+        group = np.searchsorted(self.begins, keys, side="right") - 1
+        return group, keys - self.begins[group]
+
+
+class GroupedOrder(Order):
+    """The order of one epoch."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        window: int,
+        seed: int,
+        shuffles: bool,
+        epoch: int = 0,
+    ) -> None:
+        self._groups = groups
+        self._window = window
+        self._seed = seed
+        self._shuffles = shuffles
+        self._epoch = epoch
+        # The number of the last block of places, and the samples in them.
+        self._last: tuple[int, Indices] | None = None
+        if not shuffles:
+            return
+        # The groups in the order in which they come, and the place where each begins.
+        self._came = permutation(len(groups), key_of(seed, epoch, "groups"))
+        self._places = np.concatenate(([0], np.cumsum(groups.counts[self._came])))
+        # The first group of each window, and the number of all groups.
+        self._firsts = _windows(groups.sizes[self._came], window)
+
+    def __len__(self) -> int:
+        return self._groups.samples
+
+    def later(self, epochs: int) -> GroupedOrder:
+        if not epochs:
+            return self
+        epoch = self._epoch + epochs
+        return GroupedOrder(
+            self._groups, self._window, self._seed, self._shuffles, epoch
+        )
+
+    def take(self, start: int, stop: int) -> Indices | range:
+        if not self._shuffles:
+            return range(start, stop)
+        found = np.empty(stop - start, np.int64)
+        at = start
+        while at < stop:
+            first, keys = self._block(at // _BLOCK)
+            until = min(stop, first + len(keys))
+            found[at - start : until - start] = keys[at - first : until - first]
+            at = until
+        return found
+
+    def _block(self, number: int) -> tuple[int, Indices]:
+        """Return the first place of a block of places, and the samples in them.
+
+        NumPy takes little longer for a whole block than for a batch.
+        """
+        if self._last is None or self._last[0] != number:
+            start = number * _BLOCK
+            stop = min(start + _BLOCK, len(self))
+            self._last = (number, self._evaluated(start, stop))
+        return number * _BLOCK, self._last[1]
+
+    def _evaluated(self, start: int, stop: int) -> Indices:
+        found = np.empty(stop - start, np.int64)
+        at = start
+        while at < stop:
+            # The group at this place, and the window that it is in.
+            group = int(np.searchsorted(self._places, at, side="right")) - 1
+            window = int(np.searchsorted(self._firsts, group, side="right")) - 1
+            begin, end = self._places[self._firsts[window : window + 2]].tolist()
+            until = min(stop, end)
+            places = self._shuffled(
+                window, np.arange(at - begin, until - begin), end - begin
+            )
+            found[at - start : until - start] = self._keys(places + begin)
+            at = until
+        return found
+
+    def _shuffled(self, window: int, places: Indices, length: int) -> Indices:
+        """Return the places that take these places in a window of ``length``."""
+        key = key_of(self._seed, self._epoch, "window", window)
+        return shuffled(places, length, lots(_WORDS, key))
+
+    def _keys(self, places: Indices) -> Indices:
+        """Return the samples at places of the groups' order."""
+        turn = np.searchsorted(self._places, places, side="right") - 1
+        within = places - self._places[turn]
+        return self._groups.begins[self._came[turn]] + within
+
+
+def _windows(sizes: NDArray[np.int64], most: int) -> Indices:
+    """Return the first group of each window of at most so many bytes, and the end.
+
+    A window has one group at least, and at most ``_MOST``.
+    """
+    firsts = [0]
+    held = 0
+    for group, size in enumerate(sizes.tolist()):
+        is_full = held + size > most or group - firsts[-1] == _MOST
+        if held and is_full:
+            firsts.append(group)
+            held = 0
+        held += size
+    firsts.append(len(sizes))
+    return np.array(firsts, np.int64)

@@ -1,0 +1,289 @@
+"""``Parquet``: the rows of Parquet files as a dataset, by number."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..amounts import size_of
+from ..errors import DamagedFile, OptionError
+from ..order.order import Indices
+from ..samples.tree import Rows
+from ..worker.here import get_worker_info
+from .group import Group, gathered, read, write
+from .grouped import GroupedOrder, Groups
+from .paths import File, Paths, files_of
+from .places import Door
+from .shelf import Shelf
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+__all__ = ["Parquet"]
+
+# Footers are small, and a store takes long for each.
+_AT_ONCE = 16
+# A process keeps the row groups of so many windows: others may be somewhat behind.
+_WINDOWS = 2
+
+
+class Parquet:
+    """A dataset whose samples are the rows of Parquet files, as dicts.
+
+    Numbers, dates and times are NumPy's, lists of numbers are arrays, structs are
+    dicts, text is str, binary is bytes.  A null is None, but NaN among floats and NaT
+    among dates and times.
+
+    It brings its order: row groups come in random order, and rows are shuffled within a
+    window of some of them; with ``shuffle=False`` they come in the order of the files.
+    Each row group is decoded once for all processes of a machine that read these
+    files, and kept in memory while its window lasts.
+
+    Args:
+        paths: a file, a pattern, a folder, an address that fsspec opens, or a list of
+            such; files are sorted by name.
+        columns: the names of those that are read; None for all.
+        window: the size of the row groups among which rows are shuffled, as they are
+            when decoded: bytes, or text such as "64MB".
+
+    >>> import os, tempfile
+    >>> import pyarrow as pa
+    >>> from pyarrow import parquet
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> table = pa.table({"x": [0.5, 1.5, 2.5], "word": ["a", "b", "c"]})
+    >>> parquet.write_table(table, os.path.join(folder.name, "a.parquet"))
+    >>> rows = Parquet(folder.name)
+    >>> len(rows), rows[1]
+    (3, {'x': np.float64(1.5), 'word': 'b'})
+    >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        columns: Sequence[str] | None = None,
+        window: int | str = "64MB",
+    ) -> None:
+        if isinstance(columns, str):
+            raise OptionError(
+                f"columns={columns!r:.60} is one text; pass a list of names."
+            )
+        self.files = files_of(paths, ".parquet")
+        self.window = size_of("window", window)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            footers = list(pool.map(_footer, self.files))
+        schema = footers[0].schema.to_arrow_schema()
+        self.columns = _chosen(schema, columns, self.files[0])
+        counts: list[int] = []
+        sizes: list[int] = []
+        # The file of each row group, and its number in that.
+        self._lies: list[tuple[int, int]] = []
+        for number, footer in enumerate(footers):
+            _check_schema(self.files, number, footers, self.columns)
+            for group in range(footer.num_row_groups):
+                told = footer.row_group(group)
+                _check_extent(self.files[number], group, told)
+                counts.append(told.num_rows)
+                sizes.append(_size(told, self.columns))
+                self._lies.append((number, group))
+        self._groups = Groups(counts, sizes)
+        if not self._groups.samples:
+            raise OptionError(f"{self.files[0].path} and the other files have no rows.")
+        self._began = threading.Lock()
+        self._shelf: Shelf[Group] | None = None
+        self._door: Door | None = None
+
+    def __len__(self) -> int:
+        return self._groups.samples
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row: dict[str, Any] = self.mpiter_rows([index])[0]
+        return row
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the rows with these numbers."""
+        return [*self.mpiter_rows(indices)]
+
+    def mpiter_rows(self, indices: Sequence[int] | Indices) -> Rows:
+        """Return the rows with these numbers, column by column."""
+        keys: Indices = np.asarray(indices, np.int64)
+        for key in (keys.min(), keys.max()):
+            if not 0 <= key < len(self):
+                raise IndexError(f"{key} isn't from 0 to before {len(self)}")
+        group, row = self._groups.find(keys)
+        wanted, which = np.unique(group, return_inverse=True)
+        groups = self._opened_shelf().take(wanted.tolist())
+        # Rows are taken group by group, and then put back where they belong.
+        by_group = np.argsort(which, kind="stable")
+        back = np.argsort(by_group, kind="stable")
+        ends = np.cumsum(np.bincount(which))
+        rows = np.split(row[by_group], ends[:-1])
+        return Rows(gathered(self.columns, groups, rows, back), len(keys))
+
+    def mpiter_order(self, seed: int, shuffle: bool | None) -> GroupedOrder:
+        """Return the order of the first epoch."""
+        # Workers that are forked inherit it.
+        self._opened_shelf()
+        return GroupedOrder(self._groups, self.window, seed, shuffle is not False)
+
+    def decodes(self) -> NDArray[np.int64]:
+        """Return how often each row group was decoded on this machine.
+
+        All programs count that read these files now.
+        """
+        return self._opened_shelf().decodes()
+
+    def __repr__(self) -> str:
+        return (
+            f"Parquet({len(self.files):,} files: {len(self):,} rows in "
+            f"{len(self._groups):,} row groups, {', '.join(self.columns):.60})"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "_door": self._opened_shelf().door}
+        # Each process has its own.
+        del state["_shelf"], state["_began"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._began = threading.Lock()
+        self._shelf = None
+
+    def _opened_shelf(self) -> Shelf[Group]:
+        with self._began:
+            if self._shelf is None:
+                told = repr((self.files, self.columns)).encode()
+                self._shelf = Shelf(
+                    hashlib.blake2b(told, digest_size=8).hexdigest(),
+                    self._groups.sizes,
+                    _WINDOWS * self.window,
+                    _Decoder(self.files, self._lies, self.columns),
+                    read,
+                    self._door,
+                )
+            return self._shelf
+
+
+class _Decoder:
+    """Decodes row groups, as Arrow's own files."""
+
+    def __init__(
+        self,
+        files: Sequence[File],
+        lies: Sequence[tuple[int, int]],
+        names: Sequence[str],
+    ) -> None:
+        self._files = files
+        self._lies = lies
+        self._names = names
+        # The footers of files that were read from.
+        self._footers: dict[int, pq.FileMetaData] = {}
+
+    def __call__(self, group: int, descriptor: int) -> None:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        number, inner = self._lies[group]
+        file = self._files[number]
+        # A worker has one core.
+        info = get_worker_info()
+        in_threads = info is None or info.backend == "serial"
+        try:
+            with file.open() as opened:
+                reader = parquet.ParquetFile(opened, metadata=self._footers.get(number))
+                self._footers[number] = reader.metadata
+                table = reader.read_row_group(
+                    inner, columns=[*self._names], use_threads=in_threads
+                )
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise DamagedFile(
+                f"row group {inner} of {file.path} can't be read: {error}"
+            ) from error
+        write(table.select([*self._names]).combine_chunks(), descriptor)
+
+
+def _footer(file: File) -> pq.FileMetaData:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise OptionError(
+            "Parquet files are read by pyarrow: pip install 'mpiter[parquet]'"
+        ) from error
+    try:
+        with file.open() as opened:
+            return parquet.read_metadata(opened)
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedFile(
+            f"the footer of {file.path} can't be read: {error}"
+        ) from error
+
+
+def _chosen(
+    schema: pa.Schema, columns: Sequence[str] | None, file: File
+) -> tuple[str, ...]:
+    """Return the names of the columns that are read."""
+    if columns is None:
+        return tuple(schema.names)
+    missing = [name for name in columns if name not in schema.names]
+    if missing:
+        raise OptionError(
+            f"{file.path} has no column {missing[0]!r}; it has "
+            f"{', '.join(map(repr, schema.names)):.200}."
+        )
+    if not columns:
+        raise OptionError("columns=[] reads nothing; leave it out to read all.")
+    return tuple(columns)
+
+
+def _check_schema(
+    files: Sequence[File],
+    number: int,
+    footers: Sequence[pq.FileMetaData],
+    names: Sequence[str],
+) -> None:
+    """Raise an error unless a file has the columns of the first one."""
+    first = footers[0].schema.to_arrow_schema()
+    its = footers[number].schema.to_arrow_schema()
+    for name in names:
+        at = its.get_field_index(name)
+        has = "no such column" if at < 0 else str(its.field(at).type)
+        wanted = str(first.field(name).type)
+        if has != wanted:
+            raise DamagedFile(
+                f"column {name!r} is {wanted} in {files[0].path}, and "
+                f"{files[number].path} has {has}: convert one, or leave the column "
+                "out by columns=."
+            )
+
+
+def _size(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
+    """Return the bytes of some columns of a row group once they are decoded."""
+    found = 0
+    for at in range(group.num_columns):
+        column = group.column(at)
+        top, _, _ = column.path_in_schema.partition(".")
+        if top in names:
+            found += column.total_uncompressed_size
+    return found
+
+
+def _check_extent(file: File, number: int, group: pq.RowGroupMetaData) -> None:
+    """Raise an error if a row group would lie beyond its file's end."""
+    for at in range(group.num_columns):
+        column = group.column(at)
+        begin = column.dictionary_page_offset or column.data_page_offset
+        end = begin + column.total_compressed_size
+        if begin < 0 or (file.size and end > file.size):
+            raise DamagedFile(
+                f"row group {number} of {file.path} lies from byte {begin:,} to "
+                f"{end:,}, and the file has {file.size:,}: it is cut or damaged."
+            )

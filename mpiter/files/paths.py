@@ -1,0 +1,106 @@
+"""Files by their names: paths, patterns, folders, and addresses that fsspec opens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import OptionError
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+class File(NamedTuple):
+    """A file, and what changes when its content does."""
+
+    path: str
+    size: int
+    # The time of its last change, or what its store tells in place of that.
+    version: str
+
+    @property
+    def is_local(self) -> bool:
+        return "://" not in self.path
+
+    def open(self) -> Any:
+        """Open the file for reading."""
+        if self.is_local:
+            return open(self.path, "rb")
+        system, path = _store(self.path)
+        return system.open(path, "rb")
+
+
+def files_of(paths: Paths, ending: str) -> list[File]:
+    """Return the files that ``paths`` name, in the order of their names.
+
+    Of a folder these are the files with this ``ending``, however deep they lie.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        given = [os.fspath(paths)]
+    else:
+        given = [os.fspath(path) for path in paths]
+    found: list[File] = []
+    for path in given:
+        some = _at_a_store(path, ending) if "://" in path else _here(path, ending)
+        if not some:
+            raise OptionError(f"{path!r} names no {ending} file.")
+        found += some
+    if not found:
+        raise OptionError(f"{paths!r:.60} names no files.")
+    return found
+
+
+def _here(path: str, ending: str) -> list[File]:
+    place = Path(path).expanduser()
+    if place.is_dir():
+        names = sorted(place.rglob(f"*{ending}"))
+    elif any(sign in path for sign in "*?[") and not place.exists():
+        import glob
+
+        names = [Path(name) for name in sorted(glob.glob(str(place), recursive=True))]
+    else:
+        names = [place]
+    found = []
+    for name in names:
+        # A path that doesn't exist raises FileNotFoundError, with its name.
+        status = os.stat(name)
+        if not name.is_dir():
+            where = os.path.abspath(name)
+            found.append(File(where, status.st_size, str(status.st_mtime_ns)))
+    return found
+
+
+def _store(path: str) -> tuple[Any, str]:
+    """Return the file system of an address, and the path in it."""
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise OptionError(
+            f"{path!r} is at a store, which fsspec opens: pip install 'mpiter[staging]'"
+        ) from error
+    system, inner = url_to_fs(path)
+    return system, inner
+
+
+def _at_a_store(path: str, ending: str) -> list[File]:
+    system, inner = _store(path)
+    scheme, _, _ = path.partition("://")
+    if any(sign in inner for sign in "*?["):
+        names = sorted(system.glob(inner))
+    elif system.isdir(inner):
+        names = [name for name in sorted(system.find(inner)) if name.endswith(ending)]
+    else:
+        names = [inner]
+    found = []
+    for name in names:
+        told = system.info(name)
+        version = ""
+        for field in ("ETag", "etag", "mtime", "LastModified", "created"):
+            if field in told:
+                version = str(told[field])
+                break
+        where = name if "://" in name else f"{scheme}://{name}"
+        found.append(File(where, int(told["size"] or 0), version))
+    return found

@@ -1,0 +1,200 @@
+"""Groups of samples that are decoded once a machine, for all processes that read them.
+
+The first process that needs a group decodes it into memory without a name; the others
+map that (``places.py``).  A process keeps the groups that it used last, as many bytes
+as it was told, and memory is free once no process keeps it: also when they are killed.
+Where memory can't be shared so, each process decodes for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .places import Door, Places
+
+T = TypeVar("T")
+_SHARES = sys.platform == "linux"
+
+
+# So many groups are kept, however large they are; and at most so many, since each may
+# have a descriptor.
+_LEAST = 2
+_MOST = 512
+
+
+class _Kept(NamedTuple, Generic[T]):
+    """A group that this process keeps."""
+
+    group: T
+    # The memory that it was decoded into here, which others open; None if it was
+    # mapped.
+    descriptor: int | None
+
+
+class Shelf(Generic[T]):
+    """The groups of some files that this process has.
+
+    ``decode(group, descriptor)`` writes a group into memory.  ``open(descriptor)`` maps
+    it, and returns what is used of it.  Groups of ``most`` bytes are kept, by what
+    ``sizes`` tells of each.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sizes: NDArray[np.int64],
+        most: int,
+        decode: Callable[[int, int], None],
+        open: Callable[[int], T],
+        door: Door | None = None,
+    ) -> None:
+        # guarded by _lock: the groups that are kept, the last that was used at the end.
+        self._kept: OrderedDict[int, _Kept[T]] = OrderedDict()
+        self._bytes = 0
+        self._last = -2
+        self._begin()
+        self._most = most
+        self._decode = decode
+        self._open = open
+        self._sizes = sizes
+        self._places: Places | None = None
+        if _SHARES:
+            self._places = Places(name, len(sizes), door)
+        # How often each group was decoded, where nothing is shared.
+        self._decodes = np.zeros(len(sizes), np.int64)
+
+    def _begin(self) -> None:
+        """Have locks of its own, also in a process that was forked."""
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        # guarded by _lock: of several threads that need a group, one gets it for all.
+        self._turns: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+
+    def __del__(self) -> None:
+        for kept in self._kept.values():
+            self._let_go(kept)
+
+    @property
+    def door(self) -> Door | None:
+        """Where the workers of this process find what is shared."""
+        if self._places is None:
+            return None
+        return self._places.door
+
+    def decodes(self) -> NDArray[np.int64]:
+        """Return how often each group was decoded, on this machine so far."""
+        if self._places is None:
+            return self._decodes.copy()
+        return self._places.decodes()
+
+    def take(self, groups: Sequence[int]) -> list[T]:
+        """Return these groups, which are kept, mapped or decoded."""
+        if self._pid != os.getpid():
+            self._begin()
+        found: dict[int, T] = {}
+        busy: list[int] = []
+        for group in groups:
+            one = self._get(group, waits=False)
+            if one is None:
+                busy.append(group)
+            else:
+                found[group] = one
+        # Another process is decoding these.  Where groups are read one after the other,
+        # decode the next one instead of waiting at once.
+        if busy and self._goes_on(groups):
+            self._get(groups[-1] + 1, waits=False)
+        for group in busy:
+            one = self._get(group, waits=True)
+            assert one is not None
+            found[group] = one
+        self._last = groups[-1]
+        return [found[group] for group in groups]
+
+    def _goes_on(self, groups: Sequence[int]) -> bool:
+        """True if these groups are the one that was used last and the next, or that."""
+        last = self._last
+        in_order = ([last + 1], [last, last + 1])
+        return [*groups] in in_order and last + 2 < len(self._sizes)
+
+    def _get(self, group: int, waits: bool) -> T | None:
+        """Return a group; None if it would have to be waited for."""
+        kept = self._find(group)
+        if kept is not None:
+            return kept.group
+        with self._lock:
+            turn = self._turns[group]
+        if not turn.acquire(blocking=waits):
+            return None
+        try:
+            # Another thread may have got it meanwhile.
+            kept = self._find(group) or self._fetch(group, waits)
+            if kept is None:
+                return None
+            return kept.group
+        finally:
+            turn.release()
+
+    def _find(self, group: int) -> _Kept[T] | None:
+        with self._lock:
+            kept = self._kept.get(group)
+            if kept is not None:
+                self._kept.move_to_end(group)
+            return kept
+
+    def _fetch(self, group: int, waits: bool) -> _Kept[T] | None:
+        """Map a group or decode it; None if another process is just decoding it."""
+        places = self._places
+        if places is None:
+            with tempfile.TemporaryFile(prefix="mpiter-") as file:
+                self._decodes[group] += 1
+                self._decode(group, file.fileno())
+                return self._keep(group, _Kept(self._open(file.fileno()), None))
+        with places.locked(group, waits) as is_ours:
+            if not is_ours:
+                return None
+            descriptor = places.open(group)
+            if descriptor is not None:
+                try:
+                    return self._keep(group, _Kept(self._open(descriptor), None))
+                finally:
+                    os.close(descriptor)
+            descriptor = places.create(group)
+            try:
+                self._decode(group, descriptor)
+                opened = self._open(descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            places.tell(group, descriptor)
+            return self._keep(group, _Kept(opened, descriptor))
+
+    def _keep(self, group: int, kept: _Kept[T]) -> _Kept[T]:
+        """Keep a group, and let go of those that were used longest ago."""
+        with self._lock:
+            self._kept[group] = kept
+            self._bytes += int(self._sizes[group])
+            while len(self._kept) > _LEAST and self._is_full:
+                oldest, its = self._kept.popitem(last=False)
+                self._bytes -= int(self._sizes[oldest])
+                self._let_go(its)
+        return kept
+
+    @property
+    def _is_full(self) -> bool:
+        return self._bytes > self._most or len(self._kept) > _MOST
+
+    @staticmethod
+    def _let_go(kept: _Kept[T]) -> None:
+        if kept.descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(kept.descriptor)

@@ -1,0 +1,458 @@
+"""Parquet files as a dataset: each value as it was, each row group decoded once."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import decimal
+import itertools
+import os
+import pickle
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scripts import lives_still, run, wait_until
+
+import mpiter
+from mpiter.errors import DamagedFile
+from mpiter.files import Parquet
+
+pa = pytest.importorskip(
+    "pyarrow", reason="pyarrow is not installed: run python3 tests"
+)
+pq = pytest.importorskip("pyarrow.parquet")
+
+ROWS = 240
+GROUP = 20
+# A row group takes 462 bytes, so that three of them fit in this.
+WINDOW = 1500
+
+
+def write(path: Path, first: int = 0, rows: int = ROWS, group: int = GROUP) -> Path:
+    """Write a file whose rows have numbers from ``first`` on."""
+    numbers = np.arange(first, first + rows)
+    table = pa.table({"number": numbers, "half": numbers / 2})
+    pq.write_table(
+        table, path, row_group_size=group, compression="none", use_dictionary=False
+    )
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path / "a.parquet")
+    write(tmp_path / "b.parquet", ROWS)
+    return tmp_path
+
+
+def numbers_of(stream: Any) -> list[int]:
+    return [int(number) for batch in stream for number in batch["number"]]
+
+
+# -- values ----------------------------------------------------------------------------
+
+MOMENT = datetime.datetime(2026, 11, 29, 13, 30)
+# Each kind of column with what its samples are.
+COLUMNS: dict[str, tuple[Any, list[Any]]] = {
+    "int8": (pa.array([1, 2, 3], pa.int8()), [*np.array([1, 2, 3], np.int8)]),
+    "float": (pa.array([0.5, None, 2.0]), [0.5, np.nan, 2.0]),
+    "whole with a null": (pa.array([1, None, 3]), [1, None, 3]),
+    "bool": (pa.array([True, False, True]), [True, False, True]),
+    "bool with a null": (pa.array([True, None, False]), [True, None, False]),
+    "text": (pa.array(["a", None, "ccc"]), ["a", None, "ccc"]),
+    "dictionary": (pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
+    "binary": (pa.array([b"a", b"", None]), [b"a", b"", None]),
+    "moment": (
+        pa.array([MOMENT, None, MOMENT], pa.timestamp("s")),
+        [np.datetime64(MOMENT, "s"), np.datetime64("NaT"), np.datetime64(MOMENT, "s")],
+    ),
+    "decimal": (
+        pa.array([decimal.Decimal("1.5"), None, decimal.Decimal("2.5")]),
+        [decimal.Decimal("1.5"), None, decimal.Decimal("2.5")],
+    ),
+    "list": (
+        pa.array([[1, 2], [], [3]], pa.list_(pa.int32())),
+        [np.array(some, np.int32) for some in ([1, 2], [], [3])],
+    ),
+    "list with a null": (
+        pa.array([[1.5], None, [2.5, 3.5]]),
+        [np.array([1.5]), None, np.array([2.5, 3.5])],
+    ),
+    "list of text": (pa.array([["a"], [], ["b", "c"]]), [["a"], [], ["b", "c"]]),
+    "list of lists": (pa.array([[[1], [2, 3]], [], [[4]]]), [[[1], [2, 3]], [], [[4]]]),
+    "fixed list": (
+        pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.float32(), 2)),
+        [*np.array([[1, 2], [3, 4], [5, 6]], np.float32)],
+    ),
+    "struct": (
+        pa.array([{"x": 1, "y": "a"}, {"x": 2, "y": "b"}, {"x": 3, "y": "c"}]),
+        [{"x": 1, "y": "a"}, {"x": 2, "y": "b"}, {"x": 3, "y": "c"}],
+    ),
+    "struct of structs": (
+        pa.array([{"x": {"y": number}} for number in (1, 2, 3)]),
+        [{"x": {"y": number}} for number in (1, 2, 3)],
+    ),
+    "struct with a null": (
+        pa.array([{"x": 1}, None, {"x": 3}]),
+        [{"x": 1}, None, {"x": 3}],
+    ),
+    "map": (
+        pa.array([[("a", 1)], [], [("b", 2)]], pa.map_(pa.string(), pa.int64())),
+        [[("a", 1)], [], [("b", 2)]],
+    ),
+    "tensor": (
+        pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12.0).reshape(3, 2, 2)),
+        [*np.arange(12.0).reshape(3, 2, 2)],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_values_come_as_they_were(kind: str, workers: int, tmp_path: Path) -> None:
+    array, wanted = COLUMNS[kind]
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"value": array}), path, row_group_size=2)
+    dataset = Parquet(path)
+    assert len(dataset) == 3
+    for number, value in enumerate(wanted):
+        np.testing.assert_equal(dataset[number]["value"], value)
+    with mpiter.MultiprocessIterator(
+        dataset, 3, repeat=False, shuffle=False, n_processes=workers or None
+    ) as it:
+        [batch] = it
+    for sample, value in zip(batch, wanted, strict=True):
+        np.testing.assert_equal(sample["value"], value)
+        assert type(sample["value"]) is type(dataset[0]["value"]) or value is None
+
+
+def test_what_is_handed_out_may_be_written_to(folder: Path) -> None:
+    dataset = Parquet(folder)
+    for batch in mpiter.batches(dataset, 4, n_processes=0, epochs=1, shuffle=False):
+        batch["number"][:] = -1
+    assert dataset[0]["number"] == 0
+
+
+def test_columns_are_chosen_by_name(folder: Path) -> None:
+    assert Parquet(folder, columns=["half"])[3] == {"half": 1.5}
+    with pytest.raises(
+        mpiter.OptionError, match=r"no column 'third'.*'number', 'half'"
+    ):
+        Parquet(folder, columns=["third"])
+    with pytest.raises(mpiter.OptionError, match="pass a list of names"):
+        Parquet(folder, columns="half")
+    with pytest.raises(mpiter.OptionError, match="leave it out to read all"):
+        Parquet(folder, columns=[])
+
+
+def test_files_are_named_by_path_pattern_folder_list_and_address(folder: Path) -> None:
+    a = folder / "a.parquet"
+    b = folder / "b.parquet"
+    for paths in (folder, str(folder), folder / "*.parquet", [a, b], iter([a, b])):
+        assert len(Parquet(paths)) == 2 * ROWS
+    assert len(Parquet(a)) == ROWS
+    assert Parquet([b, a])[0]["number"] == ROWS
+    assert len(Parquet(f"file://{a}")) == ROWS
+    with pytest.raises(FileNotFoundError, match=r"c\.parquet"):
+        Parquet(folder / "c.parquet")
+    for nothing in (folder / "*.txt", []):
+        with pytest.raises(mpiter.OptionError, match=r"names no .*file"):
+            Parquet(nothing)
+
+
+def test_numbers_beyond_the_end_are_refused(folder: Path) -> None:
+    dataset = Parquet(folder)
+    for number in (-1, 2 * ROWS):
+        with pytest.raises(IndexError, match=f"{number} isn't from 0 to before 480"):
+            dataset[number]
+
+
+# -- order -----------------------------------------------------------------------------
+
+
+def test_rows_are_shuffled_among_the_row_groups_of_a_window(folder: Path) -> None:
+    dataset = Parquet(folder, window=WINDOW)
+    order = dataset.mpiter_order(1, None)
+    assert len(order) == 2 * ROWS
+    first = np.asarray(order.take(0, 2 * ROWS))
+    assert sorted(first.tolist()) == [*range(2 * ROWS)]
+    groups = first // GROUP
+    # Three row groups are a window.
+    for begin in range(0, 2 * ROWS, 3 * GROUP):
+        some = groups[begin : begin + 3 * GROUP]
+        assert len({*some.tolist()}) == 3
+        assert len({*some[:GROUP].tolist()}) == 3
+    later = np.asarray(order.later(1).take(0, 2 * ROWS))
+    other = np.asarray(dataset.mpiter_order(2, True).take(0, 2 * ROWS))
+    assert (first != later).any()
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize("window", [1, WINDOW, "1GB"])
+def test_what_comes_at_a_place_does_not_depend_on_what_was_asked_before(
+    folder: Path, window: Any
+) -> None:
+    order = Parquet(folder, window=window).mpiter_order(3, True).later(2)
+    whole = [*np.asarray(order.take(0, 2 * ROWS)).tolist()]
+    rng = random.Random(0)
+    for _ in range(50):
+        start, stop = sorted(rng.sample(range(2 * ROWS + 1), 2))
+        assert np.asarray(order.take(start, stop)).tolist() == whole[start:stop]
+    assert sorted(whole) == [*range(2 * ROWS)]
+
+
+@pytest.mark.parametrize("options", [{"n_processes": 0}, {"n_processes": 2}])
+def test_without_shuffling_rows_come_as_they_lie(
+    folder: Path, options: dict[str, Any]
+) -> None:
+    dataset = Parquet(folder)
+    with mpiter.batches(dataset, 7, shuffle=False, epochs=1, **options) as stream:
+        assert numbers_of(stream) == [*range(2 * ROWS)]
+    with mpiter.DataLoader(dataset, 7, shuffle=False) as loader:
+        assert numbers_of(loader) == [*range(2 * ROWS)]
+
+
+def test_all_doors_and_backends_give_the_same(folder: Path) -> None:
+    dataset = Parquet(folder, window=WINDOW)
+    with mpiter.batches(dataset, 8, n_processes=0, seed=1, epochs=2) as stream:
+        wanted = numbers_of(stream)
+    for options in (
+        {"n_processes": 1},
+        {"n_processes": 3},
+        {"n_processes": 2, "backend": "thread"},
+    ):
+        with mpiter.batches(dataset, 8, seed=1, epochs=2, **options) as stream:
+            assert numbers_of(stream) == wanted
+    with mpiter.DataLoader(dataset, 8, seed=1, num_workers=2, shuffle=True) as loader:
+        assert numbers_of(loader) + numbers_of(loader) == wanted
+
+
+@pytest.mark.parametrize("saved", [0, 3, 11, 30, 59, 60, 75])
+def test_a_state_resumes_under_other_workers_and_ranks(
+    folder: Path, saved: int
+) -> None:
+    def stream(workers: int, **options: Any) -> Any:
+        return mpiter.batches(
+            Parquet(folder, window=WINDOW), 8, n_processes=workers, seed=1, **options
+        )
+
+    with stream(0, epochs=2) as it:
+        wanted = numbers_of(it)
+    with stream(1, epochs=2) as it:
+        had = numbers_of(itertools.islice(it, saved))
+        state = it.state_dict()
+    with stream(2, epochs=2) as it:
+        it.load_state_dict(state)
+        assert had + numbers_of(it) == wanted
+    rest = list[int]()
+    for rank in range(3):
+        shard = mpiter.Shard(rank, 3, exact=True)
+        with stream(0, epochs=2, shard=shard) as it:
+            it.load_state_dict(state)
+            rest += numbers_of(it)
+    assert sorted(rest) == sorted(wanted[len(had) :])
+
+
+# -- each row group is decoded once ----------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_processes": 0},
+        {"n_processes": 1},
+        {"n_processes": 4},
+        {"n_processes": 3, "backend": "thread"},
+    ],
+)
+def test_each_row_group_is_decoded_once_a_pass(
+    folder: Path, options: dict[str, Any], shuffle: bool
+) -> None:
+    # No worker lags behind by more than two such windows.
+    dataset = Parquet(folder, window=2 * WINDOW)
+    with mpiter.batches(
+        dataset, 5, seed=1, epochs=1, shuffle=shuffle, **options
+    ) as stream:
+        assert len(numbers_of(stream)) == 2 * ROWS
+    assert dataset.decodes().tolist() == [1] * (2 * ROWS // GROUP)
+
+
+RANK = """
+import sys
+import mpiter
+from mpiter.files import Parquet
+
+if __name__ == "__main__":
+    rank = int(sys.argv[1])
+    dataset = Parquet(sys.argv[2], window=3000)
+    len(dataset.decodes())
+    print("ready", flush=True)
+    sys.stdin.readline()
+    rows = 0
+    with mpiter.batches(
+        dataset, 5, n_processes=2, seed=1, epochs=1, shard=(rank, 2)
+    ) as stream:
+        for batch in stream:
+            rows += len(batch["number"])
+            # Ranks wait for each other after each step.
+            print("step", flush=True)
+            sys.stdin.readline()
+        print(rows, flush=True)
+        sys.stdin.readline()
+    print(*dataset.decodes())
+"""
+
+
+def test_ranks_of_one_machine_decode_each_row_group_once_together(
+    folder: Path,
+) -> None:
+    import subprocess
+    import sys
+
+    script = folder / "rank.py"
+    script.write_text(RANK)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script, str(rank), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(mpiter.__file__).parents[1])},
+        )
+        for rank in range(2)
+    ]
+    try:
+        for rank in ranks:
+            assert rank.stdout.readline() == "ready\n"
+        told = ["step\n"] * 2
+        steps = -1
+        while told == ["step\n"] * 2:
+            steps += 1
+            for rank in ranks:
+                rank.stdin.write("go\n")
+                rank.stdin.flush()
+            told = [rank.stdout.readline() for rank in ranks]
+        assert told == [f"{ROWS}\n"] * 2
+        assert steps == ROWS // 5
+        counts = [rank.communicate("end\n")[0].split() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert counts[0] == ["1"] * (2 * ROWS // GROUP)
+
+
+def test_no_more_row_groups_are_kept_than_two_windows_have(folder: Path) -> None:
+    dataset = Parquet(folder, window=WINDOW)
+    before = len(os.listdir("/proc/self/fd"))
+    most = 0
+    with mpiter.batches(dataset, 5, n_processes=0, seed=1, epochs=3) as stream:
+        for _ in stream:
+            most = max(most, len(os.listdir("/proc/self/fd")) - before)
+    # A descriptor each, and those of what is shared: the words twice, and the socket.
+    assert most <= 2 * 3 + 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_workers_lose_and_repeat_nothing(folder: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    dataset = Parquet(folder, window=WINDOW)
+    with mpiter.batches(dataset, 4, n_processes=0, seed=1, epochs=1) as stream:
+        wanted = numbers_of(stream)
+    given = list[int]()
+    kills = 0
+    with mpiter.batches(dataset, 4, n_processes=2, seed=1, epochs=1) as stream:
+        for batch in stream:
+            given += [int(number) for number in batch["number"]]
+            if rng.random() < 0.1 and kills < 4:
+                kills += 1
+                pid = rng.choice(stream.worker_pids)
+                os.kill(pid, signal.SIGKILL)
+                wait_until(lambda pid=pid: not lives_still(pid), "it is dead")
+    assert kills
+    assert given == wanted
+
+
+def test_a_killed_program_leaves_nothing_and_the_next_one_reads(folder: Path) -> None:
+    text = f"""
+    import os, signal
+    import mpiter
+    from mpiter.files import Parquet
+
+    if __name__ == "__main__":
+        dataset = Parquet({str(folder)!r})
+        stream = mpiter.batches(dataset, 5, n_processes=2, epochs=None)
+        next(stream)
+        print(*stream.worker_pids)
+        os.killpg(0, signal.SIGKILL)
+    """
+    before = {*os.listdir("/dev/shm")}
+    outcome = run(folder, text)
+    assert outcome.left_running == []
+    assert {*os.listdir("/dev/shm")} == before
+    with mpiter.batches(Parquet(folder), 5, n_processes=1, epochs=1) as stream:
+        assert len(numbers_of(stream)) == 2 * ROWS
+
+
+def test_a_copy_and_a_pickled_dataset_read_the_same(folder: Path) -> None:
+    dataset = Parquet(folder)
+    for one in (copy.copy(dataset), copy.deepcopy(dataset)):
+        assert one[ROWS] == dataset[ROWS]
+    data = pickle.dumps(dataset)
+    del dataset, one
+    # What it refers to has gone with the process or the dataset.
+    assert pickle.loads(data)[ROWS]["number"] == ROWS
+
+
+# -- files that aren't what they should be ---------------------------------------------
+
+
+def test_a_footer_that_cannot_be_read_names_its_file(folder: Path) -> None:
+    path = folder / "b.parquet"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(DamagedFile, match=r"the footer of .*b\.parquet can't be read"):
+        Parquet(folder)
+
+
+def test_files_that_differ_are_refused_with_the_column(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"number": ["1"]}), tmp_path / "b.parquet")
+    says = r"'number' is int64 in .*a\.parquet, and .*b\.parquet has string"
+    with pytest.raises(DamagedFile, match=says):
+        Parquet(tmp_path)
+    with pytest.raises(DamagedFile, match=r"'half' is double .* no such column"):
+        Parquet(tmp_path, columns=["half"])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_row_group_is_named_or_its_rows_are_left_out(
+    tmp_path: Path, workers: int
+) -> None:
+    path = write(tmp_path / "a.parquet")
+    footer = pq.read_metadata(path)
+    at = footer.row_group(3).column(0).data_page_offset
+    data = bytearray(path.read_bytes())
+    data[at : at + 30] = b"\xff" * 30
+    path.write_bytes(data)
+    options = {"n_processes": workers, "shuffle": False, "epochs": 1}
+    with (
+        mpiter.batches(Parquet(path), 5, **options) as stream,
+        pytest.raises(DamagedFile, match=r"row group 3 of .*a\.parquet can't be read"),
+    ):
+        numbers_of(stream)
+    skip = {"on_error": "skip", **options}
+    with mpiter.batches(Parquet(path), 5, **skip) as stream:
+        found = numbers_of(stream)
+    rest = [*range(3 * GROUP), *range(4 * GROUP, ROWS)]
+    assert found == rest
+
+
+def test_files_without_rows_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", rows=0)
+    with pytest.raises(mpiter.OptionError, match="have no rows"):
+        Parquet(tmp_path)
