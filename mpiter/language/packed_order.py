@@ -130,7 +130,7 @@ class PackedOrder(Telling, Generic[_Window]):
         self._weighed: tuple[tuple[int, int], Weights] | None = None
 
     @cached_property
-    def _starts(self) -> NDArray[np.int64]:
+    def _starts(self) -> list[int]:
         """The first unit of each window, and of what comes after the last."""
         # Found when it is asked for: around a mixture this looks at each document.
         units = self._measures(self._windows)
@@ -141,7 +141,8 @@ class PackedOrder(Telling, Generic[_Window]):
             units[: begun.window] = 0
             units[begun.window] = self._units(self._window(begun.window))
             first = begun.first
-        return first + np.concatenate(([0], np.cumsum(units)))
+        starts: list[int] = (first + np.concatenate(([0], np.cumsum(units)))).tolist()
+        return starts
 
     @abstractmethod
     def _planned(self, pieces: Pieces, window: int) -> _Window:
@@ -161,7 +162,7 @@ class PackedOrder(Telling, Generic[_Window]):
 
     def _first_unit(self, position: int) -> int:
         """Return the unit with which the row at a position begins."""
-        return min(self._unit_at(position), int(self._starts[-1]))
+        return min(self._unit_at(position), self._starts[-1])
 
     @abstractmethod
     def take(self, start: int, stop: int) -> list[Row]: ...
@@ -191,7 +192,7 @@ class PackedOrder(Telling, Generic[_Window]):
 
     def _find(self, unit: int) -> int:
         """Return the window in which a unit of the epoch is."""
-        found = int(np.searchsorted(self._starts, unit, side="right")) - 1
+        found = bisect.bisect_right(self._starts, unit) - 1
         # The epoch's end belongs to the last window.
         return min(found, self._windows.count - 1)
 
@@ -254,7 +255,7 @@ class PackedOrder(Telling, Generic[_Window]):
         # Then the state has none either, and goes on with the same keys only.
         if documents is None:
             return None
-        had = unit - int(self._starts[window])
+        had = unit - self._starts[window]
         checksum: int | None = None
         if had:
             if self._summed[0] != window:
@@ -373,7 +374,7 @@ class Fitted(PackedOrder[FittedWindow]):
         return {"capacity": self._rule.capacity, "long": self._rule.long}
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return self._starts[-1]
 
     def _planned(self, pieces: Pieces, window: int) -> FittedWindow:
         rule = self._rule
@@ -411,7 +412,7 @@ class Fitted(PackedOrder[FittedWindow]):
         while start < stop:
             window = self._find(start)
             planned = self._window(window)
-            first = start - int(self._starts[window])
+            first = start - self._starts[window]
             rows = min(len(planned.rows) - first, stop - start)
             yield planned, slice(first, first + rows)
             start += rows
@@ -449,7 +450,7 @@ class Cut(PackedOrder[Joined]):
         return {}
 
     def __len__(self) -> int:
-        return -(-int(self._starts[-1]) // self._rule.capacity)
+        return -(-self._starts[-1] // self._rule.capacity)
 
     def _planned(self, pieces: Pieces, window: int) -> Joined:
         begins: Indices = np.concatenate(([0], np.cumsum(pieces.sizes)))
@@ -470,10 +471,10 @@ class Cut(PackedOrder[Joined]):
             row = list[int]()
             while token < end:
                 window = self._find(token)
-                first = int(self._starts[window])
+                first = self._starts[window]
                 planned = self._window(window)
                 row += _between(planned, token - first, end - first)
-                token = min(end, int(self._starts[window + 1]))
+                token = min(end, self._starts[window + 1])
             found.append(tuple(row))
         return found
 
