@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 
 SITE = Path(__file__).resolve().parents[2] / "build" / "docs"
 # This page opens another one as wide as a telephone, and tells the server what its
-# script finds there, as soon as it finds something.  Until the other page comes, an empty
-# one is in its place, which is complete as well.
+# script finds there, as soon as it finds something.  Until the other page comes, an
+# empty one is in its place, which is complete as well.
 ASKING = """<iframe src="{page}" width="380" height="2000"></iframe>
 <script>
 const found = () => {{ const page = frames[0].document; {script} }};
