@@ -267,7 +267,7 @@ def _of_numpy(data: object) -> object:
 def _taken_from_frame(data: Any) -> Any:
     """Return a data frame as a dict of its columns, and a series as an array.
 
-    Anything else is returned unchanged.
+    An array of JAX's becomes one of NumPy's, and anything else is returned unchanged.
     """
     if _package(data) not in _FRAMES:
         return _of_numpy(data)

@@ -1,8 +1,8 @@
 """What is passed in place of a dataset by mistake: an error says what was meant.
 
 Runs in the consumer, when an iterator or loader is made.  Guarantees that whatever
-could serve as a dataset passes: what has ``[]`` or can be iterated over, and gives
-samples.
+could serve as a dataset passes: what has ``[]`` or ``__getitems__`` or can be iterated
+over, and gives samples.
 """
 
 from __future__ import annotations

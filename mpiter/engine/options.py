@@ -266,13 +266,13 @@ def options_for(
         n_prefetch=int(n_prefetch),
         dataset_timeout=dataset_timeout,
         sample_timeout=sample_timeout,
-        max_samples=max_samples,
+        max_samples=_as_pythons(max_samples),
         seed=_settled_seed(seed, mine),
         backend=runs,
         serializer=serializer,
         copy=copy,
         on_error=on_error,
-        run_ahead=run_ahead,
+        run_ahead=_as_pythons(run_ahead),
         worker_init=worker_init,
         in_order=in_order,
         ragged=ragged,
@@ -289,6 +289,10 @@ def options_for(
     for hook in made.hooks:
         hook.check(setting)
     return made
+
+
+def _as_pythons(number: int | None) -> int | None:
+    return None if number is None else int(number)
 
 
 def _check_on_error(on_error: object) -> None:

@@ -174,7 +174,7 @@ def loaders_options(
     """Check a loader's arguments and return the options of its workers.
 
     These fetch rows from ``served``, of which ``batch_size`` make a batch.  What the
-    user has ``given`` goes to the options as it is.
+    user has ``given`` beside the arguments here goes to the options as well.
     """
     more = {name: value for name, value in given.items() if name not in _KNOWN}
     workers = workers_of(num_workers)

@@ -115,8 +115,8 @@ class Kind:
     ) -> bool:
         """Write ``values``, a list or an array, into the rows from ``start`` on.
 
-        Return False if one doesn't fit.  Many rows are written at once, because with
-        small samples most of the time goes into calling NumPy.
+        Return False if one doesn't fit.  This is for rows that come together; samples
+        that are fetched one by one are written by ``lines``.
         """
         rows = column[start : start + len(values)]
         if type(values) is not np.ndarray:

@@ -437,7 +437,7 @@ class Axis:
         return BESIDE + _DRAWN * (at - self.begin) / self.span_s
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Yield some ten round numbers, with their unit."""
+        """Yield three to nine round times: in seconds, and as a text with its unit."""
         if self.end < 1:
             unit = "ms"
             factor = 1e3

@@ -674,6 +674,14 @@ def test_strict_run_ahead_keeps_to_n_prefetch(
     assert squares.peak.batches == (0 if is_serial(default) else n_prefetch)
 
 
+def test_numpys_numbers_are_taken_as_pythons_and_do_not_overflow(
+    default: dict[str, Any],
+) -> None:
+    numbers = {"n_prefetch": np.uint8(2), "run_ahead": np.uint8(254)}
+    with iterator(Squares(), np.uint8(4), repeat=False, **numbers, **default) as it:
+        assert len(list(it)) == -(-len(Squares()) // 4)
+
+
 def test_closing_is_idempotent_and_final(default: dict[str, Any]) -> None:
     it = iterator(Squares(), 4, **default)
     next(it)
