@@ -1,7 +1,7 @@
 """The lengths of a dataset's documents, as a sequence of numbers that isn't in memory.
 
 ``Tokens`` and ``Mix`` have such as ``lengths``.  Pure.  Guarantees that an element is
-found only where it is asked for, and that whoever asks beyond the end is told.
+found only where it is asked for, and that a place beyond the end is an IndexError.
 """
 
 from __future__ import annotations

@@ -86,7 +86,8 @@ class Parquet:
         # The file of each row group, and its number in that.
         self._lies: list[tuple[int, int]] = []
         for number, footer in enumerate(footers):
-            _check_schema(self.files, number, footers, self.columns)
+            its = footer.schema.to_arrow_schema()
+            _check_schema(self.files[number], its, self.files[0], schema, self.columns)
             for group in range(footer.num_row_groups):
                 told = footer.row_group(group)
                 _check_extent(self.files[number], group, told)
@@ -173,7 +174,7 @@ class Parquet:
 
 
 class _Decoder:
-    """Decodes row groups, as Arrow's own files."""
+    """Decodes row groups into memory."""
 
     def __init__(
         self,
@@ -245,23 +246,22 @@ def _chosen(
 
 
 def _check_schema(
-    files: Sequence[File],
-    number: int,
-    footers: Sequence[pq.FileMetaData],
+    file: File,
+    its: pa.Schema,
+    first_file: File,
+    first: pa.Schema,
     names: Sequence[str],
 ) -> None:
     """Raise an error unless a file has the columns of the first one."""
-    first = footers[0].schema.to_arrow_schema()
-    its = footers[number].schema.to_arrow_schema()
     for name in names:
         at = its.get_field_index(name)
         has = "no such column" if at < 0 else str(its.field(at).type)
         wanted = str(first.field(name).type)
         if has != wanted:
             raise DamagedFile(
-                f"column {name!r} is {wanted} in {files[0].path}, and "
-                f"{files[number].path} has {has}: convert one, or leave the column "
-                "out by columns=."
+                f"column {name!r} is {wanted} in {first_file.path}, and "
+                f"{file.path} has {has}: convert one, or leave the column out by "
+                "columns=."
             )
 
 

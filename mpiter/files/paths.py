@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -57,8 +58,6 @@ def _here(path: str, ending: str) -> list[File]:
     if place.is_dir():
         names = sorted(place.rglob(f"*{ending}"))
     elif any(sign in path for sign in "*?[") and not place.exists():
-        import glob
-
         names = [Path(name) for name in sorted(glob.glob(str(place), recursive=True))]
     else:
         names = [place]

@@ -261,7 +261,7 @@ class ByReference:
         # in columns.
         self._samples: Any = []
         self._looks: list[Look] = []
-        self._failed: list[int] = []
+        self._failed: set[int] = set()
 
     @property
     def row(self) -> int:
@@ -298,7 +298,7 @@ class ByReference:
         return self._looks_at_all
 
     def fail(self, row: int) -> None:
-        self._failed.append(row)
+        self._failed.add(row)
         self._samples.append(None)
 
     def together(
