@@ -6,7 +6,7 @@ that could be either is refused, and the message has the spelling of both.  A ro
 the same container as the columns.
 
 ``reader_of`` finds out once, in a worker, how a dataset reads many samples at once: by
-the ``mpiter_rows`` of ours, torch's ``__getitems__``, by NumPy's indexing with
+the ``mpiter_reader`` of ours, torch's ``__getitems__``, by NumPy's indexing with
 arrays, or by that of Chainer's ``TupleDataset`` and ``DictDataset`` of arrays.  If
 such a reading raises, or draws random numbers (which must depend on each sample's
 position), the samples are read one by one.
@@ -374,9 +374,10 @@ def reader_of(dataset: Any) -> Reader | None:
         return lambda indices: dataset.__getitems__(indices)
     if kind in (np.ndarray, np.memmap):
         return lambda indices: np.asarray(dataset[indices])
-    # A dataset of ours, which gives columns.
-    if hasattr(kind, "mpiter_rows"):
-        return lambda indices: dataset.mpiter_rows(indices)
+    # A dataset of ours, which says itself how.
+    if brings_reader(kind):
+        found: Reader | None = dataset.mpiter_reader()
+        return found
     if callable(getattr(kind, "__getitems__", None)):
         return partial(_by_getitems, dataset)
     if chainer is None:
@@ -390,9 +391,24 @@ def reader_of(dataset: Any) -> Reader | None:
     return None
 
 
+def brings_reader(kind: type) -> bool:
+    """True if a class of ours says how many samples are read at once.
+
+    A class derived from it may read them in another way, by a ``[]`` of its own.
+    """
+    for one in kind.__mro__:
+        if "mpiter_reader" in vars(one):
+            return True
+        if "__getitem__" in vars(one):
+            return False
+    return False
+
+
 def takes_any_key(dataset: object) -> bool:
     """Return True if many samples can be read at once by keys that aren't numbers."""
     kind = type(dataset)
+    if brings_reader(kind):
+        return bool(getattr(kind, "takes_any_key", False))
     return kind is not Table and callable(getattr(kind, "__getitems__", None))
 
 

@@ -53,9 +53,15 @@ from .team import Team
 
 # The time that closing may take.
 _CLOSE_S = 4.5
-# A worker has at most two blocks: one that it fetches, and one in its pipe, so that it
-# needn't wait for the loop.
-_MOST_OUT = 2
+# A worker has two blocks: one that it fetches, and one in its pipe, so that it needn't
+# wait for the loop.
+_USUALLY_OUT = 2
+# It has more if they take less than this in all, since waking it takes as long as such
+# a block.  They come to this many at the most ...
+_IN_PIPE_S = 0.002
+_MOST_OUT = 16
+# ... and their batches to this many bytes, unless ``run_ahead`` is given.
+_CHEAP_BYTES = 1 << 25
 # No second block waits behind one that takes this long, since a worker that is idle
 # sooner could fetch it.
 _DEAR_BLOCK_S = 0.01
@@ -391,7 +397,9 @@ class _PrefetchLoop:
         workers = rules.workers
         # Where batches are large, memory bounds their number: the slots that the loop
         # needs while the user keeps batches are left out of the count.
-        if size := rooms.bytes:
+        size = rooms.bytes
+        fetched = 0
+        if size:
             slots = rooms.slots.most_bytes // size
             fetched = max(1, slots - rules.reserve)
             most = min(most, fetched + rules.n_prefetch)
@@ -406,9 +414,16 @@ class _PrefetchLoop:
         batch_s = self.tally.sample_s * horizon.rows
         if batch_s > rules.dear_s or most <= workers:
             parts = workers
+        block_s = batch_s / parts
         most_out = 1
-        if batch_s < parts * _DEAR_BLOCK_S:
-            most_out = _MOST_OUT
+        if block_s < _DEAR_BLOCK_S:
+            most_out = _USUALLY_OUT
+        # Until a sample was measured nothing is known of a block.
+        if 0 < block_s < _IN_PIPE_S / _USUALLY_OUT:
+            most_out = min(_MOST_OUT, int(_IN_PIPE_S / block_s))
+            if size and rules.run_ahead is None:
+                cheap = rules.n_prefetch + most_out * workers + 1
+                most = max(most, min(cheap, _CHEAP_BYTES // size, fetched))
         return parts, most_out, most
 
     def _plan(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..amounts import size_of
+from ..datasets.columns import Reader
 from ..errors import DamagedFile, OptionError
 from ..order.order import Indices
 from ..samples.tree import Rows
@@ -105,14 +106,17 @@ class Parquet:
         return self._groups.samples
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        row: dict[str, Any] = self.mpiter_rows([index])[0]
+        row: dict[str, Any] = self.rows([index])[0]
         return row
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return the rows with these numbers."""
-        return [*self.mpiter_rows(indices)]
+        return [*self.rows(indices)]
 
-    def mpiter_rows(self, indices: Sequence[int] | Indices) -> Rows:
+    def mpiter_reader(self) -> Reader:
+        return self.rows
+
+    def rows(self, indices: Sequence[int] | Indices) -> Rows:
         """Return the rows with these numbers, column by column."""
         keys: Indices = np.asarray(indices, np.int64)
         for key in (keys.min(), keys.max()):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from ..datasets.columns import Reader
 from ..datasets.lengths import DocumentLengths, Numbers
 from ..errors import OptionError
 from ..machine import replacing
@@ -138,6 +139,20 @@ class Tokens:
             raise IndexError(f"{index} isn't from 0 to before {len(self)}")
         begin, stop = self._borders[index : index + 2].tolist()
         return self._flat[begin:stop]
+
+    def mpiter_reader(self) -> Reader:
+        return self._many
+
+    def _many(self, indices: Any) -> list[NDArray[Any]]:
+        """Return the documents with these numbers."""
+        keys = np.asarray(indices)
+        # An index that is too large has no border, and is an error of NumPy's.
+        if min(keys.tolist()) < 0:
+            raise IndexError(f"{keys.min()} isn't from 0 to before {len(self)}")
+        begins = self._borders[keys].tolist()
+        stops = self._borders[keys + 1].tolist()
+        flat = self._flat
+        return [flat[begin:stop] for begin, stop in zip(begins, stops, strict=True)]
 
     def __repr__(self) -> str:
         return (

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..datasets.columns import offered
+from ..datasets.columns import Reader, offered, reader_of
 from ..datasets.lengths import DocumentLengths, Numbers
 from ..engine.bringing import brings_order
 from ..errors import OptionError
@@ -137,6 +137,31 @@ class Components:
             raise IndexError(f"{key} isn't from 0 to before {len(self)}")
         number = bisect_right(self._ends, key)
         return number, int(key) - self.begins[number]
+
+    def reader(self) -> Reader | None:
+        """Return a function that reads samples by their numbers, many at once.
+
+        None if a component can't, or brings its order.
+        """
+        readers = [reader_of(dataset) for dataset in self.by_number]
+        if not self.is_plain or None in readers:
+            return None
+        ends = np.array(self._ends)
+
+        def read(keys: Any) -> list[Any]:
+            places: list[list[int]] = [[] for _ in readers]
+            numbers = np.searchsorted(ends, keys, "right").tolist()
+            for place, number in enumerate(numbers):
+                places[number].append(place)
+            found: list[Any] = [None] * len(keys)
+            for mine, reader, begin in zip(places, readers, self.begins, strict=True):
+                if mine and reader is not None:
+                    samples = reader(keys[mine] - begin)
+                    for place, sample in zip(mine, samples, strict=True):
+                        found[place] = sample
+            return found
+
+        return read
 
     def source(self, key: Any) -> Source:
         """Return where the sample with this key is from."""

@@ -11,7 +11,7 @@ from math import isfinite
 from numbers import Integral, Rational, Real
 from typing import Any, Literal, NamedTuple, get_args
 
-from ..datasets.columns import in_words
+from ..datasets.columns import Reader, in_words
 from ..errors import OptionError, add_note
 from ..order.order import Order
 from .components import Components, Joined, Source
@@ -139,6 +139,12 @@ class Mix:
                 f"{name!r} have: pass a name that none has, such as 'source'."
             )
         return {**sample, self.field: name}
+
+    def mpiter_reader(self) -> Reader | None:
+        """Return a function that reads many samples at once, if all components can."""
+        if self.field is not None:
+            return None
+        return self._components.reader()
 
     def __repr__(self) -> str:
         """Say in one line what it mixes."""

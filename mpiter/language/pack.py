@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datasets.columns import in_words
+from ..datasets.columns import Reader, in_words, reader_of
 from ..engine.bringing import brings_order
 from ..errors import OptionError
 from ..order.order import Order
@@ -19,6 +19,7 @@ from .lengths import Counted, counted_for, lengths_for
 from .mix import Mix
 from .packed_order import Cost, Cut, Fitted, PackedOrder, Rule, Windows, rows_in
 from .rows import Layout, Row, made, pieces_in
+from .together import RowsReader
 from .windows import Fixed, Following, Lengths
 
 __all__ = ["Pack"]
@@ -171,6 +172,18 @@ class Pack:
             raise IndexError(f"{key} isn't from 0 to before {len(order)}")
         [row] = order.take(key, key + 1)
         return made(self.dataset, row, self.capacity, self.layout)
+
+    # Rows have tuples as keys.
+    takes_any_key = True
+
+    def mpiter_reader(self) -> Reader | None:
+        """Return a function that makes many rows at once, if that can be done."""
+        if self.layout != "padded":
+            return None
+        read = reader_of(self.dataset)
+        if read is None:
+            return None
+        return RowsReader(read, self.capacity)
 
     def mpiter_words(self, row: Row) -> str:
         """Return in words which documents are in a row, for errors and warnings."""

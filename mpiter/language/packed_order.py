@@ -26,13 +26,11 @@ from .components import Telling, told_of
 from .fit import best_fit
 from .lengths import Counted, counted_by
 from .mix_order import MixOrder
-from .rows import Row, sizes_of
+from .rows import NUMBERS, Row, sizes_of
 from .windows import Fixed, Following, Lengths, Pieces
 
 # The cost of a row, from the lengths of its pieces.
 Cost = Callable[[NDArray[np.int64]], float]
-# A row's key has so many numbers for each piece.
-_NUMBERS = 4
 # Planned windows that are kept, at least; a step of many ranks may need more.
 _KEPT = 4
 Numbers = NDArray[Any]
@@ -91,7 +89,7 @@ def weights_of(rows: Sequence[Row], rule: Rule) -> Weights:
     if callable(rule.counted):
         counts = counted_by(rule.counted, np.concatenate(each))
     else:
-        keys = np.concatenate([row[::_NUMBERS] for row in rows])
+        keys = np.concatenate([row[::NUMBERS] for row in rows])
         counts = np.asarray(rule.counted[keys])
     row_of = np.repeat(np.arange(len(rows)), [len(sizes) for sizes in each])
     tokens = np.bincount(row_of, counts, len(rows)).astype(np.int64)
@@ -386,7 +384,7 @@ class Fitted(PackedOrder[FittedWindow]):
             row_of = permutation(rows, key)[row_of]
         # Within a row the documents come in the window's order, which is random.
         by_row = np.argsort(row_of, kind="stable")
-        ends = np.cumsum(np.bincount(row_of, minlength=rows)) * _NUMBERS
+        ends = np.cumsum(np.bincount(row_of, minlength=rows)) * NUMBERS
         numbers = np.stack(pieces, axis=1)[by_row].ravel().tolist()
         found = list[Row]()
         begin = 0

@@ -18,6 +18,8 @@ from ..errors import DocumentError, add_note
 
 # A row's key.
 Row = tuple[int, ...]
+# It has so many numbers for each piece.
+NUMBERS = 4
 Layout = Literal["padded", "jagged"]
 Array = NDArray[Any]
 # The field of documents that are an array.

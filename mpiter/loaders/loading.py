@@ -25,7 +25,7 @@ from typing import (
     SupportsIndex,
 )
 
-from ..datasets.columns import Table, users
+from ..datasets.columns import Table, brings_reader, users
 from ..datasets.gathering import gather_of
 from ..engine import describing
 from ..engine.alone import pump_for
@@ -121,7 +121,7 @@ def is_one_workers(dataset: object, batch_size: int | None, collates: bool) -> b
     # Columns have a method for many keys, too, as torch's subsets of them have.  Their
     # rows are written into the batch directly, so they don't count here.
     kind = type(dataset)
-    has_columns = kind is Table or hasattr(kind, "mpiter_rows")
+    has_columns = kind is Table or brings_reader(kind)
     has_columns = has_columns or gather_of(dataset) is not None
     has_many = bool(getattr(dataset, "__getitems__", None))
     return (

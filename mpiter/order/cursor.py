@@ -32,6 +32,8 @@ from .order import EpochOrder, Indices, Keys, Listed, Sampled
 
 # Keys, at the most, of the batches that are planned in one call.
 _AT_ONCE = 1 << 11
+# The same where the order tells costs or tokens, and takes longer for each key.
+_WEIGHED_AT_ONCE = 1 << 8
 
 
 def listed(keys: Sequence[Any] | Indices) -> list[Any]:
@@ -374,26 +376,45 @@ class Pace(Plans):
         # As in ``step``, what is left after the last of them tells how the epoch ends.
         rest = 1 if self.wrap else step
         most = (length - rest - position) // step
+        # Of several ranks, each plans its own part of a step.
         if (
-            self.share is not WHOLE
-            or order.is_weighed
+            self.share.size > 1
             or most < 2
             or (self.epochs is not None and epoch >= self.epochs)
         ):
             return Plans.ahead(self, cursor, number)
-        most = min(most, max(1, _AT_ONCE // each))
-        keys = order.take(position, position + most * each)
+        at_once = _WEIGHED_AT_ONCE if order.is_weighed else _AT_ONCE
+        most = min(most, max(1, at_once // each))
+        end = position + most * each
+        keys = order.take(position, end)
+        tokens = self._tokens_of_steps(order, position, end)
         plans = list[Plan]()
         for begin in range(0, most * each, each):
             stop = position + each
             detail = epoch + position / length
             after = make_cursor((stop, epoch, False, order, detail))
             stretch = Stretch(0, epoch, position, keys[begin : begin + each])
-            plans.append(Plan(number, each, (stretch,), cursor, after))
+            plan = Plan(number, each, (stretch,), cursor, after)
+            if tokens is not None:
+                plan = plan._replace(tokens=tokens[begin // each])
+            plans.append(plan)
             cursor = after
             number += 1
             position = stop
         return plans
+
+    def _tokens_of_steps(
+        self, order: EpochOrder, start: int, stop: int
+    ) -> list[int] | None:
+        """Return the tokens of each full step of one rank; None if none are told."""
+        if not order.is_weighed:
+            return None
+        told = order.tokens(start, stop)
+        if told is None:
+            return None
+        by_step = np.asarray(told).reshape(-1, self.batch_size).sum(axis=1)
+        found: list[int] = by_step.astype(np.int64).tolist()
+        return found
 
     def _wrapped(self, cursor: Cursor, number: int) -> Plan:
         """Return the plan of a batch that reaches or crosses the epoch's end."""
