@@ -46,6 +46,7 @@ CASES = {
     "far ahead": Case(batches=6, n_prefetch=2, run_ahead=4, deaths=1, rooms=20),
     "three workers": Case(batches=4, workers=3, deaths=1, restarts=1, row_s=60e-3),
     "many cheap batches": Case(batches=9, batch_size=1, workers=1),
+    "many blocks in a worker": Case(batches=40, deaths=3, restarts=1, rooms=60),
 }
 
 
@@ -152,3 +153,32 @@ def test_all_branches_of_a_tree_are_explored() -> None:
     assert sorted(paths) == [
         (first, second) for first in range(2) for second in range(3)
     ]
+
+
+class Deep(World):
+    """The consumer takes what there is, and a block is answered at a time."""
+
+    def something_happens(self) -> list[Any]:
+        self.bell.hush()
+        self.peak = max(len(self.crew.of(worker)) for worker in range(2))
+        while len(self.loop.communicator.queue):
+            self._take()
+        return [self._answer(*self.crew.out[0])]
+
+
+@pytest.mark.parametrize(
+    ("row_s", "run_ahead", "wanted"),
+    [(1e-6, None, 16), (0.4e-3, None, 2), (20e-3, None, 1), (1e-6, 4, 2)],
+)
+def test_a_worker_has_the_more_blocks_the_less_they_take(
+    row_s: float, run_ahead: int | None, wanted: int
+) -> None:
+    case = Case(batches=200, row_s=row_s, run_ahead=run_ahead, rooms=80)
+    world = Deep(case, Choices())
+    try:
+        while len(world.got) < 50:
+            world.loop.turn()
+        assert world.peak == wanted
+    finally:
+        world.loop.stop()
+        world.loop._dispose()

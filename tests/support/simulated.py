@@ -87,6 +87,10 @@ def _explained(run: Callable[[Choices], object], choices: Choices) -> None:
         raise
 
 
+# A worker has at most so many blocks.
+MOST_OUT = 16
+
+
 @dataclass(frozen=True)
 class Case:
     """What is loaded, and how often each event may happen meanwhile."""
@@ -256,7 +260,7 @@ class Crew:
     def map_async(self, block: Block) -> None:
         load = Counter(worker for worker, _ in self.out)
         worker = min(range(self.workers), key=lambda at: (load[at], at))
-        assert load[worker] < 2
+        assert load[worker] < MOST_OUT
         assert block.number not in [other.number for _, other in self.out]
         self._world.begun.add(block.batch)
         self.out.append((worker, block))
@@ -304,7 +308,9 @@ class World:
         )
         run_ahead = case.run_ahead
         if run_ahead is None:
-            run_ahead = 2 * case.workers + 1
+            # Workers have more blocks that are tiny.
+            blocks = MOST_OUT if case.row_s * case.batch_size < 1e-4 else 2
+            run_ahead = blocks * case.workers + 1
         self.most = case.n_prefetch + run_ahead
         self.rooms = Rooms(case.rooms, case.travels, case.refused)
         self.crew = Crew(self)
