@@ -256,10 +256,14 @@ def make(environment: Environment) -> None:
             )
 
 
-def silently(command: list) -> tuple:
+def silently(command: list, timeout=None) -> tuple:
     """Run a command; return its exit code, and what it said."""
     done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=surroundings()
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=surroundings(),
+        timeout=timeout,
     )
     return done.returncode, done.stdout.decode(errors="replace")
 

@@ -313,14 +313,21 @@ def waits_after_kills(case: Case) -> Iterator[float]:
 
 
 def main() -> int:
+    global ROUNDS, TURN_S, STARTS, KILLS
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_common(parser)
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=ROUNDS,
+        help=f"turns of each whose medians are compared (default {ROUNDS})",
+    )
     asked = parser.parse_args()
     refuse_to_overwrite(parser, asked)
+    ROUNDS = asked.rounds
     if asked.small:
-        global ROUNDS, TURN_S, STARTS, KILLS
         ROUNDS = 1
         TURN_S = SHORT_S
         STARTS = 1

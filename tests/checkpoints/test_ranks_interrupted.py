@@ -19,7 +19,8 @@ from launched import with_torch
 pytestmark = [*with_torch, pytest.mark.timeout(300)]
 
 PROGRAM = Path(__file__).resolve().parents[2] / "bench" / "interruptions.py"
-ASKED = ["--rows", "mpiter", "--trainings", "7", "--under-torchrun", "2", "--seed", "2"]
+# With this seed four trainings have each signal, each place and each way of resuming.
+ASKED = ["--rows", "mpiter", "--trainings", "4", "--under-torchrun", "1", "--seed", "2"]
 
 Found = dict[str, Any]
 
@@ -63,7 +64,7 @@ def test_all_signals_come_at_all_places(found: Found) -> None:
     ours = found["rows"]["mpiter"]
     signals, places, resumed = map(set, zip(*cells(ours["matrix"]), strict=True))
     assert (len(signals), len(places), len(resumed)) == (5, 7, 3)
-    assert ours["interruptions"] >= 25
+    assert ours["interruptions"] >= 14
     assert ours["missed"] == 0
 
 
@@ -96,4 +97,4 @@ def test_no_rank_hangs_or_aborts_or_is_refused(found: Found) -> None:
 
 def test_all_this_holds_under_torchs_launcher(found: Found) -> None:
     under = found["torchrun"]
-    assert under["sound"] == under["interruptions"] == 2, under["words"]
+    assert under["sound"] == under["interruptions"] == 1, under["words"]

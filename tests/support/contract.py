@@ -42,6 +42,8 @@ CONSUMERS = {
     "test_parts_of_a_mapped_file_are_stacked",
     "test_errors_that_cannot_travel_are_described",
     "test_an_item_visited_twice_gets_fresh_randomness",
+    "test_an_order_that_the_dataset_brings_is_followed",
+    "test_numpys_numbers_are_taken_as_pythons_and_do_not_overflow",
 }
 
 
