@@ -152,6 +152,12 @@ def served_from(
     """
     if is_stream:
         return Streamed(dataset, batch_size, drop_last, collate, shards_itself)
+    if alone and not hasattr(type(dataset), "__getitem__"):
+        kind = type(dataset).__name__
+        raise OptionError(
+            f"batch_size=None reads dataset[key], sample by sample, and {kind} has "
+            "only __getitems__: pass a batch_size, or have it offer [] too."
+        )
     if in_one:
         return Batched(dataset, batch_size, collate, skips, stacks, alone)
     return dataset

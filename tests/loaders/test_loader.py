@@ -166,6 +166,33 @@ def test_without_a_batch_size_a_sampler_of_lists_reads_in_bulk(loader: Maker) ->
     ]
 
 
+class OnlyTogether:
+    """A dataset that gives samples only by the list."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitems__(self, keys: list[int]) -> list[int]:
+        return [10 * key for key in keys]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"on_error": "skip"}, {"sampler": range(10)}, {"shard": (0, 1)}]
+)
+def test_a_dataset_needs_no_other_method_than_getitems(
+    loader: Maker, options: dict[str, Any]
+) -> None:
+    batches = loader(OnlyTogether(), 4, **options)
+    assert epoch(batches) == [[0, 10, 20, 30], [40, 50, 60, 70], [80, 90]]
+    shuffled = epoch(loader(OnlyTogether(), 4, shuffle=True))
+    assert sorted(flat(shuffled)) == [10 * key for key in range(10)]
+
+
+def test_without_batches_a_dataset_needs_samples_by_key(loader: Maker) -> None:
+    with pytest.raises(mpiter.OptionError, match="OnlyTogether has only __getitems__"):
+        loader(OnlyTogether(), batch_size=None)
+
+
 def test_getitems_is_called_once_for_a_batch(loader: Maker) -> None:
     class Together(Squares):
         def __getitems__(self, keys: list[int]) -> list[tuple[int, int]]:
