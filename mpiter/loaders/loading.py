@@ -207,7 +207,9 @@ def loaders_options(
     if prefetch_factor is not None:
         most = prefetch_factor * workers
         n_prefetch = min(n_prefetch, most)
-        more.setdefault("run_ahead", most - n_prefetch)
+        # An explicit None means the same as leaving it out.
+        if more.get("run_ahead") is None:
+            more["run_ahead"] = most - n_prefetch
     if more.get("backend") is None:
         more["backend"] = Process(method)
     made = options_for(

@@ -55,15 +55,16 @@ def test_batches_are_the_slices_of_the_dataset(loader: Maker) -> None:
         assert len(batches) == -(-20 // batch_size)
 
 
+@pytest.mark.parametrize("options", [{}, {"run_ahead": None}])
 def test_no_more_batches_are_fetched_ahead_than_prefetch_factor_allows(
-    with_workers: Maker, tmp_path: Path
+    with_workers: Maker, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     class Noted(Squares):
         def __getitem__(self, index: int) -> int:
             (tmp_path / str(index)).touch()
             return index
 
-    batches = iter(with_workers(Noted(40), prefetch_factor=2))
+    batches = iter(with_workers(Noted(40), prefetch_factor=2, **options))
     for handed_out in range(1, 21):
         next(batches)
         assert len(os.listdir(tmp_path)) <= handed_out + 2 * 2
