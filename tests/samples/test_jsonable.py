@@ -127,6 +127,14 @@ def test_what_no_state_can_hold_is_refused_with_its_path(value: Any, path: str) 
     assert str(refusal.value).startswith(f"{path} is of type ")
 
 
+def test_equal_sets_have_equal_states() -> None:
+    """Python walks through these two in different orders."""
+    one = {0, 8}
+    other = {8, 0}
+    assert [*one] != [*other]
+    assert encoded(one) == encoded(other)
+
+
 def test_what_holds_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
