@@ -72,6 +72,11 @@ def test_the_generators_states_are_such_values() -> None:
         assert_same(state, through_json(state))
 
 
+@pytest.mark.parametrize("name", ["~tuple", "~set", "~", "~of no kind"])
+def test_a_dict_that_looks_like_another_value_comes_back_as_a_dict(name: str) -> None:
+    assert_same({name: [1, 2]}, through_json({name: [1, 2]}))
+
+
 def test_what_is_plain_stays_as_it_is() -> None:
     plain = {"at": 5, "files": ["a", None, 1.5], "~": {"done": True}}
     assert encoded(plain) == plain
