@@ -41,6 +41,12 @@ from checkout import ROOT
 import mpiter
 from mpiter import machine
 
+# What multiprocessing's process that removes shared memory runs.
+TRACKER = b"multiprocessing.resource_tracker"
+SHARED = Path("/dev/shm")
+# Processes have so long to end, and their tracker to remove what was shared.
+PATIENCE_S = 10.0
+
 ENVIRONMENTS = {
     "ours": "the Python of mpiter, the loop and the limit",
     "chainer": "the Python that has Chainer (needs NumPy < 1.24)",
@@ -454,10 +460,7 @@ def ask(turn: Turn, timeout_s: float, command: Sequence[str]) -> Answer:
             except subprocess.TimeoutExpired:
                 return {"error": f"gave no answer within {timeout_s:g} s"}
             finally:
-                # There is no such group where all of the turn's workers are gone, as
-                # they should be.
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                end_group(process.pid)
         try:
             answer: Answer = json.loads(_text(out).splitlines()[-1])
         except (ValueError, IndexError):
@@ -517,7 +520,85 @@ def be_measured(take: Callable[[Turn], Answer]) -> NoReturn:
 
 def _end_with_the_driver(lifeline: int) -> None:
     os.read(lifeline, 1)
+    end_own_group()
+
+
+def end_own_group() -> None:
+    """End this process and all others of its group."""
+    kill_group(os.getpgrp())
+    # Where there is no /proc, none has been found.
     os.killpg(0, signal.SIGKILL)
+
+
+def end_group(group: int) -> None:
+    """End the processes of a group, if there are any left, and what they shared.
+
+    Names of shared memory and of semaphores outlive processes that are killed.  The
+    trackers remove them, once nobody is left that might need them.
+    """
+    # A process may be killed before it has told its tracker of a file that it has open.
+    # It is stopped first, so that it opens no more.
+    held = set[Path]()
+    for process, command in members_of(group).items():
+        with suppress(OSError):
+            if TRACKER not in command:
+                os.kill(process, signal.SIGSTOP)
+                held |= shared_by(process)
+    trackers = kill_group(group)
+    until = time.monotonic() + PATIENCE_S
+    while trackers & members_of(group).keys() and time.monotonic() < until:
+        time.sleep(0.01)
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+    for path in held:
+        path.unlink(missing_ok=True)
+
+
+def shared_by(process: int) -> set[Path]:
+    """Return the shared memory of multiprocessing's that a process has open."""
+    found = set()
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        # Others of its threads may close it meanwhile.
+        with suppress(OSError):
+            path = link.readlink()
+            if path.parent == SHARED and path.name.startswith("psm_"):
+                found.add(path)
+    return found
+
+
+def kill_group(group: int) -> set[int]:
+    """Kill the processes of a group but multiprocessing's trackers; return those.
+
+    This process is killed last, if it is in the group.
+    """
+    until = time.monotonic() + PATIENCE_S
+    trackers = set[int]()
+    while time.monotonic() < until:
+        trackers = set()
+        others = set[int]()
+        for process, command in members_of(group).items():
+            found = trackers if TRACKER in command else others
+            found.add(process)
+        if not others:
+            break
+        for process in sorted(others, key=os.getpid().__eq__):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+    return trackers
+
+
+def members_of(group: int) -> dict[int, bytes]:
+    """Return the commands of a group's processes that haven't ended, by their ids."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        # It may end meanwhile, and one that has ended has no command.
+        with suppress(OSError):
+            process = int(folder.name)
+            if os.getpgid(process) == group:
+                command = (folder / "cmdline").read_bytes()
+                if command:
+                    found[process] = command
+    return found
 
 
 # -- rounds ----------------------------------------------------------------------------

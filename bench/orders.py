@@ -38,7 +38,6 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +53,7 @@ from corpora import (
     write,
 )
 from driver import (
+    SHARED,
     Absent,
     Answer,
     Claim,
@@ -64,6 +64,8 @@ from driver import (
     at_most,
     command_line,
     conduct,
+    end_group,
+    end_own_group,
     median,
 )
 from measuring import flowing
@@ -434,9 +436,7 @@ def ended(command: list[str]) -> int | None:
         except subprocess.TimeoutExpired:
             return None
         finally:
-            # There is no such group where all of its workers are gone.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            end_group(process.pid)
 
 
 def counted(folder: Path) -> tuple[int, int]:
@@ -460,7 +460,7 @@ SIT = "--sit"
 def end_with_the_turn() -> None:
     """End this process, and all of its workers, when its input ends."""
     os.read(0, 1)
-    os.killpg(0, signal.SIGKILL)
+    end_own_group()
 
 
 def sit(told: dict[str, Any]) -> None:
@@ -565,7 +565,6 @@ EXPERIMENT = Experiment(
 
 # Names that mosaicml-streaming gives to shared memory.
 STREAMING = re.compile(r"\d{6}_[a-z_]+")
-SHARED = Path("/dev/shm")
 
 
 def main() -> int:

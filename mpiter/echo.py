@@ -171,6 +171,8 @@ class Echo(Generic[B]):
             "seed": str(self._seed),
         }
         self._passes = 0  # passes that have ended
+        # Counts up when an iterator that was made before has no more batches.
+        self._turnovers = 0
         # A loaded state, until the next batch is asked for.
         self._loaded: Mapping[str, Any] | None = None
         # The epoch that the source was in before the last step.
@@ -194,16 +196,24 @@ class Echo(Generic[B]):
         # The source's states at the beginning of these two blocks.
         self._marks: list[dict[str, Any] | StateError] = []
 
-    def __iter__(self) -> Self:
-        # The source is a loader, so each iter() is an epoch.  A pass that was left
-        # counts too, as one of the loader's does.
-        if not hasattr(self.source, "__next__") and self._turns is not None:
+    def __iter__(self) -> Iterator[B]:
+        """Return what gives the batches of a pass.
+
+        Around an iterator that is this echo itself.  Around a loader, each ``iter()``
+        is a new pass, as over the loader.
+        """
+        if hasattr(self.source, "__next__"):
+            return self
+        # A pass that was left counts too, as one of the loader's does.
+        if self._turns is not None:
             self._end()
-        return self
+        self._turnovers += 1
+        return _Pass(self, self._turnovers)
 
     def _end(self) -> None:
         self._forget()
         self._passes += 1
+        self._turnovers += 1
 
     def __next__(self) -> B:
         turns = self._turns
@@ -407,8 +417,9 @@ class Echo(Generic[B]):
     def end_pass(self) -> bool:
         """Count the present pass as ended if all its batches were handed out.
 
-        Return False if the pass goes on.  An iterator has no passes to end: a loop that
-        asks it for more goes on in it.
+        Return False if there are batches left in it.  Around an iterator there is
+        nothing to count: its next batch goes on where the last one was, so the answer
+        is always True.
         """
         if not hasattr(self.source, "end_pass"):
             return True
@@ -463,6 +474,25 @@ class Echo(Generic[B]):
         self._forget()
         self._passes = numbers["pass"]
         self._loaded = {**state, **numbers}
+
+
+class _Pass(Generic[B]):
+    """An iterator over one pass of an echo around a loader.
+
+    It ends with the pass, also where a later ``iter()`` begins another.
+    """
+
+    def __init__(self, echo: Echo[B], number: int) -> None:
+        self._echo = echo
+        self._number = number
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> B:
+        if self._echo._turnovers != self._number:
+            raise StopIteration
+        return next(self._echo)
 
 
 def _is_array(value: object) -> bool:

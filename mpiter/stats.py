@@ -79,6 +79,8 @@ class Stats:
     leased_batches: int = _number("batches handed out and still referenced")
     # The index and the error of the first hundred samples that were left out.
     skips: tuple[tuple[Any, str], ...] = ()
+    # When the first batch came: it tells these counters from those of other workers.
+    _began_s: float | None = field(default=None, repr=False, compare=False)
     _taken_s: float = field(
         default_factory=lambda: time.monotonic(), init=False, repr=False, compare=False
     )
@@ -115,10 +117,10 @@ class Stats:
         return 0.0
 
     def since(self, earlier: Stats) -> Stats:
-        """Return these numbers with what is recent counted from ``earlier`` on.
+        """Return these numbers with ``recent_s`` and the like counted from ``earlier``.
 
-        ``recent_s`` and what belongs to it are otherwise counted from the last look on,
-        whoever looked: a progress bar does so all the time.
+        ``stats()`` itself counts them from its last call on.  That may have been a
+        progress bar's, so it is no interval to rely on.
 
         >>> from mpiter import batches
         >>> it = batches(range(100), 4, n_processes=0, epochs=None)
@@ -130,9 +132,9 @@ class Stats:
         """
         waited_s = 0.0
         batches = 0
-        # A loader counts from zero when it has new workers.  These are told from those
-        # before by the time until their first batch.
-        if not earlier.batches or earlier.start_s == self.start_s:
+        # A loader counts from zero when it has new workers, whose first batch came
+        # later.
+        if not earlier.batches or earlier._began_s == self._began_s:
             waited_s = earlier.wait_s
             batches = earlier.batches
         return replace(
@@ -226,4 +228,10 @@ def total(parts: list[Stats]) -> Stats:
         name: about["merge"]([getattr(part, name) for part in parts])
         for name, about in NUMBERS.items()
     }
-    return Stats(**numbers, skips=sum((part.skips for part in parts), ()))
+    # The first engine to hand out a batch stays the first.
+    began = [part._began_s for part in parts if part._began_s is not None]
+    return Stats(
+        **numbers,
+        skips=sum((part.skips for part in parts), ()),
+        _began_s=min(began, default=None),
+    )

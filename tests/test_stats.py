@@ -13,7 +13,7 @@ import mpiter
 from mpiter import stats as telling
 from mpiter.engine import tally as tallying
 from mpiter.engine.tally import Tally
-from mpiter.stats import NUMBERS, Stats
+from mpiter.stats import NUMBERS, Stats, total
 
 
 @pytest.fixture
@@ -142,6 +142,23 @@ def test_an_interval_includes_the_waiting_for_workers_that_were_started_in_it(
     interval = after(start_s=2.0, wait_s=4.0, batches=60).since(before)
     assert (interval.recent_share, interval.recent_batches) == (0.4, 60)
     assert Stats().since(before).recent_share == 0
+
+
+def test_an_interval_of_a_stream_leaves_out_batches_before_it_while_workers_start(
+    clock: Any,
+) -> None:
+    """Each shard has its own counters, and the second one's first batch comes later."""
+    first = Tally()
+    second = Tally()
+    first.waits = 1.0, None
+    first.handed_out(8)
+    before = total([first.look(), second.look()])
+    clock.now += 10
+    second.waits = 4.0, None
+    for shard in (second, first, second):
+        shard.handed_out(8)
+    interval = total([first.look(), second.look()]).since(before)
+    assert (interval.recent_batches, interval.recent_wait_s) == (3, 4.0)
 
 
 def test_of_a_moment_nothing_is_concluded() -> None:

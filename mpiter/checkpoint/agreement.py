@@ -168,10 +168,14 @@ class Agreement:
             self._answer = self._ranks.begin_highest(mine)
 
     def _look(self, step: int) -> Wish:
-        """Return the answer that is still to be looked at, if any."""
+        """Return what all ranks have agreed on by their last wishes, once it has come.
+
+        Return the empty wish if no answer is outstanding.
+        """
         if self._answer is None:
             return Wish()
-        # An answer is looked at once, even if that fails.
+        # It is no longer outstanding even if waiting for it fails: a second look would
+        # fail too, or wait without end.
         answer = self._answer
         self._answer = None
         with _lost_ranks_named():

@@ -56,20 +56,22 @@ class Saving:
         self.is_asked = False
 
     def begin(self) -> bool:
-        """Write the file if it is missing, and return True then.
+        """Write a first file if there is none, and return whether that was done.
 
         Raise a RankError if the ranks don't all see the same file.
         """
         path = self._plan.path
-        # Only rank 0 looks for the file.  If another rank looked before it is written,
-        # a network's file system might go on telling that rank that it is missing.
+        # Only rank 0 looks whether there is a file, and tells the others.  On a network
+        # a file system remembers for a while that a file was missing, so a rank that
+        # looks before rank 0 writes the file may not see it afterwards.
         told = ""
         if self._ranks.is_leader and not path.exists():
             told = "new"
         is_new = self._ranks.gathered(told)[0] == "new"
         if is_new:
             self.save(How.NOW, keeps=False)
-        # One rank alone needn't look into the file before it reads it.
+        # One rank alone has nothing to compare the file's mark with, so it needn't read
+        # it.
         if self._ranks.are_several:
             differ = f"files differ, so {path} is not one that all see"
             self._ranks.check_same(differ, file.mark_of(path))

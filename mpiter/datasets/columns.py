@@ -271,11 +271,10 @@ def _taken_from_frame(data: Any) -> Any:
     """
     if _package(data) not in _FRAMES:
         return _of_numpy(data)
-    if _package(data) == "pyarrow":
-        names = getattr(data, "column_names", None)
-    else:
-        names = getattr(data, "columns", None)
-    if names is not None:
+    attribute = "column_names" if _package(data) == "pyarrow" else "columns"
+    # The class is asked, since a series of pandas has its labels as attributes.
+    if hasattr(type(data), attribute):
+        names = getattr(data, attribute)
         twice = [repr(name) for name, times in Counter(names).items() if times > 1]
         if twice:
             raise OptionError(

@@ -163,19 +163,20 @@ class Ledger:
         self.uncut = uncut
 
     def settle(self, done: Done) -> tuple[Block, Delivery] | None:
-        """Note that a block was answered; return it with its batch.
+        """Note the answer to a block, and return the block with its batch.
 
-        Return None if the answer is no longer wanted.
+        Return None if the answer isn't wanted any more.
         """
         found = self.out.pop(done.number, None)
-        # The block was recalled, since its worker was given up, and its rows are with
-        # another one.  A thread can't be killed, and may still answer.
+        # The worker had been given up, and the block's rows were sent to another one.
+        # If it is a thread, it couldn't be killed, and has answered after all.
         if found is None:
             return None
         block, batch = found
         batch.out -= 1
-        # The block is of an earlier run, whose rows nobody wants any more.  Its worker
-        # has written its last, so the room can be given back after its last block.
+        # The batch is of an earlier run, so its rows are dropped.  The worker that has
+        # answered won't write into its room any more; if no other worker has a block of
+        # the batch, the room is given back.
         if batch.is_abandoned:
             self._give_up(batch)
             return None

@@ -122,6 +122,7 @@ class Tally:
             sample_cpu_s=self.sample_cpu_s,
             wait_s=self.wait_s,
             start_s=self.start_s,
+            _began_s=self.began,
         )
         if self.began is None:
             return found

@@ -17,7 +17,7 @@ from ..order.order import Indices, Order, shuffled
 
 # The most groups of a window: for each of two windows a process has a descriptor, and
 # many systems allow 1,024.
-_MOST = 256
+MOST = 256
 # Places that are evaluated at once.
 _BLOCK = 1 << 14
 # The words that a shuffle is keyed by.
@@ -137,12 +137,12 @@ class GroupedOrder(Order):
 def _windows(sizes: NDArray[np.int64], most: int) -> Indices:
     """Return the first group of each window of at most so many bytes, and the end.
 
-    A window has one group at least, and at most ``_MOST``.
+    A window has one group at least, and at most ``MOST``.
     """
     firsts = [0]
     held = 0
     for group, size in enumerate(sizes.tolist()):
-        is_full = held + size > most or group - firsts[-1] == _MOST
+        is_full = held + size > most or group - firsts[-1] == MOST
         if held and is_full:
             firsts.append(group)
             held = 0

@@ -38,13 +38,10 @@ class Door(NamedTuple):
     descriptor: int
 
 
-class _Place(NamedTuple):
-    """The words of a group."""
-
-    pid: int
-    descriptor: int
-    # How often the group was decoded.
-    decodes: int
+# The words of a group: its door, all zeros if no process has the group, and how often
+# it was decoded.
+_A_PLACE = len(Door._fields) + 1
+_PLACE_BYTES = 8 * _A_PLACE
 
 
 class Places:
@@ -75,14 +72,13 @@ class Places:
 
     def decodes(self) -> Words:
         """Return how often each group was decoded."""
-        return self._words[:, _Place._fields.index("decodes")].copy()
+        return self._words[:, -1].copy()
 
     def open(self, group: int) -> int | None:
         """Return a descriptor of a group's memory; None if no process has it."""
-        place = _Place(*self._words[group].tolist())
-        if not place.pid:
+        door = Door(*self._words[group, :-1].tolist())
+        if not door.pid:
             return None
-        door = Door(place.pid, place.descriptor)
         return _opened(door, self._label_of(group), os.O_RDONLY)
 
     def create(self, group: int) -> int:
@@ -92,7 +88,7 @@ class Places:
     def tell(self, group: int, descriptor: int) -> None:
         """Tell others that this process has decoded a group, whose place is locked."""
         decodes = int(self._words[group, -1]) + 1
-        self._words[group] = _Place(os.getpid(), descriptor, decodes)
+        self._words[group] = (*Door(os.getpid(), descriptor), decodes)
 
     @contextlib.contextmanager
     def locked(self, group: int, waits: bool) -> Iterator[bool]:
@@ -125,12 +121,11 @@ class Places:
 
 
 _OPEN = os.O_RDWR | os.O_CLOEXEC
-_PLACE_BYTES = 8 * len(_Place._fields)
 
 
 def _words(descriptor: int, groups: int) -> Words:
     memory = mmap.mmap(descriptor, max(1, groups) * _PLACE_BYTES)
-    return np.frombuffer(memory, np.int64).reshape(-1, len(_Place._fields))
+    return np.frombuffer(memory, np.int64).reshape(-1, _A_PLACE)
 
 
 def _lock(kind: int, group: int) -> bytes:

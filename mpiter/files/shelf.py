@@ -20,16 +20,18 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .grouped import MOST
 from .places import Door, Places
 
 T = TypeVar("T")
 _SHARES = sys.platform == "linux"
 
 
-# So many groups are kept, however large they are; and at most so many, since each may
-# have a descriptor.
+# So many groups are kept, however large they are.
 _LEAST = 2
-_MOST = 512
+# At most so many, since each may have a descriptor: the groups of two windows, as an
+# order goes from one to the next.
+_MOST = 2 * MOST
 
 
 class _Kept(NamedTuple, Generic[T]):

@@ -84,8 +84,8 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
     It has the arguments of torch's ``DataLoader``.
 
     Args:
-        dataset: anything with ``[]`` and, unless there is a sampler, ``len``; a tuple
-            or dict of arrays; an iterable.
+        dataset: anything with ``[]`` or ``__getitems__`` and, unless there is a
+            sampler, ``len``; a tuple or dict of arrays; an iterable.
         batch_size: samples in a batch; None for no batching: each ``dataset[key]``
             comes by itself.
         shuffle: a new random order in each epoch.
@@ -175,7 +175,9 @@ class DataLoader(Loading[Made_co], Generic[Made_co, Data_co, Ragged_co, Size_co]
         flag("drop_last", drop_last)
         whole("batch_size", batch_size, least=1, optional=True)
         whole("seed", seed, optional=True)
-        has_keys = hasattr(type(dataset), "__getitem__")
+        kind = type(dataset)
+        # torch's loader, too, needs only one of these methods.
+        has_keys = hasattr(kind, "__getitem__") or hasattr(kind, "__getitems__")
         is_stream = not has_keys or is_torchs_stream(dataset)
         if is_stream and (shuffle or is_drawn):
             raise OptionError(

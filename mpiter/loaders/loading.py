@@ -152,6 +152,12 @@ def served_from(
     """
     if is_stream:
         return Streamed(dataset, batch_size, drop_last, collate, shards_itself)
+    if alone and not hasattr(type(dataset), "__getitem__"):
+        kind = type(dataset).__name__
+        raise OptionError(
+            f"batch_size=None reads dataset[key], sample by sample, and {kind} has "
+            "only __getitems__: pass a batch_size, or have it offer [] too."
+        )
     if in_one:
         return Batched(dataset, batch_size, collate, skips, stacks, alone)
     return dataset
@@ -201,7 +207,9 @@ def loaders_options(
     if prefetch_factor is not None:
         most = prefetch_factor * workers
         n_prefetch = min(n_prefetch, most)
-        more.setdefault("run_ahead", most - n_prefetch)
+        # An explicit None means the same as leaving it out.
+        if more.get("run_ahead") is None:
+            more["run_ahead"] = most - n_prefetch
     if more.get("backend") is None:
         more["backend"] = Process(method)
     made = options_for(

@@ -457,14 +457,17 @@ def check_told(text: str) -> None:
 
 
 def _went_to(stream: Any, mark: Mark) -> Iterator[Any] | None:
-    """Return an iterator of ``stream`` from ``mark`` on, None if nothing is left."""
+    """Return an iterator that reads ``stream`` from ``mark`` on.
+
+    None if the mark is at the stream's end.
+    """
     of_stream, of_iterator = json.loads(mark.told)
     _load(stream, of_stream)
-    # A stream that is its own iterator has told its state as an iterator.  So has one
-    # that has no state itself, while its iterators have.
+    # If there is only an iterator's state, either the stream is its own iterator, or it
+    # has no state and its iterators have.  Which one it is, iter() tells.
     may_be_its_own = of_stream is None and of_iterator is not None
     if mark.is_end:
-        # The next epoch may read the same object, so that is brought to its end, too.
+        # The next epoch may read the same object, so it must be at its end as well.
         if may_be_its_own and iter(stream) is stream:
             _load(stream, of_iterator)
         return None
@@ -472,9 +475,9 @@ def _went_to(stream: Any, mark: Mark) -> Iterator[Any] | None:
     if mark.elements:
         _load(iterator, of_iterator)
     elif may_be_its_own and iterator is stream:
-        # An epoch begins with what the stream told at the end of the one before, and
-        # the stream is then asked to begin anew.  Any other iterator ended with that
-        # epoch.
+        # No element has been read, so the state is from the end of the epoch before.
+        # The stream goes there, and iter() then has it begin the next epoch.  A stream
+        # that makes another iterator for each epoch has no use for that state.
         _load(iterator, of_iterator)
         iterator = iter(stream)
     return iterator

@@ -175,9 +175,12 @@ class Brought(EpochOrder):
         return order.back(state, position)
 
     def back(self, state: Mapping[str, Any], position: int) -> Brought:
-        """Return this epoch's order in which to go on at ``position``.
+        """Return the order of this epoch that goes on at ``position``.
 
-        As ``resumed``.
+        ``state`` holds what was ``saved`` there.  If the user's order had a state of
+        its own, its ``restored`` gets that and makes the order.  Otherwise this order
+        goes on, once its length and the keys around ``position`` are found to be those
+        that were saved.  Raise a StateError if they aren't.
         """
         if "order_state" in state:
             own = state["order_state"]

@@ -9,7 +9,6 @@ numbers, and what an order of the user's adds.  Its size is constant, but with a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
@@ -77,7 +76,7 @@ def load(
     last = length if may_end else max(length - 1, 0)
     position = number_of(state, "position", 0, last)
     detail = typed(state, "previous_epoch_detail", float)
-    if not isfinite(detail) or not -1 <= detail <= LARGEST:
+    if not -1 <= detail <= LARGEST:
         raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")
     is_new_epoch = typed(state, "is_new_epoch", bool)
     if 0 < length == position:

@@ -189,6 +189,7 @@ class Pool(Workers):
         return events
 
     def _hear(self, worker: Member) -> None:
+        """Read what a worker has sent, and note an event for each answer."""
         try:
             for answer in worker.end.receive():
                 number = answer[0]
@@ -198,14 +199,16 @@ class Pool(Workers):
                     block = worker.out.pop(number)
                     self._events.append(_opened(answer, block))
         except Exception as error:
-            # There was no memory for an answer, say.  Nobody knows where the next one
-            # begins in the pipe, so the worker is of no use any more.
+            # There may have been no memory for an answer.  Where in the pipe the next
+            # one begins is then unknown, so this worker can't be read from any more: it
+            # is killed, and its blocks count as lost.
             worker.kill()
             for block in worker.out.values():
                 self._events.append(Lost(block.number, error))
             worker.out.clear()
-        # The worker is dead, or ends when it tries to answer.  The pipe stays readable
-        # until then, and would wake us again and again.
+        # The pipe is at its end, so the worker is dead, or will end when it tries to
+        # answer.  The system calls such a pipe readable at each look, so the loop would
+        # never sleep until the death is dealt with.
         if worker.end.has_ended:
             self._ignore(worker.end.up)
 

@@ -275,8 +275,8 @@ class Actors(Workers):
             raise WorkerStartError(
                 f"Ray has found no place for a worker in {self._patience:g} s; each "
                 f"wants {', '.join(wants)}. Free some of it, add nodes, or lower "
-                "cpus_per_worker or resources of mpiter.remote.Ray. Where there is "
-                "room, no process starts: the logs of that node, in "
+                "cpus_per_worker or resources of mpiter.remote.Ray. If a node has as "
+                "much free, Ray could not start a process on it: its logs, in "
                 "/tmp/ray/session_latest/logs, say why."
             )
 

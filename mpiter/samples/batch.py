@@ -108,13 +108,17 @@ def _refused(route: Route, values: Sequence[Any]) -> Any:
 
 
 def _told(route: Route) -> tuple[str, str]:
-    """Return a route in words, and what makes the values there even."""
+    """Return two parts of the error about uneven values.
+
+    The first says where in the samples they lie, the second what makes them even.
+    """
     steps = ""
     leaf: Added | None = None
     within = ""
     for group, at in route:
         if isinstance(group, Made) and leaf is None and not group.leaf.is_ours:
-            # What comes after this is in no sample: only the leaf knows it.
+            # The leaf has split a value into parts, so what follows leads to one of
+            # these and not to anything in the sample.  The text names both ways.
             leaf = group.leaf
             within = steps
             steps = ""

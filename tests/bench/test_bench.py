@@ -9,7 +9,6 @@ import importlib.util
 import json
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ import driver
 import numpy as np
 import pytest
 import transport
+from browser import chromium
 from cases import CASES, Digest, Form
 from corpora import CAPACITY
 from driver import Claim, at_least, at_most, interleaved, judge, number, spread
@@ -84,9 +84,6 @@ def test_a_short_round_runs_and_its_result_and_its_page_say_where_it_comes_from(
             r"batches of 128 +~?[\d,.]+ +~?[\d,.]+ +[\d,.]+ times$", short[1]
         )
         assert "article" not in ran.stdout
-        chromium = shutil.which("chromium")
-        if chromium is None:
-            pytest.skip("the page was not opened: install chromium")
         shot = tmp_path / "page.png"
         options = [
             "--headless",
@@ -95,7 +92,7 @@ def test_a_short_round_runs_and_its_result_and_its_page_say_where_it_comes_from(
             "--enable-logging=stderr",
             f"--screenshot={shot}",
         ]
-        command = [chromium, *options, f"file://{tmp_path}/found.html"]
+        command = [chromium(), *options, f"file://{tmp_path}/found.html"]
         seen = subprocess.run(command, capture_output=True, text=True, timeout=100)
         assert shot.stat().st_size > 10_000
         assert "CONSOLE" not in seen.stderr, "it has something to complain of"
@@ -331,6 +328,35 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+def test_what_a_killed_turn_has_shared_is_removed(tmp_path: Path) -> None:
+    """Its worker outlives it, and has a semaphore that only its tracker removes."""
+    program = tmp_path / "turn.py"
+    program.write_text(
+        "import multiprocessing, os, signal, time\n"
+        "from multiprocessing.shared_memory import SharedMemory\n"
+        "from pathlib import Path\n"
+        "def work(lock):\n"
+        "    while True:\n"
+        "        time.sleep(1)\n"
+        "if __name__ == '__main__':\n"
+        "    memory = SharedMemory(create=True, size=8)\n"
+        "    spawn = multiprocessing.get_context('spawn')\n"
+        "    lock = spawn.Lock()\n"
+        "    spawn.Process(target=work, args=[lock]).start()\n"
+        "    names = [memory.name, 'sem.' + lock._semlock.name[1:]]\n"
+        "    assert all(Path('/dev/shm', name).exists() for name in names)\n"
+        "    Path('names').write_text(' '.join(names))\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    turn = driver.Turn("row", "case", 2, 1.0, 0.0, {})
+    command = ["env", "-C", str(tmp_path), sys.executable, str(program)]
+    answer = driver.ask(turn, 60.0, command)
+    assert answer["error"].startswith("ended with status -9")
+    names = (tmp_path / "names").read_text().split()
+    assert len(names) == 2
+    assert not any(Path("/dev/shm", name).exists() for name in names)
+
+
 def test_a_turn_that_fails_hangs_or_lacks_its_package_is_a_line_in_a_result_that_stays(
     tmp_path: Path,
 ) -> None:

@@ -22,6 +22,7 @@ from support import scripts
 
 import mpiter
 from mpiter.checkpoint import checkpoint, ending, progress, saving
+from mpiter.checkpoint.kept import Keeping
 from mpiter.checkpoint.ranks import OneRank
 from mpiter.echo import Echo
 
@@ -905,6 +906,29 @@ def test_a_training_that_begins_again_at_a_kept_file_leaves_later_ones_alone(pat
     path.with_name("run-000000003.npz").write_bytes(path.read_bytes())
     train(8)
     assert kept(path) == [f"run-00000000{step}.npz" for step in (3, 8, 9)] + ["run.npz"]
+
+
+def test_files_of_later_steps_do_not_count_among_those_that_are_kept(path):
+    path.write_bytes(b"the file of step 9")
+    for step in (3, 8, 20):
+        path.with_name(f"run-{step:09d}.npz").write_bytes(b"its own")
+    Keeping(path, last=2).keep(9)
+    steps = [f"run-{step:09d}.npz" for step in (8, 9, 20)]
+    assert kept(path) == [*steps, "run.npz"]
+
+
+def test_the_file_before_the_first_step_is_not_kept_for_ever(path):
+    path.write_bytes(b"the file of step 0")
+    Keeping(path, every=5).keep(0)
+    assert kept(path) == ["run.npz"]
+
+
+def test_a_name_that_a_kill_has_left_is_used_again_and_none_is_left_over(path):
+    path.write_bytes(b"the file of step 3")
+    os.link(path, path.with_name(".run.npz-kept"))
+    for _ in range(2):
+        Keeping(path, last=1).keep(3)
+        assert kept(path) == ["run-000000003.npz", "run.npz"]
 
 
 @pytest.mark.parametrize("links", [True, False])

@@ -134,6 +134,15 @@ def test_whole_numbers_with_missing_ones_are_refused(package: str) -> None:
 
 
 @pytest.mark.clients
+def test_a_series_may_have_an_entry_of_any_label() -> None:
+    pandas = pytest.importorskip(
+        "pandas", reason="pandas is not installed: run `python3 tests --all`"
+    )
+    series = pandas.Series({"columns": 1.0, "column_names": 2.0})
+    assert read(series) == read(np.array([1.0, 2.0]))
+
+
+@pytest.mark.clients
 def test_columns_of_one_name_are_refused() -> None:
     pandas = pytest.importorskip(
         "pandas", reason="pandas is not installed: run `python3 tests --all`"

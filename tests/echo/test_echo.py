@@ -536,6 +536,31 @@ def test_the_last_batch_of_an_echo_around_a_loader_completes_its_epoch(
         assert [echo.is_new_epoch for _ in echo] == [False] * (len(echo) - 1) + [True]
 
 
+@pytest.mark.parametrize("make", [loader, stream])
+def test_a_loop_over_an_iterator_of_an_echo_goes_on_behind_its_last_batch(
+    make: Make,
+) -> None:
+    with make(range(LENGTH)) as source:
+        whole = [batch.tolist() for batch in Echo(source, 2)]
+    with make(range(LENGTH)) as source:
+        batches = iter(Echo(source, 2))
+        found = [next(batches).tolist()]
+        found += [batch.tolist() for batch in batches]
+        assert found == whole
+
+
+def test_an_iterator_of_an_echo_around_a_loader_ends_where_another_begins() -> None:
+    echo = Echo(mpiter.DataLoader(range(LENGTH), BATCH), 2)
+    first = iter(echo)
+    next(first)
+    second = iter(echo)
+    assert echo.passes == 1
+    assert [*first] == []
+    assert len([*second]) == len(echo)
+    assert [*second] == []
+    assert echo.passes == 2
+
+
 class Together(tuple):
     """A value without a column, which looks like a container of columns."""
 

@@ -55,15 +55,16 @@ def test_batches_are_the_slices_of_the_dataset(loader: Maker) -> None:
         assert len(batches) == -(-20 // batch_size)
 
 
+@pytest.mark.parametrize("options", [{}, {"run_ahead": None}])
 def test_no_more_batches_are_fetched_ahead_than_prefetch_factor_allows(
-    with_workers: Maker, tmp_path: Path
+    with_workers: Maker, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     class Noted(Squares):
         def __getitem__(self, index: int) -> int:
             (tmp_path / str(index)).touch()
             return index
 
-    batches = iter(with_workers(Noted(40), prefetch_factor=2))
+    batches = iter(with_workers(Noted(40), prefetch_factor=2, **options))
     for handed_out in range(1, 21):
         next(batches)
         assert len(os.listdir(tmp_path)) <= handed_out + 2 * 2
@@ -164,6 +165,33 @@ def test_without_a_batch_size_a_sampler_of_lists_reads_in_bulk(loader: Maker) ->
         [30],
         [60, 50, 40],
     ]
+
+
+class OnlyTogether:
+    """A dataset that gives samples only by the list."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitems__(self, keys: list[int]) -> list[int]:
+        return [10 * key for key in keys]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"on_error": "skip"}, {"sampler": range(10)}, {"shard": (0, 1)}]
+)
+def test_a_dataset_needs_no_other_method_than_getitems(
+    loader: Maker, options: dict[str, Any]
+) -> None:
+    batches = loader(OnlyTogether(), 4, **options)
+    assert epoch(batches) == [[0, 10, 20, 30], [40, 50, 60, 70], [80, 90]]
+    shuffled = epoch(loader(OnlyTogether(), 4, shuffle=True))
+    assert sorted(flat(shuffled)) == [10 * key for key in range(10)]
+
+
+def test_without_batches_a_dataset_needs_samples_by_key(loader: Maker) -> None:
+    with pytest.raises(mpiter.OptionError, match="OnlyTogether has only __getitems__"):
+        loader(OnlyTogether(), batch_size=None)
 
 
 def test_getitems_is_called_once_for_a_batch(loader: Maker) -> None:

@@ -340,6 +340,38 @@ def _after_any(it: Any) -> Any:
     return it
 
 
+class Anything:
+    """What an order may put into its keys; its ``repr()`` has its address."""
+
+
+def test_keys_of_objects_that_lie_elsewhere_in_memory_are_the_same_keys():
+    def made():
+        held = [Anything() for _ in range(12)]
+        return serial(
+            Given(Takes(lambda start, stop: [(i, held[i]) for i in range(start, stop)]))
+        )
+
+    one = made()
+    other = made()
+    state = one.state_dict()
+    assert "order_checksum" in state
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+
+
+def test_an_order_refuses_a_state_in_its_own_words():
+    class Refuses(Takes):
+        def state(self, position):
+            return {"at": position}
+
+        def restored(self, state, position):
+            raise StateError("the corpus has moved")
+
+    it = serial(Given(Refuses(lambda start, stop: range(start, stop))))
+    with pytest.raises(StateError, match=r"^the corpus has moved"):
+        it.load_state_dict(it.state_dict())
+
+
 def test_what_an_order_puts_into_a_state_must_come_back_from_json():
     class Puts(Takes):
         def state(self, position):

@@ -142,7 +142,8 @@ def test_a_script_of_slurms_that_starts_no_step_is_the_only_process(monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "values", [("4", "4"), ("", "4"), ("x", "4"), ("-1", "4"), ("1", "")]
+    "values",
+    [("4", "4"), ("", "4"), ("x", "4"), ("-1", "4"), ("1", ""), ("1", "9" * 10)],
 )
 def test_variables_that_make_no_sense_say_nothing(values, monkeypatch):
     monkeypatch.setenv("RANK", values[0])
@@ -171,6 +172,19 @@ def test_mpi_and_jax_are_asked_where_they_are_at_work(monkeypatch):
     assert Shard().share() == Share(4, 6)
 
 
+def test_a_torch_that_was_built_without_process_groups_says_nothing(monkeypatch):
+    built = SimpleNamespace(distributed=SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", built)
+    assert Shard().share() == Share(0, 1)
+
+
+def test_an_mpi_that_has_ended_is_not_asked(monkeypatch):
+    ended = mpi_like(2, 3)
+    ended.Is_finalized = lambda: True
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", ended)
+    assert Shard().share() == Share(0, 1)
+
+
 def test_a_rank_that_is_passed_is_used(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -192,3 +206,5 @@ def test_how_many_share_the_machine_is_the_launchers_word(monkeypatch):
     assert ranks_here() == 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert ranks_here() == 8
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "0")
+    assert ranks_here() == 1, "this process is one"

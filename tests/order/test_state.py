@@ -133,6 +133,18 @@ def test_every_key_must_be_there_and_of_its_kind(key):
         refused(KINDS["sampled"](), {**state, key: wrong})
 
 
+@pytest.mark.parametrize("seed", [str(1 << 128), str(-(1 << 127) - 1)])
+def test_a_seed_of_more_bits_than_an_order_takes_is_refused(seed):
+    state = {**KINDS["shuffled"]().state_dict(), "seed": seed}
+    refused(KINDS["shuffled"](), state, "at most 128 are possible")
+
+
+@pytest.mark.parametrize("detail", [-2.0, 1e300, float("inf"), float("nan")])
+def test_a_place_before_the_last_batch_that_cannot_be_is_refused(detail):
+    state = {**KINDS["shuffled"]().state_dict(), "previous_epoch_detail": detail}
+    refused(KINDS["shuffled"](), state, "previous_epoch_detail")
+
+
 class Bomb:
     """An object whose unpickling fails the test."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import queue
-import shutil
 import subprocess
 import threading
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import chromium
 
 pytestmark = pytest.mark.slow
 
@@ -60,9 +60,6 @@ def browser(tmp_path: Path) -> Callable[[str, str], str]:
 
     A script finds the text.
     """
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("the site was not opened: install chromium")
     if not (SITE / "index.html").exists():
         pytest.skip(
             "there is no site: run `mkdocs build -f docs/site/mkdocs.yml`, or "
@@ -79,7 +76,7 @@ def browser(tmp_path: Path) -> Callable[[str, str], str]:
             thread = threading.Thread(target=server.serve_forever)
             thread.start()
             command = [
-                chromium,
+                chromium(),
                 "--headless",
                 "--no-sandbox",
                 "--disable-gpu",

@@ -252,7 +252,7 @@ def test_a_cluster_without_room_is_an_error_that_says_so(ray: Any) -> None:
     backend = Ray(cpus_per_worker=ray_here.CPUS + 1, start_timeout=1.0)
     says = (
         r"no place .* each wants 5 CPU \(4 of 4 free\).* "
-        r"Where there is room, .* the logs of that node"
+        r"If a node has as much free, .* its logs, in"
     )
     with ordered(Squares(), backend=backend) as it:
         for _ in range(2):

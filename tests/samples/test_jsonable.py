@@ -72,6 +72,11 @@ def test_the_generators_states_are_such_values() -> None:
         assert_same(state, through_json(state))
 
 
+@pytest.mark.parametrize("name", ["~tuple", "~set", "~", "~of no kind"])
+def test_a_dict_that_looks_like_another_value_comes_back_as_a_dict(name: str) -> None:
+    assert_same({name: [1, 2]}, through_json({name: [1, 2]}))
+
+
 def test_what_is_plain_stays_as_it_is() -> None:
     plain = {"at": 5, "files": ["a", None, 1.5], "~": {"done": True}}
     assert encoded(plain) == plain
@@ -125,6 +130,14 @@ def test_what_no_state_can_hold_is_refused_with_its_path(value: Any, path: str) 
     with pytest.raises(StateError) as refusal:
         encoded(value)
     assert str(refusal.value).startswith(f"{path} is of type ")
+
+
+def test_equal_sets_have_equal_states() -> None:
+    """Python walks through these two in different orders."""
+    one = {0, 8}
+    other = {8, 0}
+    assert [*one] != [*other]
+    assert encoded(one) == encoded(other)
 
 
 def test_what_holds_itself_is_refused() -> None:

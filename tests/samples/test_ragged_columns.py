@@ -286,8 +286,14 @@ def test_rows_can_be_taken_cut_walked_through_and_sent():
         assert_same(again.offsets, rows.offsets)
     with pytest.raises(IndexError, match="no row 3 among 3"):
         rows[3]
+    with pytest.raises(IndexError, match="no row -4 among 3"):
+        rows[-4]
     with pytest.raises(IndexError, match="step 1"):
         rows[::2]
+    with pytest.raises(ValueError, match="there are no rows"):
+        Jagged.of([])
     points = Jagged.of(np.zeros((2, 4, 3), "f4"))
     assert repr(points) == "Jagged(2 rows of 3 float32, lengths 4, 4)"
     assert Jagged.of(points) is points
+    many = Jagged.of([np.zeros(1)] * 9)
+    assert repr(many) == f"Jagged(9 rows of float64, lengths {'1, ' * 8}…)"
