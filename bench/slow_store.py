@@ -2,12 +2,13 @@
 
 It takes so long for each file, and has so much bandwidth for all.
 
-    python bench/slow_store.py
+    python bench/slow_store.py [BYTES]
 
 The program prints its port, and ends with its standard input. It runs in a process of
-its own. Guarantees the latency for each request, the bandwidth for all connections
-together, and files of a fixed size whose bytes follow from their numbers. `Remote` is a
-dataset of them, which keeps one connection for each thread.
+its own; its files have so many bytes, or else 80,000. Guarantees the latency for each
+request, the bandwidth for all connections together, and files of a fixed size whose
+bytes follow from their numbers. `Remote` is a dataset of them, which keeps one
+connection for each thread.
 """
 
 from __future__ import annotations
@@ -31,17 +32,20 @@ BYTES_PER_S = 20e6
 SIZE = 80_000
 
 
-def content(number: int) -> bytes:
-    return np.random.default_rng(number).bytes(SIZE)
+def content(number: int, size: int = SIZE) -> bytes:
+    return np.random.default_rng(number).bytes(size)
 
 
 class Store(ThreadingHTTPServer):
     """All files, made when they are asked for first."""
 
     daemon_threads = True
+    # As many connections as may be opened at the same time.
+    request_queue_size = 512
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.size = size
         self.files: dict[int, bytes] = {}
         self._line = threading.Lock()
         self._is_free_at = 0.0
@@ -65,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         number = int(re.findall(r"\d+", self.path)[0])
         data = self.server.files.get(number) or self.server.files.setdefault(
-            number, content(number)
+            number, content(number, self.server.size)
         )
         self.server.wait(len(data))
         self.send_response(200)
@@ -78,10 +82,12 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[int]:
-    """Run a store in a process of its own, and give its port."""
+def serving(size: int = SIZE) -> Iterator[int]:
+    """Run a store of files of ``size`` bytes in a process of its own; give its port."""
     with subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, __file__, str(size)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as server:
         assert server.stdout is not None
         try:
@@ -128,7 +134,7 @@ class Remote:
 
 
 if __name__ == "__main__":
-    store = Store()
+    store = Store(int(sys.argv[1]) if sys.argv[1:] else SIZE)
     threading.Thread(target=store.serve_forever, daemon=True).start()
     print(store.server_address[1], flush=True)
     sys.stdin.read()

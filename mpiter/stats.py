@@ -18,6 +18,10 @@ _HAND_OVER_S = 0.0003
 _MOST_TOLD = 64
 # The number of workers that hide loading is multiplied by this.
 _TO_SPARE = 1.02
+# Samples that take less than this don't wait for anything worth telling.
+_A_WAIT_S = 0.0005
+# More samples under way than this are never recommended.
+_MOST_UNDER_WAY = 256
 _RARE = ("skipped", "restarts", "odd_rows", "copies")
 
 
@@ -81,6 +85,8 @@ class Stats:
     skips: tuple[tuple[Any, str], ...] = ()
     # When the first batch came: it tells these counters from those of other workers.
     _began_s: float | None = field(default=None, repr=False, compare=False)
+    # The samples that a worker may have under way; 0 of a stream, which has no keys.
+    _concurrency: int = field(default=1, repr=False, compare=False)
     _taken_s: float = field(
         default_factory=lambda: time.monotonic(), init=False, repr=False, compare=False
     )
@@ -165,6 +171,10 @@ class Stats:
         >>> lately = {"recent_batches": 10, "recent_s": 1.0, "recent_wait_s": 0.01}
         >>> Stats(workers=2, batches=10, **lately).verdict()
         'workers suffice'
+        >>> lately["recent_wait_s"] = 0.9
+        >>> slow = {"sample_s": 0.02, "sample_cpu_s": 0.001}
+        >>> Stats(workers=1, batches=10, samples=80, **slow, **lately).verdict()
+        'workers wait 95% of their time: concurrency=16'
         """
         if self.recent_s < _TOO_SHORT_S:
             return "too short a time to tell"
@@ -179,9 +189,34 @@ class Stats:
             if enough == 0:
                 return "workers suffice; so would none"
             return "workers suffice"
+        several = self.useful_concurrency
+        if several is not None:
+            waiting = 1 - self._working
+            return f"workers wait {waiting:.0%} of their time: concurrency={several}"
         if enough is not None and enough > self.workers:
             return f"workers can't keep up; {enough} would"
         return "workers can't keep up"
+
+    @property
+    def _working(self) -> float:
+        """The share of their time that workers work, and don't wait."""
+        return min(1.0, self.sample_cpu_s / max(self.sample_s, 1e-9))
+
+    @property
+    def useful_concurrency(self) -> int | None:
+        """How many samples under way would keep each worker busy: a power of two times.
+
+        None if workers have no time to spare, or their samples come as a stream.
+        """
+        under_way = self._concurrency
+        working = self._working
+        if not under_way or self.sample_s * under_way < _A_WAIT_S:
+            return None
+        # Workers that share few cores wait for these, too.
+        if working > 0.5 or working * self.workers > machine.cores() / 2:
+            return None
+        times = 2 ** int(math.log2(1 / max(working, 1 / _MOST_UNDER_WAY)))
+        return min(int(under_way * times), _MOST_UNDER_WAY)
 
     @property
     def enough_workers(self) -> int | None:
@@ -193,7 +228,7 @@ class Stats:
         """
         step_s = (self.recent_s - self.recent_wait_s) / max(self.recent_batches, 1)
         batch_s = self.sample_s * self.samples / max(self.batches, 1)
-        cpu_s = batch_s * min(1.0, self.sample_cpu_s / max(self.sample_s, 1e-9))
+        cpu_s = batch_s * self._working
         if not batch_s or cpu_s > step_s * machine.cores():
             return None
         if batch_s > step_s * _MOST_TOLD:
@@ -234,4 +269,5 @@ def total(parts: list[Stats]) -> Stats:
         **numbers,
         skips=sum((part.skips for part in parts), ()),
         _began_s=min(began, default=None),
+        _concurrency=max(part._concurrency for part in parts),
     )

@@ -221,6 +221,7 @@ class _Reading:
 
     def stop(self) -> None:
         """End the reading: any thread may call this, and the dataset's own code."""
+        self.worker.close()
         self._hooks.tell(Hook.close)
 
     close = stop
@@ -254,6 +255,7 @@ class _Reading:
                 sent=began,
             )
             done = self.worker.fetch(block)
+            self.notices.add(*done.notices)
             tally.fetched(done.rows, done.seconds, done.cpu_s)
             self._hooks.tell(Hook.answered, done)
             delivery = Delivery(plan, faults=list(done.faults))

@@ -39,6 +39,9 @@ class Rare(TypedDict, total=False):
         copy: True hands out private copies instead of views of shared memory.
         run_ahead: batches in flight beyond finished ones that may wait.  None: as many
             as the workers need; 0: none.
+        concurrency: samples that each worker has under way at the same time, where
+            these wait for a store: threads call ``dataset[key]``, or an event loop runs
+            it if ``__getitem__`` is ``async def``.  None: one, or 16 of the latter.
 
     >>> import mpiter
     >>> stream = mpiter.batches([1, 2, 3], 2, n_processes=0, shuffle=False, copy=True)
@@ -52,6 +55,7 @@ class Rare(TypedDict, total=False):
     serializer: object
     copy: bool
     run_ahead: int | None
+    concurrency: int | None
 
 
 class OfLoaders(Rare, total=False):

@@ -28,6 +28,7 @@ from ..pool.starting import interrupts_later
 from ..rules import BATCHES, Door, OnError, Rules, Skip
 from ..samples.batch import settle_as
 from ..setting import Setting
+from ..worker.underway import ASYNC, ROWS, is_async
 
 # What a dataset is taken for that may be columns.  "columns": several arrays in a list,
 # a tuple or a dict are.  "samples": those in a list or a tuple are samples.  "dataset":
@@ -68,6 +69,8 @@ class Options:
     copy: bool
     on_error: OnError
     run_ahead: int | None
+    # The most samples that a worker has under way; None where nothing was said.
+    concurrency: int | None
     worker_init: Callable[[Any], Any] | None
     in_order: bool
     ragged: str
@@ -169,6 +172,14 @@ class Options:
         most_skipped = None
         if isinstance(self.on_error, Skip):
             most_skipped = self.on_error.most
+        concurrency = self.concurrency
+        if self.is_stream:
+            concurrency = 0
+        elif concurrency is None:
+            concurrency = ASYNC if is_async(self.dataset) else 1
+        rows_begun = concurrency
+        if isinstance(self.dataset, InBatches):
+            rows_begun = min(concurrency, ROWS)
         return Rules(
             workers=self.workers,
             in_process=self.backend.in_process,
@@ -184,6 +195,8 @@ class Options:
             seed=seed,
             sample_timeout=self.sample_timeout,
             max_samples=self.max_samples,
+            concurrency=concurrency,
+            rows_begun=rows_begun,
             door=self.door,
         )
 
@@ -211,6 +224,7 @@ def options_for(
     copy: bool = False,
     on_error: OnError = "raise",
     run_ahead: int | None = None,
+    concurrency: int | None = None,
     worker_init: Callable[[Any], Any] | None = None,
     in_order: bool = True,
     ragged: str = "list",
@@ -241,6 +255,12 @@ def options_for(
     whole(workers_name, n_workers, least=0, optional=True)
     whole("n_prefetch", n_prefetch, least=1)
     whole("run_ahead", run_ahead, least=0, optional=True)
+    whole("concurrency", concurrency, least=1, optional=True)
+    if is_stream and concurrency is not None:
+        raise OptionError(
+            f"concurrency={concurrency}: a stream is read one sample after the other, "
+            "since it has no keys; a dataset with [] may have several under way."
+        )
     whole("maxtasksperchild", max_samples, least=1, optional=True)
     function("worker_init", worker_init)
     seconds("dataset_timeout", dataset_timeout)
@@ -273,6 +293,7 @@ def options_for(
         copy=copy,
         on_error=on_error,
         run_ahead=_as_pythons(run_ahead),
+        concurrency=_as_pythons(concurrency),
         worker_init=worker_init,
         in_order=in_order,
         ragged=ragged,

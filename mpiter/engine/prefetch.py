@@ -62,6 +62,9 @@ _IN_PIPE_S = 0.002
 _MOST_OUT = 16
 # ... and their batches to this many bytes, unless ``run_ahead`` is given.
 _CHEAP_BYTES = 1 << 25
+# So many batches may be in flight, for samples that are under way at the same time, as
+# long as it isn't known how large they are.
+_MOST_BEGUN = 64
 # No second block waits behind one that takes this long, since a worker that is idle
 # sooner could fetch it.
 _DEAR_BLOCK_S = 0.01
@@ -261,6 +264,7 @@ class _PrefetchLoop:
         return replace(
             self.tally.look(),
             workers=self._rules.workers,
+            _concurrency=self._rules.concurrency,
             worker_bytes=sum(map(machine.own_bytes, self.pids)),
             restarts=self._recovery.restarts,
             ready_batches=len(queued),
@@ -418,12 +422,20 @@ class _PrefetchLoop:
         most_out = 1
         if block_s < _DEAR_BLOCK_S:
             most_out = _USUALLY_OUT
+        fits = 0
         # Until a sample was measured nothing is known of a block.
         if 0 < block_s < _IN_PIPE_S / _USUALLY_OUT:
             most_out = min(_MOST_OUT, int(_IN_PIPE_S / block_s))
-            if size and rules.run_ahead is None:
-                cheap = rules.n_prefetch + most_out * workers + 1
-                most = max(most, min(cheap, _CHEAP_BYTES // size, fetched))
+            if size:
+                fits = min(_CHEAP_BYTES // size, fetched)
+        if rules.rows_begun > 1:
+            # As many rows again wait behind those that are under way.
+            rows = -(-horizon.rows // parts)
+            most_out = max(most_out, 1 - (-2 * rules.rows_begun // rows))
+            fits = fetched if size else _MOST_BEGUN
+        if rules.run_ahead is None:
+            wanted = rules.n_prefetch + most_out * workers + 1
+            most = max(most, min(wanted, fits))
         return parts, most_out, most
 
     def _plan(

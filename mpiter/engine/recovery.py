@@ -91,16 +91,19 @@ class Recovery:
             and held is not None
             and held[0].rows == 1
         )
-        # Where several rows were read at once (``active`` is 2) or sent together, any
-        # of them may be to blame, and none is suspected.
+        # Where several rows were read at once (``active`` is 2), under way (3) or sent
+        # together, any of them may be to blame, and none is suspected; but the row that
+        # is waited for is, if it takes too long.
         suspect = None
-        if line.active == 1 or was_sent:
+        is_late = line.active == 3 and end.was_stuck
+        if line.active == 1 or was_sent or is_late:
             suspect = ledger.in_hand(line)
         rows = ledger.recall(end.blocks, is_lost=not end.is_gone)
         self.restarts += 1
         text = str(end)
         if suspect:
-            text = f"{end} while fetching sample {_named(self._dataset, suspect[1])}"
+            doing = "waiting for" if is_late else "fetching"
+            text = f"{end} while {doing} sample {_named(self._dataset, suspect[1])}"
         fault = self._judged(end, suspect, text)
         without = ""
         if fault is not None:

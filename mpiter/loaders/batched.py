@@ -84,7 +84,9 @@ class Batched(InBatches):
 
     def _fetched(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         """Return the samples and their keys, without those that are skipped."""
-        reads_many = self._reads_many
+        frame = here.now
+        # Where several samples may be under way, they are read one by one.
+        reads_many = self._reads_many and frame.reading is None
         if reads_many:
             try:
                 return self._together(keys), keys
@@ -97,7 +99,9 @@ class Batched(InBatches):
         found = list[Any]()
         bad = set[int]()
         dataset = self.dataset
-        frame = here.now
+        begun: Any = None
+        if frame.reading is not None:
+            begun = frame.reading(dataset, keys)
         for at, key in enumerate(keys):
             try:
                 # This loop runs for each sample, so it calls nothing where nothing is
@@ -108,6 +112,8 @@ class Batched(InBatches):
                     frame.beyond = at
                 if reads_many:
                     found.append(self._together([key]))
+                elif begun is not None:
+                    found.append(begun[at])
                 else:
                     found.append(dataset[key])
             except BaseException as error:

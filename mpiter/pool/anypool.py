@@ -21,6 +21,7 @@ from typing import Any, NoReturn, Protocol
 from ..bell import Bell
 from ..errors import OptionError, WorkerCrashed
 from ..worker import home
+from ..worker.ahead import ahead
 from ..worker.block import Block, Lost
 from ..worker.board import Line
 from .numbers import Numbers, begin_with_number
@@ -46,6 +47,11 @@ def _exit_for(error: BaseException) -> NoReturn:
     with contextlib.suppress(Exception):
         sys.stdout.flush()
     os._exit(code)
+
+
+def _block_of(task: Any) -> Block | None:
+    block: Block | None = task[1]
+    return block
 
 
 @dataclass(eq=False, kw_only=True)
@@ -93,8 +99,9 @@ class Threads(Workers):
         initializer, arguments = self._begin
         initializer(*arguments, number)
         self._post(number, inbox, None, State.READY)
+        receive = ahead(inbox.get, _block_of)
         while True:
-            func, block = inbox.get()
+            func, block = receive()
             if func is None:
                 break
             born = home.generation

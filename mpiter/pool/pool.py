@@ -26,6 +26,7 @@ from multiprocessing.process import BaseProcess
 from ..bell import Bell
 from ..errors import RemoteTraceback, SampleError
 from ..worker import home
+from ..worker.ahead import ahead
 from ..worker.block import Block, Fields, Lost
 from . import starting
 from .pipes import READY, Answer, PoolEnd, WorkerEnd
@@ -354,6 +355,14 @@ def _opened(
     return Lost(block.number, error)
 
 
+def _block_of(task: tuple[int, bytes] | None) -> Fields | None:
+    if task is None:
+        return None
+    _, block = pickle.loads(task[1])
+    found: Fields = block
+    return found
+
+
 def _work(
     tasks: Connection,
     answers: Connection,
@@ -373,7 +382,8 @@ def _work(
     home.ties.append(end.cut)
     initializer(*initargs, number)
     end.send(READY, None)
-    while (task := end.receive()) is not None:
+    receive = ahead(end.receive, _block_of)
+    while (task := receive()) is not None:
         block: Fields = ()
         try:
             func, block = pickle.loads(task[1])

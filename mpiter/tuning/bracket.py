@@ -30,12 +30,14 @@ class Trial(NamedTuple):
     """The measurements of one trial with some number of workers.
 
     ``bytes`` is the memory of all processes, or 0 if that is unknown; ``cost_s``
-    includes the start of the workers and the warm-up.
+    includes the start of the workers and the warm-up.  ``useful`` is how many samples
+    at a time the workers would have had time for, 0 if they have not waited.
     """
 
     batch_s: float
     bytes: int = 0
     cost_s: float = 0.0
+    useful: int = 0
 
 
 # Runs a trial with a number of workers, limited to a number of seconds.
@@ -59,8 +61,9 @@ class Bracket:
         self._most = most
         self._budget_s = budget_s
         self._memory_bytes = memory_bytes
+        # The seconds that all trials have taken.
+        self.spent_s = 0.0
         self._trials_left = max(_LEAST_TRIALS, 5 * (most + 1) // 4)
-        self._spent_s = 0.0
         self._last_cost_s = 0.0
         self.of: dict[int, list[Trial]] = {}
         # The budget has ended the search.
@@ -82,7 +85,7 @@ class Bracket:
 
         The first trial always runs.
         """
-        left = self._budget_s - self._spent_s
+        left = self._budget_s - self.spent_s
         # A trial is taken to cost what the last one with as many workers did, or else
         # the last of all.
         if workers in self.of:
@@ -95,7 +98,7 @@ class Bracket:
         trial = self._measure(workers, left)
         self.of.setdefault(workers, []).append(trial)
         self._trials_left -= 1
-        self._spent_s += trial.cost_s
+        self.spent_s += trial.cost_s
         self._last_cost_s = trial.cost_s
         return True
 

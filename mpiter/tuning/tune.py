@@ -14,7 +14,7 @@ import os
 import pkgutil
 import sys
 import time
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from typing import Any, NamedTuple
 
 from .. import machine
@@ -23,6 +23,7 @@ from ..datasets.mistaken import refuse_mistaken
 from ..engine.options import seconds, whole
 from ..errors import OptionError
 from ..iterators.iterators import batches
+from ..machine import cores
 from .bracket import Bracket, Trial
 
 BUDGET_S = 60.0  # by default
@@ -30,31 +31,53 @@ BUDGET_S = 60.0  # by default
 _TRIAL_S = 0.5
 _PART = 40
 _WARM_S = 0.15  # of batches before the measurement of a trial
+# The share of the budget for the number of workers.  The rest is for how many samples
+# each has under way, where they wait; these numbers of samples are tried.
+_FOR_WORKERS = 0.75
+_UNDER_WAY = (16, 64)
+# Another choice that takes so much longer is as fast.
+_AS_FAST = 0.05
 _MEMORY = 0.9  # the share of the available memory that may be used
 
 _log = logging.getLogger("mpiter.tuning")
 
 
+# A number of workers, and how many samples each had under way.
+Several = tuple[int, int]
+
+
 class Tuned(NamedTuple):
     """The result of ``tune``: the chosen number of workers, and the reason.
 
-    ``table`` has the median trial of each number that was tried.
+    ``table`` has the median trial of each number that was tried.  Where workers wait,
+    each may have several samples under way: then ``concurrency`` says how many, and
+    ``under_way`` has the trials by numbers of workers and of samples.
     """
 
     n_processes: int
     reason: str
     table: dict[int, Trial]
+    concurrency: int | None = None
+    under_way: Mapping[Several, Trial] = {}
 
     def __str__(self) -> str:
         """Return the table, the choice and the reason as text."""
-        lines = ["workers  seconds a batch      MB"]
+        rows = list[tuple[str, Trial, bool]]()
         for workers, trial in self.table.items():
+            is_chosen = (workers, None) == (self.n_processes, self.concurrency)
+            rows.append((str(workers), trial, is_chosen))
+        for several, trial in self.under_way.items():
+            is_chosen = several == (self.n_processes, self.concurrency)
+            rows.append(("{} × {}".format(*several), trial, is_chosen))
+        lines = ["workers  seconds a batch      MB"]
+        for name, trial, is_chosen in rows:
             seconds = f"{trial.batch_s:#.3g}".rstrip(".").rjust(15)
-            line = f"{workers:7}  {seconds}  {trial.bytes / 1e6:6,.0f}"
-            if workers == self.n_processes:
-                line += "  ← chosen"
-            lines.append(line)
-        lines.append(f"n_processes={self.n_processes}: {self.reason}.")
+            line = f"{name:>7}  {seconds}  {trial.bytes / 1e6:6,.0f}"
+            lines.append(line + "  ← chosen" * is_chosen)
+        chosen = f"n_processes={self.n_processes}"
+        if self.concurrency is not None:
+            chosen += f", concurrency={self.concurrency}"
+        lines.append(f"{chosen}: {self.reason}.")
         return "\n".join(lines)
 
 
@@ -68,6 +91,9 @@ def tune(
     **loading: object,
 ) -> Tuned:
     """Find the best number of workers, by loading from ``dataset`` with several.
+
+    Where these wait for their samples, find out how many each should have under way at
+    the same time, too, unless ``concurrency`` is given.
 
     Args:
         dataset: as for ``batches()``.
@@ -103,19 +129,73 @@ def tune(
         most = max_workers
     else:
         # Workers that wait for a disk may be more than the cores.
-        most = max(8, 2 * machine.cores())
+        most = max(8, 2 * cores())
     memory = machine.own_bytes(os.getpid())
     memory += int(_MEMORY * machine.memory_available())
 
     def trial(workers: int, limit_s: float) -> Trial:
         return measure(dataset, batch_size, workers, each_s, limit_s, step, **loading)
 
-    search = Bracket(trial, most, budget_s, memory)
+    part = budget_s
+    if "concurrency" not in loading:
+        part *= _FOR_WORKERS
+    search = Bracket(trial, most, part, memory)
     chosen, why = search.choose()
     table = dict[int, Trial]()
     for workers in sorted(search.of):
         table[workers] = search.median(workers)
-    return Tuned(chosen, why, table)
+    found = Tuned(chosen, why, table)
+    if "concurrency" in loading:
+        return found
+
+    def several(workers: int, under_way: int, limit_s: float) -> Trial:
+        given = {**loading, "concurrency": under_way}
+        return measure(dataset, batch_size, workers, each_s, limit_s, step, **given)
+
+    return _with_several(found, several, budget_s - search.spent_s, min(most, cores()))
+
+
+def _with_several(
+    found: Tuned,
+    measured: Callable[[int, int, float], Trial],
+    budget_s: float,
+    most: int,
+) -> Tuned:
+    """Return ``found``, or better: fewer workers that have several samples under way.
+
+    Only where workers wait this is tried, with one and with ``most`` workers.
+    """
+    chosen = found.table[found.n_processes]
+    waiting = [trial.useful for workers, trial in found.table.items() if workers]
+    if not any(waiting) or not most:
+        return found
+    tried = dict[Several, Trial]()
+    for under_way in _UNDER_WAY:
+        for workers in sorted({1, most}):
+            if budget_s <= max((one.cost_s for one in tried.values()), default=0.0):
+                break
+            trial = measured(workers, under_way, budget_s)
+            tried[workers, under_way] = trial
+            budget_s -= trial.cost_s
+    if not tried:
+        return found
+    best_s = min(trial.batch_s for trial in tried.values())
+    if best_s > chosen.batch_s * (1 + _AS_FAST):
+        return found._replace(under_way=tried)
+    # The fewest workers, with the fewest samples, that are about as fast as the best.
+    workers, under_way = min(
+        several
+        for several, trial in tried.items()
+        if trial.batch_s <= best_s * (1 + _AS_FAST)
+    )
+    gain = chosen.batch_s / tried[workers, under_way].batch_s
+    why = (
+        f"workers wait for their samples: {gain:.2g} times as fast as "
+        f"{found.n_processes} with one at a time"
+    )
+    return found._replace(
+        n_processes=workers, concurrency=under_way, reason=why, under_way=tried
+    )
 
 
 def measure(
@@ -169,8 +249,12 @@ def measure(
         shown = stream.stats()
         used = machine.own_bytes(os.getpid())
         used += shown.worker_bytes + shown.in_flight_bytes
-    _log.info("%s workers: %.3g ms a batch", workers, 1e3 * batch_s)
-    return Trial(batch_s, used, time.perf_counter() - began)
+    useful = shown.useful_concurrency or 0
+    name = str(workers)
+    if under_way := loading.get("concurrency"):
+        name += f" × {under_way}"
+    _log.info("%s workers: %.3g ms a batch", name, 1e3 * batch_s)
+    return Trial(batch_s, used, time.perf_counter() - began, useful)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

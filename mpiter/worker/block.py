@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
@@ -23,6 +23,7 @@ from ..samples.byvalue import culprit
 from ..samples.envelope import dumps, loads
 from .here import NotOfASample
 from .sheets import Payload
+from .underway import Placed
 from .worker import Worker
 
 _LONGEST = 20_000  # characters of a traceback
@@ -63,6 +64,12 @@ class Block(NamedTuple):
     # second death shows which row it was.
     singly: bool = False
     sent: float = 0.0  # on the monotonic clock
+
+    def placed(self) -> Iterator[Placed]:
+        """Yield the place (seed, epoch, position) and the key of each row."""
+        for _, epoch, position, keys in self.stretches:
+            for offset, key in enumerate(listed(keys)):
+                yield (self.seed, epoch, position + offset), key
 
     def sample(self, at: int) -> tuple[Place, Any] | None:
         """Return the place and the key of the block's row ``at``, if there is one."""

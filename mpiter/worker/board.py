@@ -35,8 +35,9 @@ class Line(NamedTuple):
     row: int
     # When the block was begun, in monotonic nanoseconds.
     since: int
-    # 1 while a block is fetched, 2 while several of its rows are read at once, 0 when
-    # idle.
+    # 1 while a block is fetched, 0 when idle.  2 while several of its rows are read at
+    # once: none of them is known to be read.  3 while several samples are under way:
+    # ``row`` is waited for.
     active: int
 
 

@@ -82,7 +82,9 @@ class CallersWorker:
         if self.gather is not None:
             return True
         worker = self._worker
-        return worker.reader is None and not (worker.seeds or worker.copies)
+        if worker.reader is not None or worker.under_way is not None:
+            return False
+        return not (worker.seeds or worker.copies)
 
     def fetch(self, block: Block) -> Done:
         worker = self._worker
@@ -97,6 +99,8 @@ class CallersWorker:
                 done = fetch(block, worker, worker.seeds, begun)
                 drawn = callers.drawn()
                 if drawn <= worker.seeds:
+                    if worker.frame.notices:
+                        done = done._replace(notices=worker.take_notices())
                     return done
                 # These samples depend on the state in which the generators happened to
                 # be.  The batch is fetched again, with a seed for each sample.
@@ -182,6 +186,11 @@ class CallersWorker:
                 return opens(sheet.open())
         self._begun = Begun(sheet, problem)
         return None
+
+    def close(self) -> None:
+        """End what reads samples beside this thread, if anything does."""
+        if self._worker.under_way is not None:
+            self._worker.under_way.close()
 
     def begin_anew(self) -> None:
         """Forget the samples of a batch that no ``fetch`` has asked for."""

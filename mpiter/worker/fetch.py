@@ -33,6 +33,7 @@ from .block import (
 from .board import CELL
 from .here import NONE, AllLeftOut, here
 from .sheets import ByReference, Payload, Sheet, Unsendable
+from .underway import UnderWay
 from .worker import Worker, worker_for
 
 # The least time between two blocks whose samples are all checked for having been
@@ -176,6 +177,7 @@ def fetch(
         worker.looked = began
     fetching = _Fetching(block, worker, seeds, looks, begun)
     payload: Payload | None = None
+    under_way = worker.under_way
     try:
         for stretch in block.stretches:
             fetching.stretch(*stretch)
@@ -191,8 +193,13 @@ def fetch(
     finally:
         # It refers to the sheet, which may have the samples themselves.
         worker.frame.at = None
+        if under_way is not None:
+            under_way.drop(block.number)
+            under_way.alone.discard(block.number)
     seconds = _clock() - began
     cpu_s = time.thread_time() - cpu_began
+    if under_way is not None:
+        cpu_s += under_way.take_cpu_s()
     queue_s = max(0.0, began - block.sent)
     return Done(
         number=block.number,
@@ -280,10 +287,13 @@ class _Fetching:
         try:
             if self._begun is not None:
                 self._go_on(self._begun, keys)
+            elif self._has_under_way:
+                self._take_under_way(first, len(keys))
             elif not self._read_together(first, indices, keys):
                 self._read_singly(keys, first)
         finally:
             frame.hearer = None
+            frame.reading = None
         # The dataset has forked this process, and the call has returned in it as well.
         # If it went on, the consumer would get two answers to the block.
         if self._is_forked:
@@ -300,11 +310,54 @@ class _Fetching:
             self._fail(begun.error, row)
             self._read_singly(keys[row + 1 :], row + 1)
 
+    @property
+    def _has_under_way(self) -> bool:
+        """True if the block's samples may be under way at the same time."""
+        if self._worker.under_way is None:
+            return False
+        may = not (self._seeds or self._worker.copies)
+        return may and not self._block.singly
+
+    def _take_under_way(self, row: int, count: int) -> None:
+        """Write rows in their order; their samples are under way, or are begun now."""
+        block = self._block
+        worker = self._worker
+        under_way = worker.under_way
+        assert under_way is not None
+        arriving = under_way.begin(block.number, block.placed())
+        self._cells[CELL.active] = 3
+        self._write(arriving, range(row, row + count), row)
+        self._cells[CELL.active] = 1
+
     def _read_singly(self, keys: Iterable[Any], row: int) -> None:
         dataset = self._worker.dataset
+        if self._worker.under_way is not None:
+            dataset = self._alone(self._worker.under_way)
         if self._worker.copies:
             dataset = Copies(dataset)
         self._write(dataset, keys, row)
+
+    def _alone(self, under_way: UnderWay) -> Any:
+        """Return the dataset, to read one row at a time with nothing beside it."""
+        worker = self._worker
+        self._cells[CELL.active] = 2
+        under_way.settle()
+        self._cells[CELL.active] = 1
+        why = ""
+        if worker.copies:
+            why = "returns memory that it uses again for the next sample"
+        elif self._seeds:
+            why = (
+                "draws from the global random generators, and not from mpiter.get_rng()"
+            )
+        if why and not worker.is_told_why_singly:
+            worker.is_told_why_singly = True
+            name = type(worker.info.dataset).__qualname__
+            worker.frame.notices.append(
+                f"{name} {why}. Samples that are under way at the same time would "
+                "spoil each other, so they are read one by one, as with concurrency=1."
+            )
+        return under_way.singly(worker.frame)
 
     def _write(
         self,
@@ -325,6 +378,9 @@ class _Fetching:
             try:
                 sheet.fetch(dataset, rest, row, seeded)
                 return
+            except Refilled:
+                # It is no sample's failure.
+                raise
             except BaseException as error:
                 row = sheet.row
                 self._fail(error, row)

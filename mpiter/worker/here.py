@@ -1,4 +1,4 @@
-"""What this thread is fetching, and for which worker.
+"""What this thread, or this task of an event loop, is fetching, and for which worker.
 
 ``get_worker_info``, ``get_rng`` and seeding look it up here.
 """
@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,7 +68,16 @@ class Frame:
     As it is made, nothing is fetched.
     """
 
-    __slots__ = ("at", "beyond", "drawn", "hearer", "notices", "seeds", "worker")
+    __slots__ = (
+        "at",
+        "beyond",
+        "drawn",
+        "hearer",
+        "notices",
+        "reading",
+        "seeds",
+        "worker",
+    )
 
     def __init__(self) -> None:
         self.worker: WorkerInfo | None = None
@@ -83,13 +93,31 @@ class Frame:
         self.notices: list[str] = []
         # None outside of a fetch.
         self.hearer: Hearer | None = None
+        # Begins to read samples with these keys, which are then taken by their number.
+        # None: they are read from the dataset one by one.
+        self.reading: Callable[[Any, Sequence[object]], Any] | None = None
+
+
+_now: ContextVar[Frame] = ContextVar("mpiter's frame")
 
 
 class Here(threading.local):
     def __init__(self) -> None:
-        self.now = Frame()
         # True once dataset code has called ``get_worker_info``.
         self.asked = False
+
+    @property
+    def now(self) -> Frame:
+        """The frame of this thread, or of this task of an event loop."""
+        frame = _now.get(None)
+        if frame is None:
+            frame = Frame()
+            _now.set(frame)
+        return frame
+
+    @now.setter
+    def now(self, frame: Frame) -> None:
+        _now.set(frame)
 
 
 here = Here()

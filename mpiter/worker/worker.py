@@ -25,6 +25,7 @@ from . import home, seeding
 from .board import CELL, BlackBox, Board
 from .here import NONE, Frame, WorkerInfo, here, was_asked
 from .sheets import Writer
+from .underway import UnderWay, is_async
 
 WorkerInit = Callable[[WorkerInfo], Any]
 
@@ -81,6 +82,10 @@ class Worker:
     # When all samples of a block were last checked for that.
     looked: float = -1.0
     frame: Frame = field(default_factory=Frame)  # what its thread is fetching
+    # The samples that it reads at the same time, if it may have several.
+    under_way: UnderWay | None = None
+    # The user was told why it reads one at a time all the same.
+    is_told_why_singly: bool = False
 
     def take_notices(self) -> tuple[str, ...]:
         """Return and forget the warnings for the user that have come up."""
@@ -104,7 +109,18 @@ def new_key() -> int:
 
 
 def forget(dataset: int) -> None:
-    _registry.pop(dataset, None)
+    for worker in _registry.pop(dataset, {}).values():
+        if worker.under_way is not None:
+            worker.under_way.close()
+
+
+def own_worker() -> Worker | None:
+    """Return a worker that this thread is."""
+    for workers in [*_registry.values()]:
+        found = workers.get(threading.get_ident())
+        if found is not None:
+            return found
+    return None
 
 
 def worker_for(dataset: int) -> Worker:
@@ -199,6 +215,12 @@ def settle_at(
     worker.reader = reader_of(dataset)
     worker.info = replace(worker.info, dataset=theirs)
     worker.frame.worker = worker.info
+    rules = worker.rules
+    if rules.concurrency > 1 or (rules.concurrency and is_async(dataset)):
+        # What reads many at once decides itself what waits for what.  The user, or the
+        # class, asks for single samples.
+        worker.reader = None
+        worker.under_way = UnderWay(dataset, worker.info, rules.concurrency)
     # What draws, or overwrites its samples, is found out by fetching a block twice.
     # Such a dataset can't be, so it counts as doing both.
     if any(getattr(one, "repeatable", True) is False for one in (dataset, theirs)):

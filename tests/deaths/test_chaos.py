@@ -24,13 +24,15 @@ BATCHES = 280
 KILLS = 6
 
 
-def test_nothing_is_lost_and_nothing_comes_twice() -> None:
+@pytest.mark.parametrize("concurrency", [1, pytest.param(8, marks=pytest.mark.slow)])
+def test_nothing_is_lost_and_nothing_comes_twice(concurrency: int) -> None:
     quiet = chaos.run(BATCHES, n_processes=0)
     planned = Strikes(BATCHES, KILLS, seed=3)
     # Few batches are in flight, so that each death shows soon and all of them fit into
     # the run.  The timeout is long, because on a busy machine a worker may stand still
     # for half a second by itself.
-    struck = chaos.run(BATCHES, planned, run_ahead=8, sample_timeout=3.0)
+    options: dict[str, Any] = {"run_ahead": 8, "concurrency": concurrency}
+    struck = chaos.run(BATCHES, planned, sample_timeout=3.0, **options)
     assert Differences.between(quiet, struck) == Differences(
         lost=0, repeated=0, different_batches=0
     )

@@ -42,6 +42,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "thread": {"n_processes": 2, "backend": "thread"},
     "serial": {"n_processes": 0},
 }
+# The whole contract once more, with several samples under way in a worker.
+UNDER_WAY: dict[str, dict[str, Any]] = {
+    "process, under way": {"n_processes": 2, "concurrency": 4},
+    "serial, under way": {"n_processes": 0, "concurrency": 4},
+}
 PAIRS: dict[str, dict[str, Any]] = {
     "forkserver, copies": {"n_processes": 1, "copy": True},
     "forkserver, packed": {"n_processes": 2, "serializer": "packed"},
@@ -74,9 +79,9 @@ ANY_WAY = {**DEFAULTS, **PAIRS}
 ANY_START = {**ANY_WAY, **RARE}
 
 
-@pytest.fixture(params=list(DEFAULTS))
+@pytest.fixture(params=slow_but({**DEFAULTS, **UNDER_WAY}, *DEFAULTS))
 def default(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return DEFAULTS[request.param]
+    return {**DEFAULTS, **UNDER_WAY}[request.param]
 
 
 @pytest.fixture(params=list(ANY_WAY))
@@ -259,6 +264,7 @@ def test_an_item_visited_twice_gets_fresh_randomness(default: dict[str, Any]) ->
     assert len(set(draws)) == 10
 
 
+@pytest.mark.filterwarnings("ignore:.*they are read one by one:RuntimeWarning")
 def test_the_callers_random_state_is_left_alone(default: dict[str, Any]) -> None:
     np.random.seed(5)
     expected = np.random.RandomState(5).random_sample(3).tolist()

@@ -1,0 +1,418 @@
+"""Samples that are under way at the same time come as they do one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scripts import lives_still, wait_until
+
+import mpiter
+
+LENGTH = 60
+WAYS: dict[str, dict[str, Any]] = {
+    "processes": {"n_processes": 2},
+    "threads": {"n_processes": 2, "backend": "thread"},
+    "none": {"n_processes": 0},
+}
+
+
+@pytest.fixture(params=list(WAYS))
+def way(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return WAYS[request.param]
+
+
+class Plain:
+    """Samples that depend on their place, and of which some take longer."""
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.004 if index % 5 == 0 else 0.0)
+        return index, mpiter.get_rng().random()
+
+
+class Async(Plain):
+    async def __getitem__(self, index: int) -> Any:
+        await asyncio.sleep(0.004 if index % 5 == 0 else 0.0)
+        return index, await asyncio.create_task(drawn())
+
+
+async def drawn() -> float:
+    """Draw in a task of its own, as a client's callback would."""
+    await asyncio.sleep(0)
+    return mpiter.get_rng().random()
+
+
+def batches_of(dataset: Any, **options: Any) -> list[Any]:
+    options = {"seed": 3, "epochs": 2, **options}
+    with mpiter.batches(dataset, 7, **options) as stream:
+        return [[*map(np.ndarray.tolist, batch)] for batch in stream]
+
+
+@pytest.mark.parametrize("kind", [Plain, Async])
+@pytest.mark.parametrize("concurrency", [2, 16])
+def test_batches_are_those_that_are_read_one_by_one(
+    way: dict[str, Any], kind: Any, concurrency: int
+) -> None:
+    wanted = batches_of(Plain(), n_processes=0)
+    assert batches_of(kind(), concurrency=concurrency, **way) == wanted
+
+
+def test_an_async_dataset_needs_no_option(way: dict[str, Any]) -> None:
+    assert batches_of(Async(), **way) == batches_of(Plain(), n_processes=0)
+    assert batches_of(Async(), concurrency=1, **way) == batches_of(Async(), **way)
+
+
+class Together:
+    """Each sample waits until so many others are under way in this process."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    @property
+    def barrier(self) -> threading.Barrier:
+        with LOCK:
+            if "barrier" not in vars(self):
+                vars(self)["barrier"] = threading.Barrier(self.count)
+            found: threading.Barrier = vars(self)["barrier"]
+            return found
+
+    def __getitem__(self, index: int) -> int:
+        # The first sample is fetched alone, to learn how samples are built.
+        if index:
+            self.barrier.wait(20)
+        return index
+
+
+LOCK = threading.Lock()
+
+
+def test_a_second_batch_is_begun_while_the_first_is_waited_for() -> None:
+    # Batches of 2, and 4 samples are waited for: no batch alone has as many.
+    options: dict[str, Any] = {"n_processes": 1, "shuffle": False, "concurrency": 4}
+    with mpiter.batches(Together(4), 2, epochs=1, **options) as stream:
+        # The samples 1 to 56 are 14 times four.
+        found = [next(stream).tolist() for _ in range(28)]
+    assert [*chain(*found)] == [*range(56)]
+
+
+class Counts:
+    """Says how many samples are under way while each is read."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> int:
+        with LOCK:
+            self.now += 1
+        time.sleep(0.002)
+        with LOCK:
+            seen = self.now
+            self.now -= 1
+        return seen
+
+
+class AsyncCounts(Counts):
+    async def __getitem__(self, index: int) -> int:
+        self.now += 1
+        await asyncio.sleep(0.002)
+        seen = self.now
+        self.now -= 1
+        return seen
+
+
+@pytest.mark.parametrize("kind", [Counts, AsyncCounts])
+def test_no_more_are_under_way_than_was_said(way: dict[str, Any], kind: Any) -> None:
+    with mpiter.batches(kind(), 20, concurrency=5, epochs=1, **way) as stream:
+        seen = [int(batch.max()) for batch in stream]
+    # Threads of one process share the dataset.
+    workers = 2 if way.get("backend") == "thread" else 1
+    assert 2 <= max(seen) <= 5 * workers
+
+
+class Faulty(Plain):
+    def __getitem__(self, index: int) -> Any:
+        if index % 10 == 3:
+            raise ValueError(f"sample {index} is broken")
+        return super().__getitem__(index)
+
+
+class AsyncFaulty(Async):
+    async def __getitem__(self, index: int) -> Any:
+        if index % 10 == 3:
+            raise ValueError(f"sample {index} is broken")
+        return await super().__getitem__(index)
+
+
+@pytest.mark.parametrize("kind", [Faulty, AsyncFaulty])
+def test_errors_come_with_their_batch_and_name_their_sample(
+    way: dict[str, Any], kind: Any
+) -> None:
+    with mpiter.batches(kind(), 5, shuffle=False, concurrency=8, **way) as stream:
+        with pytest.raises(ValueError, match="sample 3 is broken") as caught:
+            next(stream)
+        assert "sample 3 (position 3 of epoch 0)" in "".join(caught.value.__notes__)
+        assert next(stream)[0].tolist() == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("kind", [Faulty, AsyncFaulty])
+def test_failing_samples_are_left_out(way: dict[str, Any], kind: Any) -> None:
+    options = {"epochs": 1, "on_error": "skip", **way}
+    wanted = batches_of(Faulty(), **{**options, "n_processes": 0})
+    assert batches_of(kind(), concurrency=8, **options) == wanted
+    with mpiter.batches(kind(), 7, concurrency=8, **options) as stream:
+        seen = sum(len(batch[0]) for batch in stream)
+        assert (seen, stream.stats().skipped) == (54, 6)
+
+
+# -- whole batches as rows -------------------------------------------------------------
+
+
+def total(samples: Sequence[Any]) -> Any:
+    return [index for index, _ in samples], [draw for _, draw in samples]
+
+
+@pytest.mark.parametrize("kind", [Plain, Async])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_of_batches_that_are_collated_are_under_way_too(
+    kind: Any, workers: int
+) -> None:
+    def everything(dataset: Any, workers: int, **options: Any) -> list[Any]:
+        loader = mpiter.DataLoader(
+            dataset,
+            7,
+            shuffle=True,
+            num_workers=workers,
+            collate_fn=total,
+            seed=3,
+            **options,
+        )
+        return [*loader, *loader]
+
+    assert everything(kind(), workers, concurrency=8) == everything(Plain(), 0)
+
+
+def test_as_many_samples_of_a_collated_batch_are_under_way_as_was_said() -> None:
+    with mpiter.DataLoader(
+        Counts(), 20, num_workers=1, collate_fn=max, concurrency=5
+    ) as loader:
+        seen = [*loader]
+    assert 3 <= max(seen) <= 5
+
+
+@pytest.mark.parametrize("kind", [Faulty, AsyncFaulty])
+def test_samples_of_collated_batches_are_left_out(kind: Any) -> None:
+    options: dict[str, Any] = {"collate_fn": total, "on_error": "skip"}
+    with mpiter.DataLoader(
+        kind(), 20, num_workers=1, concurrency=8, **options
+    ) as loader:
+        found = [batch[0] for batch in loader]
+        assert loader.stats().skipped == 6
+        assert [key for key, _ in loader.stats().skips] == [3, 13, 23, 33, 43, 53]
+    wanted = [index for index in range(LENGTH) if index % 10 != 3]
+    assert [*chain(*found)] == wanted
+
+
+# -- the global generators -------------------------------------------------------------
+
+
+class Draws(Plain):
+    def __getitem__(self, index: int) -> Any:
+        return index, random.random()
+
+
+class AsyncDraws(Plain):
+    async def __getitem__(self, index: int) -> Any:
+        await asyncio.sleep(0)
+        return index, random.random()
+
+
+@pytest.mark.parametrize("kind", [Draws, AsyncDraws])
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_what_draws_from_the_global_generators_is_read_one_by_one(
+    kind: Any, workers: int
+) -> None:
+    wanted = batches_of(Draws(), n_processes=0)
+    with pytest.warns(RuntimeWarning, match="they are read one by one"):
+        found = batches_of(kind(), n_processes=workers, concurrency=8)
+    assert found == wanted
+
+
+class Refills(Plain):
+    """Returns the same memory for each sample."""
+
+    def __init__(self) -> None:
+        self.memory = np.zeros(3)
+
+    def __getitem__(self, index: int) -> Any:
+        self.memory[:] = index
+        return self.memory
+
+
+class AsyncRefills(Refills):
+    async def __getitem__(self, index: int) -> Any:
+        await asyncio.sleep(0.001)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("kind", [Refills, AsyncRefills])
+def test_what_uses_its_memory_again_is_read_one_by_one(
+    way: dict[str, Any], kind: Any
+) -> None:
+    if way.get("backend") == "thread":
+        pytest.skip("two threads that fill the same memory spoil it without options")
+    wanted = batches_of(Refills(), n_processes=0)
+    with pytest.warns(RuntimeWarning, match="they are read one by one"):
+        assert batches_of(kind(), concurrency=8, **way) == wanted
+
+
+# -- deaths ----------------------------------------------------------------------------
+
+
+@pytest.mark.death
+@pytest.mark.parametrize("kind", [Plain, Async])
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_workers_lose_and_repeat_nothing(kind: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    wanted = batches_of(Plain(), n_processes=0, epochs=20)
+    found = list[Any]()
+    options: dict[str, Any] = {"seed": 3, "epochs": 20, "n_processes": 2}
+    with mpiter.batches(kind(), 7, concurrency=8, **options) as stream:
+        for batch in stream:
+            found.append([*map(np.ndarray.tolist, batch)])
+            if len(found) in (10, 50, 90):
+                pid = rng.choice(stream.worker_pids)
+                os.kill(pid, signal.SIGKILL)
+                wait_until(lambda pid=pid: not lives_still(pid), "it is dead")
+        assert stream.stats().restarts == 3
+    assert found == wanted
+
+
+class Deadly(Plain):
+    """Its sample 17 ends the worker."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 17:
+            os._exit(1)
+        return super().__getitem__(index)
+
+
+@pytest.mark.death
+def test_a_sample_that_ends_its_worker_is_found_among_those_under_way() -> None:
+    options: dict[str, Any] = {"shuffle": False, "epochs": 1, "on_error": "skip"}
+    options |= {"n_processes": 2, "concurrency": 8}
+    with mpiter.batches(Deadly(), 7, **options) as stream:
+        found = [batch[0].tolist() for batch in stream]
+        assert [key for key, _ in stream.stats().skips] == [17]
+    assert [*chain(*found)] == [index for index in range(LENGTH) if index != 17]
+
+
+class Hangs(Plain):
+    """The first read of its sample 17 never ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.flag = folder / "hung"
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 17 and not self.flag.exists():
+            self.flag.touch()
+            time.sleep(600)
+        return super().__getitem__(index)
+
+
+@pytest.mark.death
+def test_a_sample_that_hangs_is_read_again(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"sample_timeout": 1.0, "concurrency": 8}
+    found = batches_of(Hangs(tmp_path), n_processes=2, **options)
+    assert found == batches_of(Plain(), n_processes=0)
+
+
+# -- what it says, and what is refused -------------------------------------------------
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises((mpiter.OptionError, TypeError), match="concurrency"):
+            mpiter.batches(Plain(), 7, concurrency=wrong)  # type: ignore[arg-type]
+    with pytest.raises(mpiter.OptionError, match="a stream is read one sample after"):
+        mpiter.DataLoader(Endless(), 7, concurrency=4)
+
+
+class Endless:
+    def __iter__(self) -> Any:
+        return iter(range(10))
+
+
+class Wrapped(Plain):
+    """It isn't async, but what it reads from is."""
+
+    def __init__(self) -> None:
+        self.inner = Async()
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index]
+
+
+def test_a_coroutine_in_place_of_a_sample_is_an_error_with_the_remedy() -> None:
+    with (
+        mpiter.batches(Wrapped(), 7, n_processes=1, concurrency=4) as stream,
+        pytest.raises(TypeError, match="write `async def __getitem__` in the class"),
+    ):
+        next(stream)
+
+
+class Waits(Plain):
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.02)
+        return index
+
+
+def test_stats_tell_waiting_from_working_and_name_a_remedy() -> None:
+    with mpiter.batches(Waits(), 5, n_processes=1, epochs=None) as stream:
+        next(stream)
+        before = stream.stats()
+        for _ in range(6):
+            next(stream)
+        seen = stream.stats().since(before)
+    assert seen.sample_cpu_s < seen.sample_s / 2
+    assert seen.verdict().startswith("workers wait ")
+    assert seen.useful_concurrency in (2, 4, 8, 16, 32, 64, 128, 256)
+    assert seen.verdict().endswith(f"concurrency={seen.useful_concurrency}")
+
+
+def test_tune_tries_samples_under_way_where_workers_wait() -> None:
+    found = mpiter.tune(Waits(), 8, max_workers=2, budget_s=8)
+    assert found.concurrency in (16, 64)
+    assert found.n_processes in (1, 2)
+    assert (found.n_processes, found.concurrency) in found.under_way
+    assert f"concurrency={found.concurrency}: workers wait" in str(found)
+    assert str(found).count("← chosen") == 1
+
+
+def test_nothing_is_left_when_an_iterator_is_closed(way: dict[str, Any]) -> None:
+    # The check after each test finds threads and processes that are left.
+    for kind in (Plain, Async):
+        stream = mpiter.batches(kind(), 7, epochs=None, concurrency=8, **way)
+        next(stream)
+        stream.close()
