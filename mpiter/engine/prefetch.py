@@ -429,9 +429,9 @@ class _PrefetchLoop:
             if size:
                 fits = min(_CHEAP_BYTES // size, fetched)
         if rules.rows_begun > 1:
-            # As many rows again wait behind those that are under way.
+            # While one that takes long is waited for, so many others may come and go.
             rows = -(-horizon.rows // parts)
-            most_out = max(most_out, 1 - (-2 * rules.rows_begun // rows))
+            most_out = max(most_out, 1 - (-4 * rules.rows_begun // rows))
             fits = fetched if size else _MOST_BEGUN
         if rules.run_ahead is None:
             wanted = rules.n_prefetch + most_out * workers + 1
