@@ -57,11 +57,14 @@ _CLOSE_S = 4.5
 # wait for the loop.
 _USUALLY_OUT = 2
 # It has more if they take less than this in all, since waking it takes as long as such
-# a block.  They come to this many at the most ...
-_IN_PIPE_S = 0.002
-_MOST_OUT = 16
+# a block, and planning many batches at once takes longer.  They come to this many at
+# the most ...
+_IN_PIPE_S = 0.01
+_MOST_OUT = 64
 # ... and their batches to this many bytes, unless ``run_ahead`` is given.
 _CHEAP_BYTES = 1 << 25
+# Only blocks that take less than this.
+_CHEAP_BLOCK_S = 0.001
 # So many batches may be in flight, for samples that are under way at the same time, as
 # long as it isn't known how large they are.
 _MOST_BEGUN = 64
@@ -424,7 +427,7 @@ class _PrefetchLoop:
             most_out = _USUALLY_OUT
         fits = 0
         # Until a sample was measured nothing is known of a block.
-        if 0 < block_s < _IN_PIPE_S / _USUALLY_OUT:
+        if 0 < block_s < _CHEAP_BLOCK_S:
             most_out = min(_MOST_OUT, int(_IN_PIPE_S / block_s))
             if size:
                 fits = min(_CHEAP_BYTES // size, fetched)

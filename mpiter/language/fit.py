@@ -16,6 +16,8 @@ from ..order.order import Indices
 # A room and the number of its row in one word: the room above, the row below.
 _BITS = 32
 _ROW = (1 << _BITS) - 1
+# Documents whose rows are kept, with 12 bytes for each.
+_KEPT = 1 << 20
 
 
 def best_fit(lengths: NDArray[np.integer], capacity: int) -> tuple[Indices, int]:
@@ -56,3 +58,35 @@ def best_fit(lengths: NDArray[np.integer], capacity: int) -> tuple[Indices, int]
     row_of = np.empty(len(found), np.int64)
     row_of[longest_first] = found
     return row_of, rows
+
+
+class Fits:
+    """Best fits, some of which are kept from when they are counted until they are used.
+
+    The windows of an epoch are counted one after the other, and then used in that
+    order.  So the first ones are kept, and each is dropped when it is used.
+    """
+
+    def __init__(self) -> None:
+        self._kept = dict[tuple[bytes, int], tuple[NDArray[np.int32], int]]()
+        self._documents = 0
+
+    def count(self, lengths: NDArray[np.integer], capacity: int) -> int:
+        """Return the number of rows."""
+        row_of, rows = best_fit(lengths, capacity)
+        if self._documents + len(lengths) <= _KEPT:
+            key = (lengths.tobytes(), capacity)
+            self._kept[key] = (row_of.astype(np.int32), rows)
+            self._documents = sum(len(kept) for kept, _ in self._kept.values())
+        return rows
+
+    def take(
+        self, lengths: NDArray[np.integer], capacity: int
+    ) -> tuple[NDArray[np.integer], int]:
+        """Return what ``best_fit`` does."""
+        if self._kept:
+            found = self._kept.pop((lengths.tobytes(), capacity), None)
+            if found is not None:
+                self._documents -= len(lengths)
+                return found
+        return best_fit(lengths, capacity)

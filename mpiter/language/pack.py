@@ -15,9 +15,10 @@ from ..engine.bringing import brings_order
 from ..errors import OptionError
 from ..order.order import Order
 from .components import components_in
+from .fit import Fits
 from .lengths import Counted, counted_for, lengths_for
 from .mix import Mix
-from .packed_order import Cost, Cut, Fitted, PackedOrder, Rule, Windows, rows_in
+from .packed_order import Cost, Cut, Fitted, PackedOrder, Rule, Windows, split_at
 from .rows import Layout, Row, made, pieces_in
 from .together import RowsReader
 from .windows import Fixed, Following, Lengths
@@ -155,6 +156,7 @@ class Pack:
         # Rows or tokens in each window, which are the same in every epoch, by whether
         # documents are scattered over the windows.
         self._measured: dict[bool, NDArray[np.int64]] = {}
+        self._fits = Fits()
         self._first: Order | None = None
 
     def __len__(self) -> int:
@@ -222,12 +224,20 @@ class Pack:
     def __getstate__(self) -> dict[str, Any]:
         # What orders have left isn't sent to workers, which don't need it; nor would
         # the dataset be the same in the next epoch, and workers be started anew.
-        return {**self.__dict__, "_first": None, "_measured": {}}
+        return {**self.__dict__, "_first": None, "_measured": {}, "_fits": Fits()}
 
     def mpiter_order(self, seed: int, shuffle: bool | None) -> PackedOrder[Any]:
         """Return the order of epoch 0; unless ``shuffle`` is False it is shuffled."""
         shuffles = shuffle is not False
-        rule = Rule(self.capacity, self.long, shuffles, seed, self.cost, self.counted)
+        rule = Rule(
+            self.capacity,
+            self.long,
+            shuffles,
+            seed,
+            self.cost,
+            self.counted,
+            self._fits,
+        )
         windows: Windows
         if brings_order(self.dataset):
             order = self.dataset.mpiter_order(seed, shuffle)
@@ -262,7 +272,8 @@ class Pack:
     def _units(self, pieces: Any) -> int:
         if self.how == "cut":
             return int(pieces.sizes.sum())
-        return rows_in(pieces, self.capacity, self.long)
+        whole = split_at(pieces, self.capacity, self.long)
+        return self._fits.count(whole.sizes, self.capacity)
 
 
 def _check_mix(mix: Mix) -> None:

@@ -12,7 +12,7 @@ import bisect
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -23,7 +23,7 @@ from ..errors import StateError
 from ..order.keyed import key_of, permutation
 from ..order.order import Indices
 from .components import Telling, told_of
-from .fit import best_fit
+from .fit import Fits
 from .lengths import Counted, counted_by
 from .mix_order import MixOrder
 from .rows import NUMBERS, Row, sizes_of
@@ -52,6 +52,8 @@ class Rule:
     # Tokens that the loss counts, of each document or of pieces with some lengths.
     # None: all of them.
     counted: Lengths | Counted | None
+    # What was found when windows were counted.
+    fits: Fits = field(compare=False)
 
 
 class Begun(NamedTuple):
@@ -350,12 +352,6 @@ def split_at(pieces: Pieces, capacity: int, long: str) -> Pieces:
     return found._replace(begins=begins, stops=stops)
 
 
-def rows_in(pieces: Pieces, capacity: int, long: str) -> int:
-    """Return the number of rows that best fit makes of ``pieces``."""
-    _, rows = best_fit(split_at(pieces, capacity, long).sizes, capacity)
-    return rows
-
-
 class FittedWindow(NamedTuple):
     """The rows of a window."""
 
@@ -377,7 +373,7 @@ class Fitted(PackedOrder[FittedWindow]):
     def _planned(self, pieces: Pieces, window: int) -> FittedWindow:
         rule = self._rule
         pieces = split_at(pieces, rule.capacity, rule.long)
-        row_of, rows = best_fit(pieces.sizes, rule.capacity)
+        row_of, rows = rule.fits.take(pieces.sizes, rule.capacity)
         if rule.shuffles:
             # Best fit makes the rows of long documents first.
             key = key_of(rule.seed, self._epoch, "rows", window)

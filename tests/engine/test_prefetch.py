@@ -168,12 +168,18 @@ class Deep(World):
 
 @pytest.mark.parametrize(
     ("row_s", "run_ahead", "wanted"),
-    [(1e-6, None, 16), (0.4e-3, None, 2), (20e-3, None, 1), (1e-6, 4, 2)],
+    [
+        (1e-6, None, 64),
+        (0.4e-3, None, 12),
+        (1e-3, None, 2),
+        (20e-3, None, 1),
+        (1e-6, 4, 2),
+    ],
 )
 def test_a_worker_has_the_more_blocks_the_less_they_take(
     row_s: float, run_ahead: int | None, wanted: int
 ) -> None:
-    case = Case(batches=200, row_s=row_s, run_ahead=run_ahead, rooms=80)
+    case = Case(batches=400, row_s=row_s, run_ahead=run_ahead, rooms=200)
     world = Deep(case, Choices())
     try:
         while len(world.got) < 50:

@@ -88,7 +88,7 @@ def _explained(run: Callable[[Choices], object], choices: Choices) -> None:
 
 
 # A worker has at most so many blocks.
-MOST_OUT = 16
+MOST_OUT = 64
 
 
 @dataclass(frozen=True)
