@@ -14,14 +14,12 @@ _WORTH_TELLING = 0.05  # of the time
 _TOO_SHORT_S = 0.2  # to tell anything
 # The consumer's time for each small batch that comes from a worker.
 _HAND_OVER_S = 0.0003
-# More workers than this are never recommended.
+# More workers than this are never recommended, nor more samples under way.
 _MOST_TOLD = 64
 # The number of workers that hide loading is multiplied by this.
 _TO_SPARE = 1.02
 # Samples that take less than this don't wait for anything worth telling.
 _A_WAIT_S = 0.0005
-# More samples under way than this are never recommended.
-_MOST_UNDER_WAY = 256
 _RARE = ("skipped", "restarts", "odd_rows", "copies")
 
 
@@ -174,7 +172,7 @@ class Stats:
         >>> lately["recent_wait_s"] = 0.9
         >>> slow = {"sample_s": 0.02, "sample_cpu_s": 0.001}
         >>> Stats(workers=1, batches=10, samples=80, **slow, **lately).verdict()
-        'workers wait 95% of their time: concurrency=16'
+        'workers wait 95% of their time: concurrency=16, or 17 workers'
         """
         if self.recent_s < _TOO_SHORT_S:
             return "too short a time to tell"
@@ -192,7 +190,10 @@ class Stats:
         several = self.useful_concurrency
         if several is not None:
             waiting = 1 - self._working
-            return f"workers wait {waiting:.0%} of their time: concurrency={several}"
+            more = f", or {enough} workers" if enough else ""
+            return (
+                f"workers wait {waiting:.0%} of their time: concurrency={several}{more}"
+            )
         if enough is not None and enough > self.workers:
             return f"workers can't keep up; {enough} would"
         return "workers can't keep up"
@@ -204,19 +205,25 @@ class Stats:
 
     @property
     def useful_concurrency(self) -> int | None:
-        """How many samples under way would keep each worker busy: a power of two times.
+        """How many samples under way would keep workers busy, or suffice for the step.
 
         None if workers have no time to spare, or their samples come as a stream.
         """
-        under_way = self._concurrency
+        now = self._concurrency
         working = self._working
-        if not under_way or self.sample_s * under_way < _A_WAIT_S:
+        if not now or self.sample_s * now < _A_WAIT_S:
             return None
         # Workers that share few cores wait for these, too.
         if working > 0.5 or working * self.workers > machine.cores() / 2:
             return None
-        times = 2 ** int(math.log2(1 / max(working, 1 / _MOST_UNDER_WAY)))
-        return min(int(under_way * times), _MOST_UNDER_WAY)
+        most = min(now / max(working, 1e-9), _MOST_TOLD)
+        wanted = most
+        if enough := self.enough_workers:
+            wanted = now * enough / max(self.workers, 1)
+        found = 2 * now
+        while found < wanted and 2 * found <= most:
+            found *= 2
+        return found
 
     @property
     def enough_workers(self) -> int | None:

@@ -246,15 +246,16 @@ def test_samples_are_counted_wherever_their_batches_are_made(
 
 
 @pytest.mark.parametrize(
-    ("batch_s", "step_s", "busy", "enough"),
+    ("batch_s", "step_s", "busy", "enough", "several"),
     [
-        (1.7, 0.654, 0.2, 3),
-        (0.176, 0.04, 0.0, 5),
-        (0.05, 0.075, 1.0, 1),
-        (3.0, 0.5, 1.0, None),
-        (1.0, 1e-6, 0.0, None),
+        (1.7, 0.654, 0.2, 3, 2),
+        (0.176, 0.04, 0.0, 5, 4),
+        (0.05, 0.075, 1.0, 1, None),
+        (3.0, 0.5, 1.0, None, None),
+        (3.0, 1.0, 0.6, 4, None),
+        (1.0, 1e-6, 0.0, None, 64),
     ],
-    ids=["the article", "a store", "one", "short of cores", "no step"],
+    ids=["the article", "a store", "one", "short of cores", "busy", "no step"],
 )
 def test_as_many_workers_suffice_as_a_batch_takes_times_as_long_as_a_step(
     monkeypatch: pytest.MonkeyPatch,
@@ -262,6 +263,7 @@ def test_as_many_workers_suffice_as_a_batch_takes_times_as_long_as_a_step(
     step_s: float,
     busy: float,
     enough: int | None,
+    several: int | None,
 ) -> None:
     """In the article, a batch takes a worker 1.7 s, and a step takes 654 ms.
 
@@ -280,10 +282,16 @@ def test_as_many_workers_suffice_as_a_batch_takes_times_as_long_as_a_step(
         recent_wait_s=10 * max(0.0, with_two_s - step_s),
     )
     assert stats.enough_workers == enough
+    assert stats.useful_concurrency == several
     told = f"; {enough} would" if enough is not None and enough > 2 else ""
-    assert stats.verdict() == (
-        "workers suffice" if enough == 1 else f"workers can't keep up{told}"
-    )
+    wanted = f"workers can't keep up{told}"
+    if enough == 1:
+        wanted = "workers suffice"
+    elif several is not None:
+        waiting = f"{1 - busy:.0%}"
+        wanted = f"workers wait {waiting} of their time: concurrency={several}"
+        wanted += f", or {enough} workers" if enough else ""
+    assert stats.verdict() == wanted
     hidden = f"; {enough} would hide it" if enough is not None else ""
     assert replace(stats, workers=0).verdict() == f"fetched without workers{hidden}"
     light = replace(stats, sample_s=1e-7, sample_cpu_s=1e-7)

@@ -102,8 +102,10 @@ class Recovery:
         self.restarts += 1
         text = str(end)
         if suspect:
-            doing = "waiting for" if is_late else "fetching"
-            text = f"{end} while {doing} sample {_named(self._dataset, suspect[1])}"
+            name = _named(self._dataset, suspect[1])
+            text = f"{end} while fetching sample {name}"
+            if is_late:
+                text = f"{end} while waiting for sample {name}"
         fault = self._judged(end, suspect, text)
         without = ""
         if fault is not None:

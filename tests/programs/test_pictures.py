@@ -88,8 +88,8 @@ def test_the_section_on_orders_says_what_was_not_measured_and_what_was_refused(
         ],
     }
     text = made["section"](result)
-    assert "| **mpiter** | – | – | – | 0.06 % | – | – |" in text
-    assert "| grain 0.2.18 | – | – | – | ~2.00 % | – | – |" in text
+    assert "| **mpiter** | – | – | – | – | 0.06 % | – | – |" in text
+    assert "| grain 0.2.18 | – | – | – | – | ~2.00 % | – | – |" in text
     assert "| **mpiter** | exact | – | – | – | – |" in text
     cells = "raises; resumed: 2 to 4 lost | – | refuses | – | not documented"
     assert f"| grain 0.2.18 | {cells} |" in text

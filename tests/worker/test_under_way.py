@@ -397,8 +397,8 @@ def test_stats_tell_waiting_from_working_and_name_a_remedy() -> None:
         seen = stream.stats().since(before)
     assert seen.sample_cpu_s < seen.sample_s / 2
     assert seen.verdict().startswith("workers wait ")
-    assert seen.useful_concurrency in (2, 4, 8, 16, 32, 64, 128, 256)
-    assert seen.verdict().endswith(f"concurrency={seen.useful_concurrency}")
+    assert seen.useful_concurrency in (2, 4, 8, 16, 32, 64)
+    assert f": concurrency={seen.useful_concurrency}" in seen.verdict()
 
 
 def test_tune_tries_samples_under_way_where_workers_wait() -> None:
