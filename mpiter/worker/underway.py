@@ -88,11 +88,11 @@ class Reading:
             if inspect.iscoroutine(sample):
                 sample.close()
                 raise TypeError(_NOT_ASYNC.format(type(self._dataset).__qualname__))
+            self._have_come(sample)
         except BaseException as error:
             self.cpu_s = time.thread_time() - began
             self._future.set_exception(error)
         else:
-            self._have_come(sample)
             self.cpu_s = time.thread_time() - began
             self._future.set_result(sample)
 
@@ -109,11 +109,11 @@ class Reading:
             sample = self._dataset[self._key]
             if inspect.isawaitable(sample):
                 sample = await sample
+            self._have_come(sample)
         except BaseException as error:
             self.cpu_s = spent()
             self._future.set_exception(error)
         else:
-            self._have_come(sample)
             self.cpu_s = spent()
             self._future.set_result(sample)
 
