@@ -93,7 +93,9 @@ BOUNDS = {
         True,
     ),
     "flight": Bound(
-        "bytes in flight / those of n_prefetch + 2 x workers + 1 batches", 1.05, True
+        "bytes in flight / those of n_prefetch + 2 x workers + 1 batches, or 32 MiB",
+        1.05,
+        True,
     ),
 }
 
@@ -138,7 +140,9 @@ def ratios() -> Iterator[tuple[str, float | None]]:
     yield "start", ours / server
     yield "death", statistics.median(waits_after_kills(case)) / server
     one = size * sum(np.asarray(part).nbytes for part in dataset[0])
-    yield "flight", most / (one * (N_PREFETCH + 2 * WORKERS + 1))
+    # More of the batches that take less than a millisecond may be in flight.
+    few = one * (N_PREFETCH + 2 * WORKERS + 1)
+    yield "flight", most / max(few, 1 << 25)
 
 
 def in_turns(ours: Iterator[object], theirs: Iterator[object], turn_s: float) -> float:
