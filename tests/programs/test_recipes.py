@@ -24,6 +24,11 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CHECKED = ("Resume at the border of an epoch",)
 # Those that don't hold all 1,000 rows of the page.
 ROWS = {"DuckDB": 500, "S3 by fsspec": 100}
+# What takes longer hangs.  Libraries of hundreds of megabytes are loaded for the first
+# time, in each worker, while other tests run.
+LIMIT_S = 240
+# So a first batch that is late is no error.
+SLOW = "ignore:no batch for"
 # What fsspec imports by itself.
 UNSEEN = "import s3fs"
 # Those that the page says can be read in forked workers, though they were open before.
@@ -81,6 +86,8 @@ def _recipes() -> dict[str, str]:
 
 RECIPES = _recipes()
 
+pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[dict[str, str]]:
@@ -97,7 +104,7 @@ def _run(script: str, folder: Path, **variables: str) -> None:
         pytest.skip(f"{', '.join(absent)} is not installed: run `python3 tests --all`")
     (folder / "recipe.py").write_text(script)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "recipe.py"],
+        [sys.executable, "-W", "error", "-W", SLOW, "recipe.py"],
         cwd=folder,
         env={
             **os.environ,
@@ -109,7 +116,7 @@ def _run(script: str, folder: Path, **variables: str) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT_S,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
