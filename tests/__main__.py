@@ -74,6 +74,14 @@ CLIENTS = (
     "optax==0.2.8",
     "orbax-checkpoint==0.12.8",
     "polars==2.1.0",
+    # These are read by recipes of docs/recipes.md.
+    "array-record==0.8.6",
+    "duckdb==2.0.1",
+    "h5py==3.16.0",
+    "lmdb==3.0.0",
+    "obstore==0.12.1",
+    "pylance==14.0.2",
+    "s3fs==2026.9.0",
     "zarr==3.1.6",
 )
 # The first environment gets all of these at once, since several jobs use it.

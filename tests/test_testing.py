@@ -165,6 +165,24 @@ def test_files_that_stay_open_are_found() -> None:
             file.close()
 
 
+class OpensInWorkers(Squares):
+    """Opens a file in ``worker_init``, without leaving it out of its state."""
+
+    def worker_init(self, info: Any) -> None:
+        self.file = Path(__file__).open("rb")  # noqa: SIM115
+
+    def __getitem__(self, index: int) -> Any:
+        self.file.seek(index)
+        return self.file.read(1)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_what_worker_init_opens_is_not_sent_to_workers() -> None:
+    dataset = OpensInWorkers(8)
+    assert check_dataset(dataset).samples == 8
+    assert not hasattr(dataset, "file")
+
+
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
 def test_every_place_can_be_resumed_from(make: Callable[[], Any]) -> None:
     tried = check_resume(make, batches=7)

@@ -445,7 +445,6 @@ class _Handles(_ByValue):
                 value.__reduce_ex__(5)
             return reduced
         except Exception as error:
-            package = type(value).__module__.partition(".")[0]
-            if isinstance(value, io.IOBase) or package in variables.HANDLES:
+            if isinstance(value, io.IOBase) or variables.is_handle(type(value)):
                 raise _IsHandle(error) from error
             return int, ()

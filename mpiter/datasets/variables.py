@@ -35,6 +35,7 @@ HANDLES = {
     "sqlite3",
     "h5py",
     "lmdb",
+    "_duckdb",
     "zmq",
     "redis",
     "psycopg",
@@ -233,6 +234,18 @@ def _is_defined_at(
     return isinstance(value, type) and path_to(value) == dotted
 
 
+def is_handle(kind: type) -> bool:
+    """Return True if objects of ``kind`` are open files, connections or databases."""
+    module = str(kind.__module__)
+    if module != "builtins":
+        return module.partition(".")[0] in HANDLES
+    # Types written in C may leave out their module, as lmdb's do.
+    for name in HANDLES:
+        if getattr(sys.modules.get(name), kind.__name__, None) is kind:
+            return True
+    return False
+
+
 def _is_of_its_process(value: object) -> bool:
     """Return True if ``value`` belongs to one process.
 
@@ -242,7 +255,7 @@ def _is_of_its_process(value: object) -> bool:
         return "<locals>" in value.__qualname__ and value.__module__ not in SCRIPT
     kind = type(value)
     names = str(kind.__module__).split(".")
-    if names[0] in _OF_ITS_PROCESS or hasattr(kind, "__next__"):
+    if names[0] in _OF_ITS_PROCESS or is_handle(kind) or hasattr(kind, "__next__"):
         return True
     return kind.__name__ in ("Generator", "RandomState")
 

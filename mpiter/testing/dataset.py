@@ -135,6 +135,10 @@ def check_dataset(
 
 
 def _serial(dataset: object, batch_size: int) -> SerialIterator:
+    if callable(getattr(type(dataset), "worker_init", None)):
+        # Without workers it is called on this very object, and what it opens can't be
+        # sent to workers afterwards.
+        dataset = copy.copy(dataset)
     return SerialIterator(dataset, batch_size, repeat=False, shuffle=False, seed=_SEED)
 
 

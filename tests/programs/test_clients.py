@@ -9,9 +9,6 @@ epoch to the same, and says so by ending well.  `docs/clients.md` tells more.
 
 from __future__ import annotations
 
-import ast
-import functools
-import importlib.metadata
 import os
 import signal
 import subprocess
@@ -20,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from libraries import missing
 from scripts import session
 
 HERE = Path(__file__).resolve().parent
@@ -35,31 +33,6 @@ SMALL = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "c
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 
-@functools.cache
-def installed() -> set[str]:
-    """Return the names that can be imported from distributions.
-
-    What lies in our own path may have one of them, too.
-    """
-    return {
-        *sys.stdlib_module_names,
-        "mpiter",
-        *importlib.metadata.packages_distributions(),
-    }
-
-
-def missing(program: Path) -> set[str]:
-    """What the program imports and is not installed."""
-    nodes = list(ast.walk(ast.parse(program.read_text())))
-    names = []
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names.append(node.module or "")
-    return {name.partition(".")[0] for name in names} - installed()
-
-
 def programs() -> list:
     found = []
     for path in sorted((HERE / "clients").glob("*.py")):
@@ -73,7 +46,7 @@ def programs() -> list:
 @pytest.mark.slow
 @pytest.mark.parametrize("program", programs())
 def test_a_client_trains_and_resumes(program: Path, tmp_path: Path) -> None:
-    if absent := missing(program):
+    if absent := missing(program.read_text()):
         pytest.skip(f"{', '.join(absent)} is not installed: run `python3 tests --all`")
     homes = {
         name: str(tmp_path / name.lower()) for name in ("HF_HOME", "XDG_CACHE_HOME")

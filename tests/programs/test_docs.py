@@ -40,12 +40,9 @@ LINKING = [
 TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
 # The blocks of this page are parts of programs that test_clients.py runs.
 EXCERPTS = ROOT / "docs" / "clients.md"
-# The README and the tutorial are left to test_tutorial.py.
-RUN = [
-    page
-    for page in PAGES
-    if page != EXCERPTS and page.name not in ("README.md", "tutorial.md")
-]
+# The README and the tutorial are left to test_tutorial.py, recipes to test_recipes.py.
+ELSEWHERE = ("README.md", "tutorial.md", "recipes.md")
+RUN = [page for page in PAGES if page != EXCERPTS and page.name not in ELSEWHERE]
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LAUNCHED = "# torchrun "
 _LAYOUT = {
