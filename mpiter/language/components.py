@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..datasets.columns import Reader, offered, reader_of
+from ..datasets.columns import Reader, as_dataset, offered, reader_of
 from ..datasets.lengths import DocumentLengths, Numbers
 from ..engine.bringing import brings_order
 from ..errors import OptionError
@@ -92,6 +92,11 @@ class Components:
     """
 
     def __init__(self, datasets: Mapping[str, Any]) -> None:
+        # Columns are a dataset of their rows, as everywhere.
+        datasets = {
+            name: as_dataset(one) if isinstance(one, (tuple, Mapping)) else one
+            for name, one in datasets.items()
+        }
         self.datasets = datasets
         self.names = [*datasets]
         self.by_number = [*datasets.values()]

@@ -358,3 +358,20 @@ def test_a_state_needs_no_order_of_a_whole_epoch_but_the_one_it_goes_on_in(
 def test_decimals_are_told_to_be_none_of_the_numbers() -> None:
     with pytest.raises(mpiter.OptionError, match="weight of component 'web'"):
         mpiter.Mix(TWO, {"web": Decimal("nan"), "code": 1})
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_columns_are_a_component_of_their_rows(as_dict: bool) -> None:
+    columns: Any = (np.arange(6), np.arange(6) * 10)
+    if as_dict:
+        columns = dict(zip("xy", columns, strict=True))
+    mix = mpiter.Mix({"a": columns, "b": columns}, {"a": 1, "b": 1})
+    assert len(mix) == 12
+    with mpiter.batches(mix, 4, n_processes=0, seed=0) as stream:
+        found = list(stream)
+    rows = 0
+    for batch in found:
+        x, y = batch.values() if as_dict else batch
+        assert (y == 10 * x).all()
+        rows += len(x)
+    assert rows == 12
