@@ -110,8 +110,9 @@ def contents_of(file: File, tell: Tell) -> Contents:
         damage = ""
         try:
             damage = _read(file, opened, found, tell)
-        # The file can't be read, which says nothing about what it has.
-        except OSError:
+        # The file can't be read, which says nothing about what it has; or it isn't
+        # damaged.
+        except (OSError, OptionError):
             raise
         # Of damaged bytes tarfile raises errors of many types.
         except Exception as error:

@@ -111,12 +111,19 @@ def _signs(file: File) -> NDArray[Any]:
 def _kept(file: File, folder: Path | None) -> Contents | None:
     for place in _places(file, folder):
         try:
-            with np.load(place) as arrays:
+            with open(place, "rb") as opened, np.load(opened) as arrays:
                 told = {name: arrays[name] for name in arrays.files}
             if np.array_equal(told.pop("signs"), _signs(file)):
                 return of_arrays(told)
         # There is none, or it can't be read, or another program wrote it.
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+        except (
+            OSError,
+            EOFError,
+            ValueError,
+            KeyError,
+            TypeError,
+            zipfile.BadZipFile,
+        ):
             continue
     return None
 

@@ -40,7 +40,7 @@ class Tar:
     dot behind the last slash.  A sample is a dict: ``__key__`` is that name, and each
     member is a field, called like its extension in small letters.  Where a key comes
     again later, another sample begins.  Members without an extension, hidden ones, and
-    those whose names begin with a word like ``__this__`` are left out.
+    those in a folder with a name like ``__this__`` are left out.
 
     Headers are read once, and kept in a hidden file beside each shard; where none can
     be written, in ``~/.cache/mpiter``.  They are read anew when a shard has another
