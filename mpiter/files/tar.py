@@ -202,6 +202,14 @@ class Tar:
     ) -> NoReturn:
         raise DamagedFile(f"{self.source(member)} {why}.") from cause
 
+    def mpiter_words(self, number: Any) -> str:
+        """Return in words which sample this is, for errors."""
+        members = self._members
+        first = int(members.firsts[number])
+        path = self.files[members.shard_of(first)].path
+        last = ", the last one before its damage" if number in members.damage else ""
+        return f"{number} ({members.key(number)!r} of {path}{last})"
+
     # -- single members ----------------------------------------------------------------
 
     @property

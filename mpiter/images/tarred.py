@@ -8,6 +8,7 @@ from typing import Any, Protocol, overload
 
 import numpy as np
 
+from ..datasets.columns import in_words
 from ..errors import DamagedFile, OptionError
 from ..order.order import Indices, Order
 from .decoding import EXTENSIONS
@@ -113,7 +114,7 @@ def _member(shards: Shards, members: Indices, index: int, what: str = "picture")
     """Return the number of the member of a sample."""
     member = int(members[index])
     if member < 0:
-        raise DamagedFile(f"sample {index} of {shards!r} has no {what}.")
+        raise DamagedFile(f"sample {in_words(shards, index)} has no {what}.")
     return member
 
 

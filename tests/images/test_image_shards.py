@@ -150,9 +150,13 @@ def test_pictures_and_classes_that_are_broken_are_named(tmp_path: Path) -> None:
         DamagedFile, match=r"0\.tar: member 'b\.cls' at byte .*no class"
     ):
         dataset[1]
-    with pytest.raises(DamagedFile, match=r"sample 2 of Tar.* has no class \(\.cls\)"):
+    with pytest.raises(
+        DamagedFile, match=r"sample 2 \('c' of .*0\.tar\) has no class \(\.cls\)"
+    ):
         dataset[2]
-    with pytest.raises(DamagedFile, match=r"sample 3 of Tar.* has no picture"):
+    with pytest.raises(
+        DamagedFile, match=r"sample 3 \('d' of .*0\.tar\) has no picture"
+    ):
         dataset[3]
     with mpiter.batches(
         dataset, 4, on_error="skip", n_processes=0, shuffle=False, epochs=1
@@ -169,7 +173,7 @@ def test_a_shard_that_is_cut_says_so(numbered: Path) -> None:
     dataset = ImageFolder(Tar(numbered))
     assert PICTURES < len(dataset) < 2 * PICTURES
     assert dataset[len(dataset) - 2][1] == (len(dataset) - 2) % 7
-    with pytest.raises(DamagedFile, match=r"1\.tar: member .* is the last one"):
+    with pytest.raises(DamagedFile, match=r"1\.tar.* the last one before"):
         dataset[len(dataset) - 1]
 
 
