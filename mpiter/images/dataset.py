@@ -199,8 +199,9 @@ class ImageFolder(Pictures):
             self._tar = Tarred(root)
             self.classes = self._tar.classes
             self.class_to_idx = _numbered(self.classes)
-            # Loaders ask for it by this name.
-            self.mpiter_order = root.mpiter_order
+            # Loaders ask for an order by this name; a derived class may have its own.
+            if not hasattr(type(self), "mpiter_order"):
+                self.mpiter_order = root.mpiter_order
             names_there = self._tar.names()
             super().__init__("", names_there, self._tar.labels, transform, options)
             return
