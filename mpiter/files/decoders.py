@@ -5,8 +5,10 @@ Nothing here unpickles or runs what is in a file.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -52,7 +54,46 @@ def _text(data: bytes) -> str:
 
 
 def _array(data: bytes) -> Any:
-    return np.load(io.BytesIO(data), allow_pickle=False)
+    """Return the array in the bytes of an ``.npy`` file.
+
+    NumPy takes 25 us to read a header, and the samples of a dataset have few different
+    ones.
+    """
+    # As the format has it: a magic word, two bytes of version, and the header's length
+    # in two bytes, or in four.
+    of_length = 2 if data[6:7] == b"\1" else 4
+    begin = 8 + of_length + int.from_bytes(data[8 : 8 + of_length], "little")
+    form = _form(data[:begin])
+    if form is None:
+        return np.load(io.BytesIO(data), allow_pickle=False)
+    flat = np.frombuffer(data, form.dtype, form.size, begin)
+    return flat.reshape(form.shape, order=form.order).copy(form.order)
+
+
+class _Form(NamedTuple):
+    """What the header of an ``.npy`` file says."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    size: int
+    order: Literal["C", "F"]
+
+
+@functools.lru_cache(maxsize=64)
+def _form(header: bytes) -> _Form | None:
+    """Return what a header says; None where NumPy itself must read the file."""
+    file = io.BytesIO(header)
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        found = np.lib.format.read_array_header_1_0(file)
+    elif version == (2, 0):
+        found = np.lib.format.read_array_header_2_0(file)
+    else:
+        return None
+    shape, is_fortran, dtype = found
+    if dtype.hasobject:
+        return None
+    return _Form(dtype, shape, math.prod(shape), "F" if is_fortran else "C")
 
 
 _DECODERS: dict[str, Decoder] = {

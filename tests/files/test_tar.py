@@ -89,6 +89,37 @@ def picture(level: int = 0, form: str = "PNG") -> bytes:
     return file.getvalue()
 
 
+def saved(array: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asanyarray(array), **options)
+    return file.getvalue()
+
+
+ARRAYS = {
+    "a number": saved(np.float32(1.5)),
+    "nothing": saved(np.empty((0, 3), ">i2")),
+    "records": saved(np.ones(3, [("x", "u1"), ("y", "f8", 2)])),
+    "by columns": saved(np.asfortranarray(np.arange(6).reshape(2, 3))),
+    "text": saved(np.array(["größe", "a"])),
+    "version 2": saved(np.arange(3), version=(2, 0)),
+    "version 3": saved(np.zeros(2, [("ö", "i4")]), version=(3, 0)),
+    "time": saved(np.array(["2026-11-29", "NaT"], "M8[D]")),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_are_those_that_numpy_reads(name: str, tmp_path: Path) -> None:
+    data = ARRAYS[name]
+    wanted = np.load(io.BytesIO(data))
+    dataset = Tar(write(tmp_path / "0.tar", [("a.npy", data), ("b.npy", data)]))
+    for number in range(2):
+        array = dataset[number]["npy"]
+        np.testing.assert_equal(array, wanted)
+        assert array.dtype == wanted.dtype
+        assert array.flags.f_contiguous == wanted.flags.f_contiguous
+        assert array.flags.writeable
+
+
 KINDS: dict[str, tuple[bytes, Any]] = {
     "json": (b'{"x": [1, 2]}', {"x": [1, 2]}),
     "npy": (encoded(), np.array([[1, 2], [3, 4]], np.int16)),
@@ -735,6 +766,9 @@ def test_a_damaged_member_is_named_or_its_sample_left_out(
     ("name", "data"),
     [
         ("npy", encoded()[:-1]),
+        ("npy", encoded()[:60]),
+        ("npy", b"\x93NUMPY"),
+        ("npy", b""),
         ("npy", pickle.dumps([1])),
         ("cls", b"seven"),
         ("txt", b"\xff"),
