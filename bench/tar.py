@@ -215,7 +215,9 @@ def theirs(turn: Turn) -> Answer:
     import webdataset
 
     kind = KINDS[turn.case]
-    samples = webdataset_of(turn, [tensor, "npy"]).to_tuple(*kind.fields)
+    pictures = webdataset.handle_extension("jpg", tensor)
+    # Arrays and classes are decoded without being named.
+    samples = webdataset_of(turn).decode(pictures).to_tuple(*kind.fields)
     endless = samples.batched(kind.batch_size, partial=False).repeat()
     loader = webdataset.WebLoader(endless, batch_size=None, num_workers=turn.workers)
     stream = iter(loader)
@@ -224,8 +226,8 @@ def theirs(turn: Turn) -> Answer:
     return answer | {"problems": [*wrong(turn.case, shapes)]}
 
 
-def webdataset_of(turn: Turn, decode: Sequence[Any]) -> Any:
-    """Return the samples of shards, shuffled as the row says."""
+def webdataset_of(turn: Turn) -> Any:
+    """Return the samples of shards in bytes, shuffled as the row says."""
     import webdataset
 
     shuffles = turn.row not in ORDERED
@@ -240,16 +242,7 @@ def webdataset_of(turn: Turn, decode: Sequence[Any]) -> Any:
         samples = samples.compose(webdataset.detshuffle(BUFFER, seed=turn.round))
     elif shuffles:
         samples = samples.shuffle(BUFFER)
-    return samples.decode(*map(decoding, decode))
-
-
-def decoding(kind: Any) -> Any:
-    """Return what webdataset decodes by."""
-    import webdataset
-
-    if kind is tensor:
-        return webdataset.handle_extension("jpg", tensor)
-    return kind
+    return samples
 
 
 def tensor(data: bytes) -> Any:
@@ -321,7 +314,7 @@ def sat_theirs(
     import webdataset
 
     size = KINDS["records"].batch_size
-    samples = webdataset_of(turn, []).to_tuple("__key__").batched(size)
+    samples = webdataset_of(turn).to_tuple("__key__").batched(size)
     if turn.row == SKIPPED:
         from torchdata.stateful_dataloader import StatefulDataLoader
 
