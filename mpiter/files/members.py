@@ -129,18 +129,11 @@ class Members:
         return found
 
     def runs(self, size: int) -> Groups:
-        """Return the samples in runs of neighbours of some ``size`` bytes each.
-
-        A run ends where its shard does.
-        """
+        """Return the samples in runs of neighbours of some ``size`` bytes each."""
         before = np.concatenate(([0], np.cumsum(self.sizes)))
-        # The bytes of samples before each, in its shard.
-        begins = before[self.firsts[:-1]]
-        shard = self._shards_of(np.arange(len(self)))
-        within = begins - begins[self._shards[shard]]
-        run = within // size
+        run = before[self.firsts[:-1]] // size
         is_first = np.ones(len(self), bool)
-        is_first[1:] = (np.diff(run) > 0) | (np.diff(shard) > 0)
+        is_first[1:] = np.diff(run) > 0
         starts = np.append(np.flatnonzero(is_first), len(self))
         bytes_before = before[self.firsts[starts]]
         return Groups(np.diff(starts).tolist(), np.diff(bytes_before).tolist())

@@ -177,6 +177,13 @@ def test_a_sample_is_what_follows_each_other_under_a_name(tmp_path: Path) -> Non
     assert [*dataset.sample_keys()] == [dataset[at]["__key__"] for at in range(5)]
 
 
+def test_samples_are_read_in_any_order(folder: Path) -> None:
+    dataset = Tar(folder)
+    asked = [5, 4, 3, 3, 4, 130, 10, 12, 119, 120, 0]
+    found = [sample["json"]["number"] for sample in dataset.samples(asked)]
+    assert found == asked
+
+
 def test_only_files_are_members(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "0.tar", "w") as shard:
         for kind, name in [

@@ -166,6 +166,16 @@ def test_pictures_and_classes_that_are_broken_are_named(tmp_path: Path) -> None:
     assert labels.tolist() == [1]
 
 
+def test_of_several_pictures_the_first_of_the_shortest_field_is_taken(
+    tmp_path: Path,
+) -> None:
+    names = ["a/1.x.jpg", "a/1.png", "a/1.jpg", "a/2.jpg", "a/2.png", "a/3.mask.jpg"]
+    items = [(name, picture(number)) for number, name in enumerate(names)]
+    dataset = ImageFolder(Tar(write(tmp_path / "0.tar", items)))
+    assert [*dataset.paths] == ["a/1.png", "a/2.jpg", "a/3.mask.jpg"]
+    assert dataset.fetch(2) == picture(5)
+
+
 def test_a_shard_that_is_cut_says_so(numbered: Path) -> None:
     path = numbered / "1.tar"
     data = path.read_bytes()
