@@ -74,6 +74,7 @@ PACKAGES = (
     "datasets",
     "mosaicml-streaming",
     "litdata",
+    "webdataset",
 )
 # A figure whose interquartile range is a larger share of its median than this is noisy.
 NOISY = 0.15

@@ -35,8 +35,8 @@ PACKAGES = (
     "loaders",
     "checkpoint",
     "language",
-    "files",
     "images",
+    "files",
     "staging",
     "echo",
     "receipts",
@@ -88,8 +88,8 @@ def imports_of(module):
 
 NAMES_OF_WINGS = (
     "language",
-    "files",
     "images",
+    "files",
     "staging",
     "echo",
     "audit",

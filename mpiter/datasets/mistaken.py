@@ -22,6 +22,7 @@ _OPENED_BY = {
     ".npy": "numpy.load(path, mmap_mode='r')",
     ".npz": "numpy.load(path)",
     ".parquet": "pyarrow.parquet.read_table(path)",
+    ".tar": "mpiter.files.Tar(path)",
     ".zarr": "an array of zarr.open(path)",
 }
 # At most so many names of arrays are shown in an error.
@@ -128,8 +129,9 @@ def _path(path: str) -> str:
         endings: set[str] = set()
         with contextlib.suppress(OSError), os.scandir(path) as entries:
             endings = {os.path.splitext(entry.name)[1] for entry in entries}
-        if ".parquet" in endings:
-            ending = ".parquet"
+        for kind in (".parquet", ".tar"):
+            if kind in endings:
+                ending = kind
     if ending in _OPENED_BY:
         remedy = f"pass {_OPENED_BY[ending]}"
     elif is_folder:

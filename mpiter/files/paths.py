@@ -29,7 +29,7 @@ class File(NamedTuple):
         """Open the file for reading."""
         if self.is_local:
             return open(self.path, "rb")
-        system, path = _store(self.path)
+        system, path = store_of(self.path)
         return system.open(path, "rb")
 
 
@@ -71,7 +71,7 @@ def _here(path: str, ending: str) -> list[File]:
     return found
 
 
-def _store(path: str) -> tuple[Any, str]:
+def store_of(path: str) -> tuple[Any, str]:
     """Return the file system of an address, and the path in it."""
     try:
         from fsspec.core import url_to_fs
@@ -84,7 +84,7 @@ def _store(path: str) -> tuple[Any, str]:
 
 
 def _at_a_store(path: str, ending: str) -> list[File]:
-    system, inner = _store(path)
+    system, inner = store_of(path)
     scheme, _, _ = path.partition("://")
     if any(sign in inner for sign in "*?["):
         names = sorted(system.glob(inner))

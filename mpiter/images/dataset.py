@@ -21,20 +21,10 @@ from numpy.typing import DTypeLike, NDArray
 from ..datasets.packed import Packed
 from ..engine import describing
 from ..errors import OptionError, warn
-from .decoding import Decoding
+from .decoding import EXTENSIONS, Decoding
+from .tarred import Shards, Tarred
 from .transforms import Picture, adapted, check_is_one, is_pillows, plain
 
-EXTENSIONS = (
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".ppm",
-    ".bmp",
-    ".pgm",
-    ".tif",
-    ".tiff",
-    ".webp",
-)
 Path = str | os.PathLike[str]
 # A warning names this many folders at most.
 _FEW = 5
@@ -73,7 +63,11 @@ class Pictures:
         self.root = os.fspath(root)
         self.labels = labels
         # All workers share this memory, since there may be millions of names.
-        self.paths: Sequence[str] = Packed(names)
+        self.paths: Sequence[str]
+        if isinstance(names, Sequence):
+            self.paths = names
+        else:
+            self.paths = Packed(names)
         decoder = form.get("decoder", "auto")
         mode = form.get("mode", "RGB")
         self._decoding = Decoding(decoder, mode)
@@ -175,6 +169,9 @@ class ImageFolder(Pictures):
     each picture.
 
     Args:
+        root: a folder, or ``mpiter.files.Tar(…)``, whose pictures come in the order of
+            its shards.  Their classes are the numbers in ``.cls`` members, which have
+            no names in ``classes``; without these, the first folder of each key.
         transform: a function of an array (height, width, channels), or a transform of
             this package, Albumentations or torchvision.
         options: ``decoder`` ("auto", "pillow", "simplejpeg"), ``mode`` ("RGB", "RGBA",
@@ -193,13 +190,29 @@ class ImageFolder(Pictures):
 
     def __init__(
         self,
-        root: Path,
+        root: Path | Shards,
         transform: Any = None,
         **options: Unpack[Form],
     ) -> None:
+        self._tar: Tarred | None = None
+        if not isinstance(root, (str, os.PathLike)):
+            self._tar = Tarred(root)
+            self.classes = self._tar.classes
+            self.class_to_idx = _numbered(self.classes)
+            # Loaders ask for an order by this name; a derived class may have its own.
+            if not hasattr(type(self), "mpiter_order"):
+                self.mpiter_order = root.mpiter_order
+            names_there = self._tar.names()
+            super().__init__("", names_there, self._tar.labels, transform, options)
+            return
+        if os.fspath(root).endswith(".tar"):
+            raise OptionError(
+                f"{os.fspath(root)!r:.80} is no folder; pass "
+                "ImageFolder(mpiter.files.Tar(…)) for tar shards."
+            )
         classes, names = self._found(os.fspath(root))
         self.classes = sorted(classes)
-        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        self.class_to_idx = _numbered(self.classes)
         in_order = list[tuple[str, str, str, str]]()
         for name in names:
             folder = name.partition("/")[0]
@@ -232,7 +245,21 @@ class ImageFolder(Pictures):
         )
 
     def _facts(self) -> describing.Facts:
+        if self._tar is not None:
+            return [_pictures(len(self)), repr(self._tar.shards)]
         return [f"{_pictures(len(self))} of {len(self.classes):,} classes", self.root]
+
+    def source(self, index: int) -> str:
+        """Return the path of the file, or in words where it lies in a shard."""
+        if self._tar is not None:
+            return self._tar.source(index)
+        return super().source(index)
+
+    def fetch(self, index: int) -> bytes:
+        """Read the bytes of the file."""
+        if self._tar is not None:
+            return self._tar.fetch(index)
+        return super().fetch(index)
 
     def _found(self, root: str) -> tuple[Iterable[str], Iterable[str]]:
         """Return the names of the classes, and of all files."""
@@ -245,6 +272,10 @@ class ImageFolder(Pictures):
             names += [prefix + file for file in files]
         _, classes, _ = found[0]
         return classes, names
+
+
+def _numbered(classes: Iterable[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(classes)}
 
 
 def walk(

@@ -18,6 +18,19 @@ import numpy as np
 from ..errors import MpiterError, OptionError
 from .transforms import Picture, check_is_one
 
+# The endings of pictures' names.
+EXTENSIONS = (
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".ppm",
+    ".bmp",
+    ".pgm",
+    ".tif",
+    ".tiff",
+    ".webp",
+)
+
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 

@@ -219,6 +219,7 @@ def test_parts_of_a_zarr_store_are_columns(
             "not a dataset: open it",
         ),
         (Path("rows.parquet"), r"pass pyarrow.parquet.read_table\(path\)"),
+        ("shard.tar", r"pass mpiter.files.Tar\(path\)"),
         ("rows.csv", r"pass pandas.read_csv\(path\)"),
         (
             Path(__file__),
@@ -254,12 +255,19 @@ def test_columns_that_are_passed_apart_are_refused(size: Any) -> None:
             door(X, Y, *size)
 
 
-def test_a_folder_of_parquet_files_is_read_as_one(tmp_path: Path) -> None:
-    (tmp_path / "part-0.parquet").touch()
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("part-0.parquet", r"pass pyarrow.parquet.read_table\(path\)"),
+        ("0.tar", r"pass mpiter.files.Tar\(path\)"),
+    ],
+)
+def test_a_folder_of_such_files_is_read_as_one(
+    name: str, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).touch()
     for door in DOORS:
-        with pytest.raises(
-            mpiter.OptionError, match=r"pass pyarrow.parquet.read_table\(path\)"
-        ):
+        with pytest.raises(mpiter.OptionError, match=says):
             door(tmp_path)
 
 

@@ -1,0 +1,206 @@
+"""What lies where in a tar shard: its samples, and the members of each.
+
+A sample is what follows each other in a shard under one *key*, the name up to the first
+dot behind the last slash; what stands behind that dot is the *field*.  Found in one
+pass over the headers, by the standard library's ``tarfile``, which reads all that tar
+programs write.  Arrays have it, since a shard may have millions of members.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from array import array
+from collections.abc import Callable
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import OptionError
+from ..order.order import Indices
+from .paths import File
+
+# Of members that were read, as they come: the bytes until there, and their number.
+Tell = Callable[[int, int], None]
+# How names become the bytes of keys: those that aren't UTF-8 come back as they were.
+CODING = ("utf-8", "surrogateescape")
+
+_BLOCK = 512
+# Members between two words about the progress.
+_TELL_EACH = 1000
+# How compressed files begin.
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
+# Members about a shard that belong to no sample.
+_ABOUT = re.compile(r"__[^/]*__($|/)")
+
+
+class Contents(NamedTuple):
+    """The samples of a shard."""
+
+    # The names of the fields.
+    fields: list[str]
+    # For each member the byte where it begins, its bytes, and the number of its field.
+    begins: Indices
+    sizes: Indices
+    numbers: NDArray[np.int32]
+    # The first member of each sample, and the number of all.
+    firsts: Indices
+    # The keys of all samples one after the other, where each begins, and the end.
+    keys: NDArray[np.uint8]
+    borders: Indices
+    # Why the last sample may lack members and none can be read behind it; or nothing.
+    damage: str
+
+
+class _Found:
+    """Collects the members of a shard."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, int] = {}
+        self._begins = array("q")
+        self._sizes = array("q")
+        self._numbers = array("i")
+        self._firsts = array("q")
+        self._keys = bytearray()
+        self._borders = array("q")
+        self._last_key: str | None = None
+        # The byte behind the last member that was read.
+        self.end = 0
+
+    def add(self, member: tarfile.TarInfo) -> None:
+        split = _split(member.name)
+        if split is None:
+            return
+        key, field = split
+        if key != self._last_key:
+            self._last_key = key
+            self._firsts.append(len(self._begins))
+            self._borders.append(len(self._keys))
+            self._keys += key.encode(*CODING)
+        self._begins.append(member.offset_data)
+        self._sizes.append(member.size)
+        self._numbers.append(self._fields.setdefault(field, len(self._fields)))
+
+    def contents(self, damage: str) -> Contents:
+        self._firsts.append(len(self._begins))
+        self._borders.append(len(self._keys))
+        return Contents(
+            [*self._fields],
+            np.array(self._begins, np.int64),
+            np.array(self._sizes, np.int64),
+            np.array(self._numbers, np.int32),
+            np.array(self._firsts, np.int64),
+            np.array(self._keys, np.uint8),
+            np.array(self._borders, np.int64),
+            damage,
+        )
+
+
+def contents_of(file: File, tell: Tell) -> Contents:
+    """Read the headers of a shard."""
+    found = _Found()
+    with file.open() as opened:
+        _refuse_compressed(file, opened)
+        damage = ""
+        try:
+            damage = _read(file, opened, found, tell)
+        # The file can't be read, which says nothing about what it has; or it isn't
+        # damaged.
+        except (OSError, OptionError):
+            raise
+        # Of damaged bytes tarfile raises errors of many types.
+        except Exception as error:
+            damage = f"what follows byte {found.end:,} can't be read: {error}"
+    return found.contents(damage)
+
+
+def _read(file: File, opened: BinaryIO, found: _Found, tell: Tell) -> str:
+    """Collect the members; return why there are no more, if that isn't the end."""
+    told = 0
+    count = 0
+    with tarfile.open(
+        fileobj=opened, mode="r:", encoding=CODING[0], errors=CODING[1]
+    ) as tar:
+        while True:
+            member = tar.next()
+            if member is None:
+                break
+            # It keeps them all otherwise.
+            tar.members.clear()  # type: ignore[attr-defined]
+            if member.issparse():
+                raise OptionError(
+                    f"member {member.name!r} of {file.path} is sparse, and its bytes "
+                    "don't lie side by side; make the shard without --sparse."
+                )
+            found.end = end = member.offset_data + member.size
+            if member.isreg():
+                found.add(member)
+            if member.size < 0 or (file.size and end > file.size):
+                return (
+                    f"its member {member.name!r} at byte {member.offset_data:,} has "
+                    f"{member.size:,} bytes, and the file ends at {file.size:,}"
+                )
+            count += 1
+            if count == _TELL_EACH:
+                tell(end - told, count)
+                told = end
+                count = 0
+        tell(tar.offset - told, count)
+        # tarfile takes a damaged header for the end, and so the end of the file.
+        opened.seek(tar.offset)
+        block = opened.read(_BLOCK)
+    if len(block) < _BLOCK:
+        return f"it ends at byte {tar.offset:,} without the mark of an archive's end"
+    if block.count(0) < _BLOCK:
+        return f"at byte {tar.offset:,} stands no header"
+    return ""
+
+
+def _refuse_compressed(file: File, opened: BinaryIO) -> None:
+    begin = opened.read(8)
+    opened.seek(0)
+    for sign, name in _COMPRESSED.items():
+        if begin.startswith(sign):
+            raise OptionError(
+                f"{file.path} is compressed by {name}, so its members can't be read "
+                "one by one: decompress the shard, since pictures gain nothing by it."
+            )
+
+
+def _split(name: str) -> tuple[str, str] | None:
+    """Return the key and the field of a member; None if it belongs to no sample."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, field = base.partition(".")
+    # Names without an ending, and hidden files such as those of macOS.
+    if not stem or not field or _ABOUT.match(name):
+        return None
+    return f"{folder}{slash}{stem}", field.lower()
+
+
+def as_arrays(contents: Contents) -> dict[str, Any]:
+    """Return what is written of a shard's contents."""
+    arrays: dict[str, Any] = {}
+    for name, value in contents._asdict().items():
+        if isinstance(value, np.ndarray):
+            arrays[name] = value
+    joined = "/".join(contents.fields).encode(*CODING)
+    arrays["fields"] = np.frombuffer(joined, np.uint8)
+    damage = contents.damage.encode(*CODING)
+    arrays["damage"] = np.frombuffer(damage, np.uint8)
+    return arrays
+
+
+def of_arrays(arrays: dict[str, NDArray[Any]]) -> Contents:
+    """Return the contents that were written so."""
+    told = dict(arrays)
+    # No field has a slash.
+    joined = told.pop("fields").tobytes().decode(*CODING)
+    damage = told.pop("damage").tobytes().decode(*CODING)
+    fields = joined.split("/") if joined else []
+    return Contents(fields=fields, damage=damage, **told)

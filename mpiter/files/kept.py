@@ -1,0 +1,147 @@
+"""Where the contents of tar shards are kept, so that their headers are read once.
+
+Beside each shard lies a hidden file with its contents; where none can be written, or at
+a store, it lies in a folder of the user's caches.  It tells the size of the shard and
+the time of its last change, and is made anew where these differ.  It is complete when
+it appears.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import time
+import zipfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..machine import replacing
+from .headers import Contents, as_arrays, contents_of, of_arrays
+from .paths import File
+
+_log = logging.getLogger("mpiter")
+# The form of what is written; another number makes all anew.
+_FORM = 1
+_ENDING = ".mpiter"
+# A store takes long for each shard.  Here the headers of one keep a core busy.
+_AT_ONCE_AT_A_STORE = 16
+_AT_ONCE = 2
+# Seconds between two lines about the progress.
+_EVERY_S = 10.0
+
+
+class _Progress:
+    """Tells now and then how much of the headers has been read."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._lock = threading.Lock()
+        # guarded by _lock:
+        self._bytes = 0
+        self._members = 0
+        self._said = time.monotonic()
+
+    def tell(self, more: int, members: int) -> None:
+        with self._lock:
+            self._bytes += more
+            self._members += members
+            now = time.monotonic()
+            if now - self._said < _EVERY_S:
+                return
+            self._said = now
+            _log.warning(
+                "tar: read the headers of %s members, %.1f of %.1f GB; they are kept, "
+                "and read once",
+                f"{self._members:,}",
+                self._bytes / 1e9,
+                self._total / 1e9,
+            )
+
+
+def contents_of_all(files: Sequence[File], folder: Path | None) -> list[Contents]:
+    """Return the contents of all shards, from where they are kept or by reading.
+
+    They are kept in ``folder``; beside the shards if that is None.
+    """
+    found = [_kept(file, folder) for file in files]
+    missing = [at for at, contents in enumerate(found) if contents is None]
+    progress = _Progress(sum(files[at].size for at in missing))
+
+    def read(at: int) -> None:
+        contents = contents_of(files[at], progress.tell)
+        _keep(files[at], folder, contents)
+        found[at] = contents
+
+    if missing:
+        is_here = all(files[at].is_local for at in missing)
+        at_once = _AT_ONCE if is_here else _AT_ONCE_AT_A_STORE
+        with ThreadPoolExecutor(at_once) as pool:
+            for _ in pool.map(read, missing):
+                pass
+    return [contents for contents in found if contents is not None]
+
+
+def _places(file: File, folder: Path | None) -> Iterable[Path]:
+    """Return where the contents of a shard may be kept, the best place first."""
+    name = hashlib.blake2b(os.fsencode(file.path), digest_size=16).hexdigest()
+    if folder is not None:
+        return [folder / f"{name}{_ENDING}"]
+    places: list[Path] = []
+    if file.is_local:
+        shard = Path(file.path)
+        places.append(shard.with_name(f".{shard.name}{_ENDING}"))
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    places.append(Path(caches).expanduser() / "mpiter" / f"{name}{_ENDING}")
+    return places
+
+
+def _signs(file: File) -> NDArray[Any]:
+    """Return what is the same as long as a shard isn't changed."""
+    told = repr((_FORM, file.size, file.version)).encode()
+    return np.frombuffer(told, np.uint8)
+
+
+def _kept(file: File, folder: Path | None) -> Contents | None:
+    for place in _places(file, folder):
+        try:
+            with open(place, "rb") as opened, np.load(opened) as arrays:
+                told = {name: arrays[name] for name in arrays.files}
+            if np.array_equal(told.pop("signs"), _signs(file)):
+                return of_arrays(told)
+        # There is none, or it can't be read, or another program wrote it.
+        except (
+            OSError,
+            EOFError,
+            ValueError,
+            KeyError,
+            TypeError,
+            zipfile.BadZipFile,
+        ):
+            continue
+    return None
+
+
+def _keep(file: File, folder: Path | None, contents: Contents) -> None:
+    problem: OSError | None = None
+    for place in _places(file, folder):
+        try:
+            # A folder that was named is made; those of shards are there.
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(place) as opened:
+                np.savez(opened, signs=_signs(file), **as_arrays(contents))
+            return
+        except OSError as error:
+            problem = error
+    _log.warning(
+        "tar: what %s has can't be kept (%s), so its headers are read again next time; "
+        "index= names a folder for that",
+        file.path,
+        problem,
+    )
