@@ -14,29 +14,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..order.order import Indices
+from ..samples.jagged import Jagged
 from ..samples.tree import Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The values of some rows: an array, a list, or ``Rows`` of a struct's fields.
-Values = NDArray[Any] | list[Any] | Rows
+# The values of some rows: an array, a list, lists of numbers as ``Jagged``, or ``Rows``
+# of a struct's fields.
+Values = NDArray[Any] | list[Any] | Jagged | Rows
+# Rows of a group: those that follow each other, or any.
+Which = slice | Indices
 
 
 class Column(Protocol):
     """A column of a group."""
 
-    def take(self, rows: Indices) -> Values:
+    def take(self, rows: Which) -> Values:
         """Return the values of some rows, in new memory."""
 
 
 class _Numbers:
-    """Values of one size, within a struct."""
+    """Values of one size."""
 
     def __init__(self, values: NDArray[Any]) -> None:
         self._values = values
 
-    def take(self, rows: Indices) -> Values:
+    def take(self, rows: Which) -> Values:
+        if isinstance(rows, slice):
+            return self._values[rows].copy()
         return self._values[rows]
 
 
@@ -50,17 +56,14 @@ class _Lists:
         self._offsets = offsets
         self._absent = absent
 
-    def take(self, rows: Indices) -> Values:
-        begins = self._offsets[rows].tolist()
-        ends = self._offsets[rows + 1].tolist()
-        values = self._values
-        found: list[Any] = []
-        for begin, end in zip(begins, ends, strict=True):
-            found.append(values[begin:end].copy())
-        if self._absent is not None:
-            for at in np.flatnonzero(self._absent[rows]).tolist():
-                found[at] = None
-        return found
+    def take(self, rows: Which) -> Values:
+        found = taken(self._values, self._offsets, rows)
+        if self._absent is None:
+            return found
+        lists: list[Any] = [*found]
+        for at in np.flatnonzero(self._absent[rows]).tolist():
+            lists[at] = None
+        return lists
 
 
 class _Struct:
@@ -69,9 +72,9 @@ class _Struct:
     def __init__(self, fields: dict[str, Column]) -> None:
         self._fields = fields
 
-    def take(self, rows: Indices) -> Values:
+    def take(self, rows: Which) -> Values:
         columns = {name: field.take(rows) for name, field in self._fields.items()}
-        return Rows(columns, len(rows))
+        return Rows(columns, _count(rows))
 
 
 class _Objects:
@@ -80,8 +83,9 @@ class _Objects:
     def __init__(self, array: pa.Array) -> None:
         self._array = array
 
-    def take(self, rows: Indices) -> Values:
-        found: list[Any] = self._array.take(rows).to_pylist()
+    def take(self, rows: Which) -> Values:
+        some = self._array[rows] if isinstance(rows, slice) else self._array.take(rows)
+        found: list[Any] = some.to_pylist()
         return found
 
 
@@ -92,11 +96,30 @@ class _WithNulls:
         self._values = values
         self._absent = absent
 
-    def take(self, rows: Indices) -> Values:
+    def take(self, rows: Which) -> Values:
         found: list[Any] = [*self._values[rows]]
         for at in np.flatnonzero(self._absent[rows]).tolist():
             found[at] = None
         return found
+
+
+def taken(values: NDArray[Any], offsets: NDArray[Any], rows: Which) -> Jagged:
+    """Return some of the lists that lie between ``offsets``, in new memory."""
+    if isinstance(rows, slice):
+        borders = offsets[rows.start : rows.stop + 1].astype(np.int64)
+        return Jagged(values[borders[0] : borders[-1]].copy(), borders - borders[0])
+    begins = offsets[rows].astype(np.int64)
+    lengths = offsets[rows + 1] - begins
+    borders = np.concatenate(([0], np.cumsum(lengths)))
+    # By how much each value moves, which is the same for those of a list.
+    moves = np.repeat(begins - borders[:-1], lengths)
+    return Jagged(values[moves + np.arange(len(moves))], borders)
+
+
+def _count(rows: Which) -> int:
+    if isinstance(rows, slice):
+        return int(rows.stop - rows.start)
+    return len(rows)
 
 
 def numbers_in(array: pa.Array) -> NDArray[Any] | None:
@@ -195,6 +218,11 @@ def joined(parts: Sequence[Values], back: Indices) -> Values:
     arrays = [part for part in parts if isinstance(part, np.ndarray)]
     if len(arrays) == len(parts):
         return np.concatenate(arrays)[back]
+    lists = [part for part in parts if isinstance(part, Jagged)]
+    if len(lists) == len(parts):
+        values = np.concatenate([some.values for some in lists])
+        lengths = np.concatenate([some.lengths for some in lists])
+        return taken(values, np.concatenate(([0], np.cumsum(lengths))), back)
     found: list[Any] = []
     for part in parts:
         found += part

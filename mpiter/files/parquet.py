@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from ..errors import DamagedFile, OptionError
 from ..order.order import Indices
 from ..samples.tree import Rows
 from ..worker.here import get_worker_info
+from .arrow import Which
 from .group import Group, gathered, read, write
 from .grouped import GroupedOrder, Groups
 from .paths import File, Paths, files_of
@@ -119,18 +121,39 @@ class Parquet:
     def rows(self, indices: Sequence[int] | Indices) -> Rows:
         """Return the rows with these numbers, column by column."""
         keys: Indices = np.asarray(indices, np.int64)
-        for key in (keys.min(), keys.max()):
+        count = len(keys)
+        if not count:
+            return Rows({name: [] for name in self.columns}, 0)
+        least = int(keys.min())
+        most = int(keys.max())
+        for key in (least, most):
             if not 0 <= key < len(self):
                 raise IndexError(f"{key} isn't from 0 to before {len(self)}")
-        group, row = self._groups.find(keys)
-        wanted, which = np.unique(group, return_inverse=True)
-        groups = self._opened_shelf().take(wanted.tolist())
+        in_order = count == most - least + 1 and bool((keys[1:] > keys[:-1]).all())
+        first, last = self._groups.holding(least, most)
+        shelf = self._opened_shelf()
+        if first == last:
+            [group] = shelf.take([first], in_order)
+            begin = int(self._groups.begins[first])
+            which: Which = keys - begin
+            if in_order:
+                which = slice(least - begin, most - begin + 1)
+            return Rows(group.columns_at(self.columns, which), count)
         # Rows are taken group by group, and then put back where they belong.
-        by_group = np.argsort(which, kind="stable")
-        back = np.argsort(by_group, kind="stable")
-        ends = np.cumsum(np.bincount(which))
-        rows = np.split(row[by_group], ends[:-1])
-        return Rows(gathered(self.columns, groups, rows, back), len(keys))
+        by_key = np.argsort(keys)
+        back = np.empty_like(by_key)
+        back[by_key] = np.arange(count)
+        sorted_keys = keys[by_key]
+        begins = self._groups.begins[first : last + 2]
+        borders = np.searchsorted(sorted_keys, begins).tolist()
+        wanted: list[int] = []
+        rows: list[Indices] = []
+        for at, (start, stop) in enumerate(itertools.pairwise(borders)):
+            if start < stop:
+                wanted.append(first + at)
+                rows.append(sorted_keys[start:stop] - begins[at])
+        groups = shelf.take(wanted, in_order)
+        return Rows(gathered(self.columns, groups, rows, back), count)
 
     def mpiter_order(self, seed: int, shuffle: bool | None) -> GroupedOrder:
         """Return the order of the first epoch."""
@@ -192,7 +215,7 @@ class _Decoder:
         # The footers of files that were read from.
         self._footers: dict[int, pq.FileMetaData] = {}
 
-    def __call__(self, group: int, descriptor: int) -> None:
+    def __call__(self, group: int, descriptor: int, in_order: bool) -> None:
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -212,7 +235,7 @@ class _Decoder:
             raise DamagedFile(
                 f"row group {inner} of {file.path} can't be read: {error}"
             ) from error
-        write(table.select([*self._names]).combine_chunks(), descriptor)
+        write(table.select([*self._names]).combine_chunks(), descriptor, in_order)
 
 
 def _footer(file: File) -> pq.FileMetaData:
