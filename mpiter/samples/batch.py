@@ -22,13 +22,13 @@ from .jagged import Jagged, common_dtype
 from .kinds import Array, Kind, leaf_for
 from .leaf import Added
 from .ragged import Ragged, widened
+from .rows import Rows
 from .tree import (
     Aside,
     Contents,
     Group,
     Made,
     Node,
-    Rows,
     asides_of,
     describe,
     gather,
@@ -294,6 +294,8 @@ def _asides_in(contents: Contents) -> Iterator[Sequence[Any]]:
     """Return an iterator over the values of each leaf that has no column."""
     if not contents.asides:
         return iter(())
+    if isinstance(contents.asides, Rows):
+        return iter(contents.asides.columns)
     return iter(list(zip(*contents.asides, strict=True)))
 
 
@@ -488,7 +490,7 @@ def stacked(samples: Sequence[Any], tree: Node | None = None) -> Contents | None
         return None
     contents = Contents(tree, rows, columns)
     if asides:
-        contents.asides = [*zip(*asides, strict=True)]
+        contents.asides = Rows(tuple(asides), rows)
     return contents
 
 

@@ -196,6 +196,9 @@ class Ragged(Kind):
 
     def read(self, column: Any) -> Sequence[Any]:
         values = column.values
+        # A call for each row would double the time.
+        if self.item is Array:
+            return [values[begin:end] for begin, end in column.spans()]
         view = self.item.value
         return [view(values[begin:end]) for begin, end in column.spans()]
 
