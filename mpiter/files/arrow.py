@@ -2,7 +2,9 @@
 
 Numbers, dates and times are NumPy's, lists of numbers are arrays, structs are dicts,
 and all else is what pyarrow makes of it in Python: text is a str, binary is bytes.  A
-null is None, but NaN among floats and NaT among dates and times.
+null is None, but NaN among floats and NaT among dates and times; a list of whole
+numbers with a null in it is a list.  What a value becomes doesn't depend on others of
+its row group.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..order.order import Indices
 from ..samples.jagged import Jagged
-from ..samples.tree import Rows
+from ..samples.rows import Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,34 +49,65 @@ class _Numbers:
 
 
 class _Lists:
-    """Lists of numbers that differ in length, each an array."""
+    """Lists of numbers, each an array; one with a null among them is a list.
+
+    ``absent`` says which lists are null, ``holes`` which of the numbers are.
+    """
 
     def __init__(
-        self, values: NDArray[Any], offsets: NDArray[Any], absent: NDArray[Any] | None
+        self,
+        values: NDArray[Any],
+        offsets: NDArray[Any],
+        absent: NDArray[Any] | None,
+        holes: NDArray[Any] | None,
     ) -> None:
         self._values = values
         self._offsets = offsets
         self._absent = absent
+        self._holes = holes
 
     def take(self, rows: Which) -> Values:
-        found = taken(self._values, self._offsets, rows)
-        if self._absent is None:
-            return found
-        lists: list[Any] = [*found]
-        for at in np.flatnonzero(self._absent[rows]).tolist():
-            lists[at] = None
-        return lists
+        arrays = taken(self._values, self._offsets, rows)
+        if self._absent is None and self._holes is None:
+            return arrays
+        found: list[Any] = [*arrays]
+        if self._holes is not None:
+            for at, holes in enumerate(taken(self._holes, self._offsets, rows)):
+                if holes.any():
+                    found[at] = found[at].tolist()
+                    for hole in np.flatnonzero(holes).tolist():
+                        found[at][hole] = None
+        return _without(found, self._absent, rows)
+
+
+class _Shaped:
+    """Tensors of one shape, some of which are null."""
+
+    def __init__(self, lists: Column, shape: Sequence[int]) -> None:
+        self._lists = lists
+        self._shape = shape
+
+    def take(self, rows: Which) -> Values:
+        found: list[Any] = [*self._lists.take(rows)]
+        for at, value in enumerate(found):
+            if isinstance(value, np.ndarray):
+                found[at] = value.reshape(self._shape)
+        return found
 
 
 class _Struct:
-    """The fields of structs."""
+    """The fields of structs, some of which may be null."""
 
-    def __init__(self, fields: dict[str, Column]) -> None:
+    def __init__(self, fields: dict[str, Column], absent: NDArray[Any] | None) -> None:
         self._fields = fields
+        self._absent = absent
 
     def take(self, rows: Which) -> Values:
         columns = {name: field.take(rows) for name, field in self._fields.items()}
-        return Rows(columns, _count(rows))
+        found = Rows(columns, count(rows))
+        if self._absent is None:
+            return found
+        return _without([*found], self._absent, rows)
 
 
 class _Objects:
@@ -97,10 +130,15 @@ class _WithNulls:
         self._absent = absent
 
     def take(self, rows: Which) -> Values:
-        found: list[Any] = [*self._values[rows]]
-        for at in np.flatnonzero(self._absent[rows]).tolist():
+        return _without([*self._values[rows]], self._absent, rows)
+
+
+def _without(found: list[Any], absent: NDArray[Any] | None, rows: Which) -> list[Any]:
+    """Return the values of some rows with None for those that are absent."""
+    if absent is not None:
+        for at in np.flatnonzero(absent[rows]).tolist():
             found[at] = None
-        return found
+    return found
 
 
 def taken(values: NDArray[Any], offsets: NDArray[Any], rows: Which) -> Jagged:
@@ -116,7 +154,8 @@ def taken(values: NDArray[Any], offsets: NDArray[Any], rows: Which) -> Jagged:
     return Jagged(values[moves + np.arange(len(moves))], borders)
 
 
-def _count(rows: Which) -> int:
+def count(rows: Which) -> int:
+    """Return the number of rows."""
     if isinstance(rows, slice):
         return int(rows.stop - rows.start)
     return len(rows)
@@ -141,11 +180,11 @@ def numbers_in(array: pa.Array) -> NDArray[Any] | None:
     if types.is_dictionary(kind) and _is_number(kind.value_type):
         return numbers_in(array.dictionary_decode())
     if _is_number(kind):
-        if has_nulls and not (types.is_floating(kind) or types.is_temporal(kind)):
+        if has_nulls and not _has_nan(kind):
             return None
         found = array.to_numpy(zero_copy_only=False)
         return found
-    if types.is_fixed_size_list(kind) and _is_plain(array) and not has_nulls:
+    if types.is_fixed_size_list(kind) and has_arrays(array) and not has_nulls:
         found = array.flatten().to_numpy(zero_copy_only=False)
         return found.reshape(len(array), kind.list_size)
     return None
@@ -157,31 +196,77 @@ def column_of(array: pa.Array) -> Column:
     from pyarrow import types
 
     kind = array.type
-    has_nulls = array.null_count > 0
     numbers = numbers_in(array)
     if numbers is not None:
         return _Numbers(numbers)
+    if isinstance(array, pa.FixedShapeTensorArray):
+        return _Shaped(column_of(array.storage), kind.shape)
     if isinstance(array, pa.ExtensionArray):
         return column_of(array.storage)
     if types.is_dictionary(kind):
         return column_of(array.dictionary_decode())
+    absent = nulls_in(array)
     if _is_number(kind):
-        absent = array.is_null().to_numpy(zero_copy_only=False)
-        filled = array.fill_null(False if types.is_boolean(kind) else 0)
-        return _WithNulls(filled.to_numpy(zero_copy_only=False), absent)
-    if (types.is_list(kind) or types.is_large_list(kind)) and _is_plain(array):
-        nulls: NDArray[Any] | None = None
-        if has_nulls:
-            nulls = array.is_null().to_numpy(zero_copy_only=False)
-        values = array.values.to_numpy(zero_copy_only=False)
-        return _Lists(values, array.offsets.to_numpy(), nulls)
-    if types.is_struct(kind) and not has_nulls:
+        assert absent is not None
+        return _WithNulls(_filled(array), absent)
+    if _is_list(kind) and _is_number(kind.value_type):
+        values = array.values
+        holes = None
+        if not has_arrays(array):
+            holes = nulls_in(values)
+        return _Lists(_filled(values), offsets_in(array), absent, holes)
+    if types.is_struct(kind):
         names = [field.name for field in kind]
         fields: dict[str, Column] = {}
         for name, part in zip(names, array.flatten(), strict=True):
             fields[name] = column_of(part)
-        return _Struct(fields)
+        return _Struct(fields, absent)
     return _Objects(array)
+
+
+def nulls_in(array: pa.Array) -> NDArray[Any] | None:
+    """Return which values are null; None if none is."""
+    if not array.null_count:
+        return None
+    found: NDArray[Any] = array.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _filled(array: pa.Array) -> NDArray[Any]:
+    """Return numbers, with anything where whole numbers or truth values are null."""
+    from pyarrow import types
+
+    if array.null_count and not _has_nan(array.type):
+        array = array.fill_null(False if types.is_boolean(array.type) else 0)
+    found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return found
+
+
+def offsets_in(array: Any) -> NDArray[np.int64]:
+    """Return where each list begins among the values, and where the last one ends."""
+    from pyarrow import types
+
+    found: NDArray[np.int64]
+    if types.is_fixed_size_list(array.type):
+        found = np.arange(array.offset, array.offset + len(array) + 1)
+        found *= array.type.list_size
+        return found
+    found = array.offsets.to_numpy().astype(np.int64)
+    return found
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def _has_nan(kind: pa.DataType) -> bool:
+    """True for numbers among which a null is NaN or NaT."""
+    from pyarrow import types
+
+    return bool(types.is_floating(kind) or types.is_temporal(kind))
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -198,10 +283,12 @@ def _is_number(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _is_plain(lists: Any) -> bool:
-    """True for lists of numbers, none of which is missing."""
-    is_number = _is_number(lists.type.value_type)
-    return is_number and not lists.values.null_count
+def has_arrays(lists: Any) -> bool:
+    """True for lists of numbers that are arrays, unless they are null."""
+    kind = lists.type.value_type
+    if not _is_number(kind):
+        return False
+    return _has_nan(kind) or not lists.values.null_count
 
 
 def joined(parts: Sequence[Values], back: Indices) -> Values:

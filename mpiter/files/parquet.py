@@ -16,7 +16,7 @@ from ..amounts import size_of
 from ..datasets.columns import Reader
 from ..errors import DamagedFile, OptionError
 from ..order.order import Indices
-from ..samples.tree import Rows
+from ..samples.rows import Rows
 from ..worker.here import get_worker_info
 from .arrow import Which
 from .group import Group, gathered, read, write
@@ -138,7 +138,7 @@ class Parquet:
             which: Which = keys - begin
             if in_order:
                 which = slice(least - begin, most - begin + 1)
-            return Rows(group.columns_at(self.columns, which), count)
+            return Rows(gathered(self.columns, [group], [which]), count)
         # Rows are taken group by group, and then put back where they belong.
         by_key = np.argsort(keys)
         back = np.empty_like(by_key)

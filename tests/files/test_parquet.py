@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from samples import assert_same
 from scripts import lives_still, run, wait_until
 
 import mpiter
@@ -65,6 +66,13 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {
     "bool with a null": (pa.array([True, None, False]), [True, None, False]),
     "text": (pa.array(["a", None, "ccc"]), ["a", None, "ccc"]),
     "dictionary": (pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
+    "large text": (pa.array(["ä", "", None], pa.large_string()), ["ä", "", None]),
+    "large binary": (
+        pa.array([b"a", None, b"ccc"], pa.large_binary()),
+        [b"a", None, b"ccc"],
+    ),
+    "text in no words": (pa.array(["", "", ""]), ["", "", ""]),
+    "nothing but nulls": (pa.array([None, None, None], pa.string()), [None] * 3),
     "binary": (pa.array([b"a", b"", None]), [b"a", b"", None]),
     "moment": (
         pa.array([MOMENT, None, MOMENT], pa.timestamp("s")),
@@ -82,6 +90,41 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {
         pa.array([[1.5], None, [2.5, 3.5]]),
         [np.array([1.5]), None, np.array([2.5, 3.5])],
     ),
+    "large list of dates": (
+        pa.array([[MOMENT], None, []], pa.large_list(pa.timestamp("s"))),
+        [np.array([MOMENT], "M8[s]"), None, np.array([], "M8[s]")],
+    ),
+    "list of truth": (
+        pa.array([[True, False], [False], [True]]),
+        [np.array([True, False]), np.array([False]), np.array([True])],
+    ),
+    "list of numbers with nulls": (
+        pa.array([[1, None], [], [2]]),
+        [[1, None], np.array([], np.int64), np.array([2])],
+    ),
+    "list of floats with nulls": (
+        pa.array([[1.5, None], [], [2.5]]),
+        [np.array(some) for some in ([1.5, np.nan], [], [2.5])],
+    ),
+    "fixed list with nulls": (
+        pa.array([[1, 2], None, [5, None]], pa.list_(pa.int8(), 2)),
+        [np.array([1, 2], np.int8), None, [5, None]],
+    ),
+    "tensor with a null": (
+        pa.ExtensionArray.from_storage(
+            pa.fixed_shape_tensor(pa.int16(), [2, 2]),
+            pa.array([[0, 1, 2, 3], None, [4, 5, 6, 7]], pa.list_(pa.int16(), 4)),
+        ),
+        [np.array([[0, 1], [2, 3]]), None, np.array([[4, 5], [6, 7]])],
+    ),
+    "struct of lists": (
+        pa.array([{"x": [1, 2]}, {"x": []}, {"x": [3]}]),
+        [{"x": np.array(some, np.int64)} for some in ([1, 2], [], [3])],
+    ),
+    "time": (
+        pa.array([datetime.time(1), None, datetime.time(2)], pa.time32("s")),
+        [datetime.time(1), None, datetime.time(2)],
+    ),
     "list of text": (pa.array([["a"], [], ["b", "c"]]), [["a"], [], ["b", "c"]]),
     "list of lists": (pa.array([[[1], [2, 3]], [], [[4]]]), [[[1], [2, 3]], [], [[4]]]),
     "fixed list": (
@@ -90,15 +133,15 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "struct": (
         pa.array([{"x": 1, "y": "a"}, {"x": 2, "y": "b"}, {"x": 3, "y": "c"}]),
-        [{"x": 1, "y": "a"}, {"x": 2, "y": "b"}, {"x": 3, "y": "c"}],
+        [{"x": np.int64(x), "y": y} for x, y in zip((1, 2, 3), "abc", strict=True)],
     ),
     "struct of structs": (
         pa.array([{"x": {"y": number}} for number in (1, 2, 3)]),
-        [{"x": {"y": number}} for number in (1, 2, 3)],
+        [{"x": {"y": np.int64(number)}} for number in (1, 2, 3)],
     ),
     "struct with a null": (
         pa.array([{"x": 1}, None, {"x": 3}]),
-        [{"x": 1}, None, {"x": 3}],
+        [{"x": np.int64(1)}, None, {"x": np.int64(3)}],
     ),
     "map": (
         pa.array([[("a", 1)], [], [("b", 2)]], pa.map_(pa.string(), pa.int64())),
@@ -111,6 +154,13 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+def assert_value(found: Any, wanted: Any) -> None:
+    """Compare two values, and whether they are arrays."""
+    np.testing.assert_equal(found, wanted)
+    for kind in (np.ndarray, list):
+        assert isinstance(found, kind) == isinstance(wanted, kind)
+
+
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_values_come_as_they_were(kind: str, tmp_path: Path) -> None:
     array, wanted = COLUMNS[kind]
@@ -119,12 +169,12 @@ def test_values_come_as_they_were(kind: str, tmp_path: Path) -> None:
     dataset = Parquet(path)
     assert len(dataset) == 3
     for number, value in enumerate(wanted):
-        np.testing.assert_equal(dataset[number]["value"], value)
+        assert_value(dataset[number]["value"], value)
     with mpiter.SerialIterator(dataset, 3, repeat=False, shuffle=False) as it:
         [batch] = it
-    for sample, value in zip(batch, wanted, strict=True):
-        np.testing.assert_equal(sample["value"], value)
-        assert type(sample["value"]) is type(dataset[0]["value"]) or value is None
+    for number, (sample, value) in enumerate(zip(batch, wanted, strict=True)):
+        assert_value(sample["value"], value)
+        assert_same(sample, dataset[number])
 
 
 def test_values_of_all_kinds_come_from_a_worker_as_they_were(tmp_path: Path) -> None:
@@ -136,17 +186,51 @@ def test_values_of_all_kinds_come_from_a_worker_as_they_were(tmp_path: Path) -> 
         dataset, 3, repeat=False, shuffle=False, n_processes=1
     ) as it:
         [batch] = it
-    for kind, (_, wanted) in COLUMNS.items():
-        for sample, value in zip(batch, wanted, strict=True):
-            np.testing.assert_equal(sample[kind], value)
-            assert type(sample[kind]) is type(dataset[0][kind]) or value is None
+    for number, sample in enumerate(batch):
+        for kind, (_, wanted) in COLUMNS.items():
+            assert_value(sample[kind], wanted[number])
+        assert_same(sample, dataset[number])
 
 
-def test_what_is_handed_out_may_be_written_to(folder: Path) -> None:
-    dataset = Parquet(folder)
-    for batch in mpiter.batches(dataset, 4, n_processes=0, epochs=1, shuffle=False):
+@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize("decoded", ["in order", "shuffled"])
+def test_rows_of_several_row_groups_come_in_the_order_that_is_asked_for(
+    kind: str, decoded: str, tmp_path: Path
+) -> None:
+    array, wanted = COLUMNS[kind]
+    copies = 8
+    rows = copies * len(wanted)
+    path = tmp_path / "rows.parquet"
+    table = pa.table({"value": pa.chunked_array([array] * copies)})
+    # Some of these have a null, and others none.
+    pq.write_table(table, path, row_group_size=5)
+    dataset = Parquet(path)
+    rng = random.Random(0)
+    asked = [rng.sample(range(rows), rows), [4, 5, 5, 23, 0]]
+    asked += [[*range(rows)], [*range(3, 12)], [7], []]
+    if decoded == "in order":
+        asked.reverse()
+    for indices in asked:
+        found = dataset.__getitems__(indices)
+        assert len(found) == len(indices)
+        for index, row in zip(indices, found, strict=True):
+            assert_value(row["value"], wanted[index % len(wanted)])
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_what_is_handed_out_may_be_written_to(folder: Path, shuffle: bool) -> None:
+    table = pa.table({"number": [0, 1, 2, 3], "list": [[0], [0, 0], [0], [0, 0]]})
+    pq.write_table(table, folder / "c.parquet")
+    dataset = Parquet(folder / "c.parquet")
+    options = {"n_processes": 0, "epochs": 1, "shuffle": shuffle, "ragged": "list"}
+    for batch in mpiter.batches(dataset, 2, **options):
         batch["number"][:] = -1
-    assert dataset[0]["number"] == 0
+        for numbers in batch["list"]:
+            numbers[:] = -1
+    for row in dataset.__getitems__([2, 0, 1, 3]):
+        row["list"][:] = -1
+    assert [row["number"] for row in dataset] == [0, 1, 2, 3]
+    assert not any(row["list"].any() for row in dataset)
 
 
 def test_columns_are_chosen_by_name(folder: Path) -> None:
