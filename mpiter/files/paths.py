@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import io
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,10 +34,23 @@ class File(NamedTuple):
         return system.open(path, "rb")
 
 
+def version_of(opened: Any) -> tuple[int, int]:
+    """Return what shows that the content of an opened file has changed.
+
+    That is its size and the time of its last change; at a store, its size alone.
+    """
+    if isinstance(opened, io.BufferedReader):
+        status = os.fstat(opened.fileno())
+        return status.st_size, status.st_mtime_ns
+    return int(getattr(opened, "size", 0) or 0), 0
+
+
 def files_of(paths: Paths, ending: str) -> list[File]:
     """Return the files that ``paths`` name, in the order of their names.
 
-    Of a folder these are the files with this ``ending``, however deep they lie.
+    Of a folder these are the files with this ``ending``, however deep they lie, but for
+    those below a name that begins with ``.`` or ``_``: so programs name what isn't
+    finished, or isn't data.
     """
     if isinstance(paths, (str, os.PathLike)):
         given = [os.fspath(paths)]
@@ -56,7 +70,10 @@ def files_of(paths: Paths, ending: str) -> list[File]:
 def _here(path: str, ending: str) -> list[File]:
     place = Path(path).expanduser()
     if place.is_dir():
-        names = sorted(place.rglob(f"*{ending}"))
+        names = []
+        for name in sorted(place.rglob(f"*{ending}")):
+            if not _is_hidden(name.relative_to(place).parts):
+                names.append(name)
     elif any(sign in path for sign in "*?[") and not place.exists():
         names = [Path(name) for name in sorted(glob.glob(str(place), recursive=True))]
     else:
@@ -69,6 +86,10 @@ def _here(path: str, ending: str) -> list[File]:
             where = os.path.abspath(name)
             found.append(File(where, status.st_size, str(status.st_mtime_ns)))
     return found
+
+
+def _is_hidden(parts: Iterable[str]) -> bool:
+    return any(part.startswith((".", "_")) for part in parts)
 
 
 def _store(path: str) -> tuple[Any, str]:
@@ -89,7 +110,11 @@ def _at_a_store(path: str, ending: str) -> list[File]:
     if any(sign in inner for sign in "*?["):
         names = sorted(system.glob(inner))
     elif system.isdir(inner):
-        names = [name for name in sorted(system.find(inner)) if name.endswith(ending)]
+        names = []
+        for name in sorted(system.find(inner)):
+            below = name.removeprefix(inner).split("/")
+            if name.endswith(ending) and not _is_hidden(below):
+                names.append(name)
     else:
         names = [inner]
     found = []

@@ -260,6 +260,31 @@ def test_files_are_named_by_path_pattern_folder_list_and_address(folder: Path) -
             Parquet(nothing)
 
 
+def test_hidden_files_of_a_folder_are_left_out(folder: Path) -> None:
+    inner = folder / "inner"
+    for name in ("_temporary", ".ipynb_checkpoints", "part"):
+        (inner / name).mkdir(parents=True)
+        write(inner / name / "c.parquet", 2 * ROWS)
+    for name in ("._a.parquet", "_metadata.parquet", "part/.b.parquet"):
+        (inner / name).write_text("no data")
+    (folder / "_SUCCESS").touch()
+    for path in (folder, f"file://{folder}"):
+        assert len(Parquet(path)) == 3 * ROWS
+    # Where a name is asked for, it's read.
+    assert len(Parquet(inner / "_temporary")) == ROWS
+    assert len(Parquet(f"file://{inner}/_temporary")) == ROWS
+
+
+def test_what_is_no_number_is_refused(folder: Path) -> None:
+    dataset = Parquet(folder)
+    for index in (1.5, "number", slice(3)):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            dataset[index]  # type: ignore[index]
+    with pytest.raises(TypeError, match="aren't whole numbers"):
+        dataset.__getitems__([0, 1.5])  # type: ignore[list-item]
+    assert dataset[np.uint8(3)] == dataset.__getitems__(np.array([3], "u1"))[0]
+
+
 def test_numbers_beyond_the_end_are_refused(folder: Path) -> None:
     dataset = Parquet(folder)
     for number in (-1, 2 * ROWS):
@@ -550,6 +575,72 @@ def test_a_damaged_row_group_is_named_or_its_rows_are_left_out(
         found = numbers_of(stream)
     rest = [*range(3 * GROUP), *range(4 * GROUP, ROWS)]
     assert found == rest
+
+
+def test_columns_of_one_name_are_refused_unless_they_are_left_out(
+    tmp_path: Path,
+) -> None:
+    table = pa.table([pa.array([1]), pa.array([2]), pa.array([3])], ["x", "x", "y"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(mpiter.OptionError, match="has 2 columns named 'x'"):
+        Parquet(tmp_path)
+    assert Parquet(tmp_path, columns=["y"])[0] == {"y": 3}
+
+
+CHANGED = {
+    "other rows": {"rows": 10, "group": 4},
+    "fewer row groups": {"rows": 5, "group": 5},
+}
+
+
+@pytest.mark.parametrize("changed", [*CHANGED, "other columns", "removed"])
+@pytest.mark.parametrize("was_read", [True, False])
+def test_a_file_that_has_changed_is_named(
+    changed: str, was_read: bool, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.parquet", rows=10, group=5)
+    dataset = Parquet(path)
+    if was_read:
+        assert dataset[0]["number"] == 0
+    path.unlink()
+    if changed in CHANGED:
+        write(path, **CHANGED[changed])
+    elif changed == "other columns":
+        table = pa.table({"number": ["a"] * 10, "half": [0.5] * 10})
+        pq.write_table(table, path, row_group_size=5)
+    with pytest.raises(DamagedFile, match=r"a\.parquet") as caught:
+        dataset[9]
+    if changed in ("other rows", "other columns"):
+        assert "has changed: its row group 1 had 5 rows" in str(caught.value)
+
+
+def test_a_file_replaced_by_one_like_it_is_read_as_it_is_now(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", rows=10, group=5)
+    dataset = Parquet(path)
+    assert dataset[0]["number"] == 0
+    numbers = pa.table({"number": [*range(100, 110)], "half": [0.5] * 10})
+    path.unlink()
+    # With pages of another length, so that an old footer would lead astray.
+    pq.write_table(numbers, path, row_group_size=5, compression="zstd")
+    assert dataset[9] == {"number": 109, "half": 0.5}
+
+
+def test_empty_row_groups_and_files_without_rows_are_passed_over(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "a.parquet", rows=0)
+    schema = pq.read_schema(tmp_path / "a.parquet")
+    with pq.ParquetWriter(tmp_path / "b.parquet", schema) as writer:
+        for rows in (2, 0, 0, 1, 0):
+            numbers = np.arange(rows)
+            writer.write_table(pa.table({"number": numbers, "half": numbers / 2}))
+    write(tmp_path / "c.parquet", rows=0)
+    dataset = Parquet(tmp_path)
+    assert [row["number"] for row in dataset] == [0, 1, 0]
+    for window in (1, "1GB"):
+        dataset = Parquet(tmp_path, window=window)
+        with mpiter.batches(dataset, 2, n_processes=0, seed=0, epochs=1) as stream:
+            assert sorted(numbers_of(stream)) == [0, 0, 1]
 
 
 def test_files_without_rows_are_refused(tmp_path: Path) -> None:
