@@ -305,7 +305,7 @@ def main() -> int:
         tempfile.tempdir = name
         parser = command_line(EXPERIMENT, warmup=0.5, timeout=120.0, rounds=3)
         parser.add_argument(
-            "--groups", type=int, default=64, help="row groups of a case (default 64)"
+            "--groups", type=int, default=32, help="row groups of a case (default 32)"
         )
         return conduct(EXPERIMENT, parser)
 

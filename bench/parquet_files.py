@@ -14,8 +14,8 @@ import numpy as np
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Rows of a row group: some 4 MB of numbers, 3 MB of what is mixed.
-ROWS = {"numbers": 50_000, "mixed": 20_000, "few": 5_000}
+# Rows of a row group: some 8 MB, so that a window has eight of them.
+ROWS = {"numbers": 100_000, "mixed": 65_000, "few": 5_000}
 # Row groups of the files that a trainer is killed on, and rows of all of them.
 FEW_GROUPS = 8
 FEW_ROWS = FEW_GROUPS * ROWS["few"]

@@ -1,10 +1,9 @@
 """A row group in memory: records of its rows, and Arrow's columns.
 
 Where rows are read in random order, each value of a row would lie in another line of
-memory in columns, and fetching these takes longer than all else.  So a record for each
-row has its values of one size side by side, and of each text and each list of numbers
-the place in an *area*, where all of a column lie.  Other columns are Arrow's; where
-rows are read as they lie all are, which takes less time to write.
+memory in columns, and fetching these takes longer than all else.  So values of one size
+lie side by side, in a record for each row.  Other columns are Arrow's; where rows are
+read as they lie all are, which takes less time to write.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..order.order import Indices
-from .arrow import Column, Values, Which, column_of, count, joined, numbers_in
-from .pieces import Area, Gathering, pieces_in
+from . import arrow
+from .arrow import Column, Values, Which
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,28 +37,27 @@ class _Header(NamedTuple):
     # The type of a record, and the number of records.
     kind: np.dtype[Any]
     rows: int
-    # For each column that has an area, its form and the area's bytes.
-    areas: dict[str, tuple[str, int]]
-    # There are Arrow's columns behind the areas.
+    # Arrow's columns are behind the records.
     has_others: bool
 
 
 class Group:
     """The values of a row group."""
 
-    def __init__(
-        self,
-        records: Records,
-        areas: dict[str, Area],
-        columns: dict[str, Column],
-    ) -> None:
+    def __init__(self, records: Records, columns: dict[str, Column]) -> None:
         self.records = records
         # NumPy looks at each field of a record, but not at those of plain bytes.
         self.plain = records.view(np.dtype((np.void, records.dtype.itemsize)))
-        self.areas = areas
         self.columns = columns
-        # Groups of one form have the same columns in records, and the same areas.
-        self.form = f"{records.dtype} {[*areas]}"
+        # Groups of one form have the same columns in records.
+        self.form = str(records.dtype)
+
+    def take(self, name: str, rows: Which) -> Values:
+        """Return a column's values in some rows."""
+        if name in self.columns:
+            return self.columns[name].take(rows)
+        # A slice is a view.
+        return np.array(self.records[name][rows])
 
 
 def gathered(
@@ -74,60 +72,45 @@ def gathered(
     are as they come.
     """
     first = groups[0]
-    if any(group.form != first.form for group in groups):
-        # A column has nulls in some groups only.  Each group is taken by itself.
-        assert back is not None
-        each = [
-            gathered(names, [group], [its])
-            for group, its in zip(groups, rows, strict=True)
-        ]
-        return {name: joined([some[name] for some in each], back) for name in names}
-    kind = first.records.dtype
-    borders: list[tuple[int, int]] = []
-    if kind.names:
-        taken = _taken(groups, rows, borders)
-        ordered = taken
-        if back is not None:
-            ordered = taken.take(back)
-        by_group: Records = taken.view(kind)
-        records: Records = ordered.view(kind)
+    # Where a column has nulls in some groups only, these have other records.
+    are_alike = all(group.form == first.form for group in groups)
+    records: Records = first.records[:0]
+    if are_alike and first.records.dtype.names:
+        records = _taken(groups, rows, back).view(first.records.dtype)
     found: dict[str, Values] = {}
     for name in names:
-        if name in first.areas:
-            pieces = Gathering(first.areas[name].form)
-            for group, (begin, end) in zip(groups, borders, strict=True):
-                pieces.add(group.areas[name], by_group[name][begin:end])
-            found[name] = pieces.values(records[name], back)
-        elif name in first.columns:
-            values = [
-                group.columns[name].take(its)
-                for group, its in zip(groups, rows, strict=True)
-            ]
-            found[name] = values[0] if back is None else joined(values, back)
-        else:
+        if are_alike and name not in first.columns:
             found[name] = records[name]
+        elif back is None:
+            found[name] = first.take(name, rows[0])
+        elif all(name in group.columns for group in groups):
+            columns = [group.columns[name] for group in groups]
+            found[name] = arrow.gathered(columns, rows, back)
+        else:
+            parts = [
+                group.take(name, its) for group, its in zip(groups, rows, strict=True)
+            ]
+            found[name] = arrow.joined(parts, back)
     return found
 
 
 def _taken(
-    groups: Sequence[Group], rows: Sequence[Which], borders: list[tuple[int, int]]
+    groups: Sequence[Group], rows: Sequence[Which], back: Indices | None
 ) -> Records:
-    """Return some records of each group as plain bytes, one group after the other.
-
-    Append to ``borders`` where those of each group begin and end.
-    """
+    """Return some records of each group as plain bytes, in the order of ``back``."""
+    sizes = [arrow.count(its) for its in rows]
+    found = np.empty(sum(sizes), groups[0].plain.dtype)
     end = 0
-    for its in rows:
+    for group, its, size in zip(groups, rows, sizes, strict=True):
         begin = end
-        end += count(its)
-        borders.append((begin, end))
-    found = np.empty(end, groups[0].plain.dtype)
-    for group, its, (begin, end) in zip(groups, rows, borders, strict=True):
+        end += size
         if isinstance(its, slice):
             found[begin:end] = group.plain[its]
         else:
             group.plain.take(its, out=found[begin:end], mode="clip")
-    return found
+    if back is None:
+        return found
+    return found.take(back)
 
 
 def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
@@ -138,39 +121,25 @@ def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
     import pyarrow as pa
 
     arrays: dict[str, NDArray[Any]] = {}
-    areas: dict[str, NDArray[np.uint8]] = {}
-    forms: dict[str, tuple[str, int]] = {}
     others: list[str] = []
     for name, column in zip(table.column_names, table.columns, strict=True):
-        if in_order:
-            others.append(name)
-            continue
-        array = column.chunk(0)
-        numbers = numbers_in(array)
-        pieces = None
+        numbers: NDArray[Any] | None = None
+        if not in_order:
+            numbers = arrow.numbers_in(column.chunk(0))
         if numbers is None:
-            pieces = pieces_in(array)
-        if numbers is not None:
-            arrays[name] = numbers
-        elif pieces is not None:
-            arrays[name] = pieces.places
-            areas[name] = pieces.data
-            forms[name] = pieces.form, len(pieces.data)
-        else:
             others.append(name)
+        else:
+            arrays[name] = numbers
     fields = [(name, values.dtype, values.shape[1:]) for name, values in arrays.items()]
     # NumPy reads fields that are aligned faster.
     kind = np.dtype(fields, align=True)
-    header = pickle.dumps(_Header(kind, len(table), forms, bool(others))[:])
+    header = pickle.dumps(_Header(kind, len(table), bool(others))[:])
     with open(descriptor, "wb", closefd=False) as file:
         file.write(len(header).to_bytes(_LENGTH, "little") + header)
         file.write(_padding(_LENGTH + len(header)))
         for some in _records(arrays, kind, len(table)):
             file.write(some.data)
         file.write(_padding(kind.itemsize * len(table)))
-        for data in areas.values():
-            file.write(data.data)
-            file.write(_padding(len(data)))
     if others:
         its = table.select(others)
         with (
@@ -211,16 +180,12 @@ def read(descriptor: int) -> Group:
     at = _aligned(_LENGTH + length)
     records: Records = np.ndarray(header.rows, header.kind, memory, at)
     at = _aligned(at + header.rows * header.kind.itemsize)
-    areas: dict[str, Area] = {}
-    for name, (form, size) in header.areas.items():
-        areas[name] = Area(form, memoryview(memory)[at : at + size])
-        at = _aligned(at + size)
     columns: dict[str, Column] = {}
     if header.has_others:
         table = pa.ipc.open_stream(memory[at:]).read_all().combine_chunks()
         for name, column in zip(table.column_names, table.columns, strict=True):
-            columns[name] = column_of(column.chunk(0))
-    return Group(records, areas, columns)
+            columns[name] = arrow.column_of(column.chunk(0))
+    return Group(records, columns)
 
 
 def _aligned(at: int) -> int:

@@ -35,6 +35,8 @@ __all__ = ["Parquet"]
 
 # Footers are small, and a store takes long for each.
 _AT_ONCE = 16
+# Bytes of a value in memory, by its type in the file.
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 # A process keeps the row groups of so many windows: others may be somewhat behind.
 _WINDOWS = 2
 
@@ -56,7 +58,8 @@ class Parquet:
             such; files are sorted by name.
         columns: the names of those that are read; None for all.
         window: the size of the row groups among which rows are shuffled, as they are
-            when decoded: bytes, or text such as "64MB".
+            when decoded: bytes, or text such as "64MB".  Of text that repeats, files
+            tell less than it takes.
 
     >>> import os, tempfile
     >>> import pyarrow as pa
@@ -341,7 +344,9 @@ def _measured(
         column = group.column(at)
         top, _, _ = column.path_in_schema.partition(".")
         if top in names or column.path_in_schema in names:
-            found += column.total_uncompressed_size
+            # Values that repeat are short in the file, and each is whole in memory.
+            least = _WIDTHS.get(column.physical_type, 0) * column.num_values
+            found += max(column.total_uncompressed_size, least)
         begin = column.dictionary_page_offset or column.data_page_offset
         end = begin + column.total_compressed_size
         if begin < 0 or (file.size and end > file.size):
