@@ -131,6 +131,18 @@ class _Objects:
         return found
 
 
+class _Singly:
+    """Values of which Arrow can't take several: those that hold views of texts."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._array = array
+
+    def take(self, rows: Which) -> Values:
+        if isinstance(rows, slice):
+            rows = np.arange(rows.start, rows.stop)
+        return [self._array[at].as_py() for at in rows.tolist()]
+
+
 class _WithNulls:
     """Whole numbers or truth values, some of which are missing."""
 
@@ -245,6 +257,8 @@ def column_of(array: pa.Array) -> Column:
         for name, part in zip(names, array.flatten(), strict=True):
             fields[name] = column_of(part)
         return _Struct(fields, absent)
+    if "_view" in str(kind):
+        return _Singly(array)
     return _Objects(array)
 
 

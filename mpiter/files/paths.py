@@ -69,22 +69,24 @@ def files_of(paths: Paths, ending: str) -> list[File]:
 
 def _here(path: str, ending: str) -> list[File]:
     place = Path(path).expanduser()
-    if place.is_dir():
-        names = []
-        for name in sorted(place.rglob(f"*{ending}")):
-            if not _is_hidden(name.relative_to(place).parts):
-                names.append(name)
-    elif any(sign in path for sign in "*?[") and not place.exists():
+    names = [place]
+    if any(sign in path for sign in "*?[") and not place.exists():
         names = [Path(name) for name in sorted(glob.glob(str(place), recursive=True))]
-    else:
-        names = [place]
-    found = []
+    found: list[File] = []
     for name in names:
-        # A path that doesn't exist raises FileNotFoundError, with its name.
-        status = os.stat(name)
-        if not name.is_dir():
-            where = os.path.abspath(name)
-            found.append(File(where, status.st_size, str(status.st_mtime_ns)))
+        # Some programs write a table as a folder.
+        files = [name]
+        if name.is_dir():
+            files = sorted(name.rglob(f"*{ending}"))
+            files = [
+                one for one in files if not _is_hidden(one.relative_to(name).parts)
+            ]
+        for one in files:
+            # A path that doesn't exist raises FileNotFoundError, with its name.
+            status = os.stat(one)
+            if not one.is_dir():
+                where = os.path.abspath(one)
+                found.append(File(where, status.st_size, str(status.st_mtime_ns)))
     return found
 
 
@@ -107,24 +109,28 @@ def _store(path: str) -> tuple[Any, str]:
 def _at_a_store(path: str, ending: str) -> list[File]:
     system, inner = _store(path)
     scheme, _, _ = path.partition("://")
+    # What a store tells of many files at once spares a request for each.
+    told: dict[str, Any]
     if any(sign in inner for sign in "*?["):
-        names = sorted(system.glob(inner))
-    elif system.isdir(inner):
-        names = []
-        for name in sorted(system.find(inner)):
-            below = name.removeprefix(inner).split("/")
-            if name.endswith(ending) and not _is_hidden(below):
-                names.append(name)
+        told = system.glob(inner, detail=True)
     else:
-        names = [inner]
+        told = {inner: system.info(inner)}
+    files: dict[str, Any] = {}
+    for name, entry in sorted(told.items()):
+        if entry["type"] != "directory":
+            files[name] = entry
+            continue
+        for one, its in sorted(system.find(name, detail=True).items()):
+            below = one.removeprefix(name).split("/")
+            if one.endswith(ending) and not _is_hidden(below):
+                files[one] = its
     found = []
-    for name in names:
-        told = system.info(name)
+    for name, entry in files.items():
         version = ""
         for field in ("ETag", "etag", "mtime", "LastModified", "created"):
-            if field in told:
-                version = str(told[field])
+            if field in entry:
+                version = str(entry[field])
                 break
         where = name if "://" in name else f"{scheme}://{name}"
-        found.append(File(where, int(told["size"] or 0), version))
+        found.append(File(where, int(entry["size"] or 0), version))
     return found

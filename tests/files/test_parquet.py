@@ -66,6 +66,11 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {
     "bool with a null": (pa.array([True, None, False]), [True, None, False]),
     "text": (pa.array(["a", None, "ccc"]), ["a", None, "ccc"]),
     "dictionary": (pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
+    "views of text": (pa.array(["ä", "", None], pa.string_view()), ["ä", "", None]),
+    "list of views of text": (
+        pa.array([["a"], [], ["b"]], pa.list_(pa.string_view())),
+        [["a"], [], ["b"]],
+    ),
     "large text": (pa.array(["ä", "", None], pa.large_string()), ["ä", "", None]),
     "large binary": (
         pa.array([b"a", None, b"ccc"], pa.large_binary()),
@@ -248,13 +253,18 @@ def test_columns_are_chosen_by_name(folder: Path) -> None:
 def test_files_are_named_by_path_pattern_folder_list_and_address(folder: Path) -> None:
     a = folder / "a.parquet"
     b = folder / "b.parquet"
+    # Some programs write a table as a folder.
+    (folder / "c.parquet").mkdir()
+    b = b.rename(folder / "c.parquet" / "part-0.parquet")
     for paths in (folder, str(folder), folder / "*.parquet", [a, b], iter([a, b])):
         assert len(Parquet(paths)) == 2 * ROWS
     assert len(Parquet(a)) == ROWS
     assert Parquet([b, a])[0]["number"] == ROWS
     assert len(Parquet(f"file://{a}")) == ROWS
-    with pytest.raises(FileNotFoundError, match=r"c\.parquet"):
-        Parquet(folder / "c.parquet")
+    assert len(Parquet(f"file://{folder}/*.parquet")) == 2 * ROWS
+    folder = folder / "c.parquet"
+    with pytest.raises(FileNotFoundError, match=r"d\.parquet"):
+        Parquet(folder / "d.parquet")
     for nothing in (folder / "*.txt", []):
         with pytest.raises(mpiter.OptionError, match=r"names no .*file"):
             Parquet(nothing)
