@@ -20,6 +20,7 @@ import numpy as np
 from ..errors import SharedMemoryFull
 from ..machine import memory_total
 from .envelope import aligned
+from .jagged import Jagged
 from .kinds import Column, Kind, leaf_for
 from .leaf import Added, added
 from .ragged import Ragged, widened
@@ -268,6 +269,10 @@ def _tree_of_columns(samples: Rows) -> Node:
         if isinstance(part, np.ndarray):
             # All its rows are alike.
             nodes.append(describe(part[0]))
+        elif isinstance(part, Jagged):
+            lengths = part.lengths
+            is_even = bool((lengths == lengths[0]).all())
+            nodes.append(describe(part[0]) if is_even else Aside())
         else:
             node, _ = tree_of(part)
             nodes.append(node or Aside())

@@ -388,6 +388,31 @@ def test_a_state_resumes_under_other_workers_and_ranks(
     assert sorted(rest) == sorted(wanted[len(had) :])
 
 
+@pytest.mark.parametrize("ragged", ["list", "pad", "jagged"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_lists_come_from_workers_as_without_any(
+    ragged: str, shuffle: bool, tmp_path: Path
+) -> None:
+    uneven = [[*range(number % 4)] for number in range(60)]
+    even = [[number, -number] for number in range(60)]
+    texts = [f"{number}" for number in range(60)]
+    table = pa.table({"uneven": uneven, "even": even, "text": texts})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=7)
+    options = {"ragged": ragged, "shuffle": shuffle, "seed": 1, "epochs": 2}
+    found = []
+    for workers in (0, 1):
+        dataset = Parquet(tmp_path)
+        with mpiter.batches(dataset, 9, n_processes=workers, **options) as stream:
+            found.append([*stream])
+    for one, other in zip(*found, strict=True):
+        assert type(one["even"]) is np.ndarray
+        np.testing.assert_equal(one["even"], other["even"])
+        assert type(one["uneven"]) is type(other["uneven"])
+        for these, those in zip(one["uneven"], other["uneven"], strict=True):
+            np.testing.assert_equal(these, those)
+        assert one["text"] == other["text"]
+
+
 # -- each row group is decoded once ----------------------------------------------------
 
 
