@@ -130,7 +130,10 @@ class Sealing:
         for column in columns:
             if not _PLAIN.issuperset(map(type, column)):
                 return False
+        # No value refers to itself, so none needs to be remembered.
+        self._plain.fast = True
         self._plain.dump(tuple(map(list, columns)))
+        self._plain.fast = False
         self._plain.clear_memo()
         self._ends.append((self._out.tell(), len(self._buffers), len(columns[0])))
         return True
