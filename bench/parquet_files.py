@@ -70,8 +70,8 @@ def _mixed(rng: np.random.Generator, first: int, rows: int) -> pa.Table:
     towns = [f"town {number}" for number in range(100)]
     columns["town"] = [towns[at] for at in rng.integers(0, 100, rows).tolist()]
     words = [f"word{number:x}" for number in range(4096)]
-    begins = rng.integers(0, 4088, rows).tolist()
-    columns["text"] = [" ".join(words[at : at + 8]) for at in begins]
+    drawn = rng.integers(0, 4096, (rows, 8)).tolist()
+    columns["text"] = [" ".join([words[at] for at in some]) for some in drawn]
     lengths = rng.integers(1, 33, rows)
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     tokens = rng.integers(0, 30_000, int(offsets[-1])).astype(np.int32)

@@ -48,7 +48,7 @@ class _Numbers:
         return self._values[rows]
 
 
-class _Lists:
+class Lists:
     """Lists of numbers, each an array.
 
     They are bytes to Arrow, which takes these in a third of the time of lists.
@@ -69,7 +69,7 @@ class _ListsWithNulls:
     """
 
     def __init__(
-        self, lists: _Lists, holes: NDArray[Any], offsets: NDArray[Any]
+        self, lists: Lists, holes: NDArray[Any], offsets: NDArray[Any]
     ) -> None:
         self._lists = lists
         self._holes = holes
@@ -243,14 +243,13 @@ def column_of(array: pa.Array) -> Column:
         assert absent is not None
         return _WithNulls(_filled(array), absent)
     if _is_list(kind) and _is_number(kind.value_type):
-        values = np.ascontiguousarray(_filled(array.values))
-        offsets = _offsets_in(array)
-        lists = _Lists(_as_bytes(values, offsets, absent), values.dtype)
-        if _has_arrays(array):
+        holes = None
+        if not _has_arrays(array):
+            holes = nulls_in(array.values)
+        lists = Lists(*as_bytes(array))
+        if holes is None:
             return lists
-        holes = nulls_in(array.values)
-        assert holes is not None
-        return _ListsWithNulls(lists, holes, offsets)
+        return _ListsWithNulls(lists, holes, _offsets_in(array))
     if types.is_struct(kind):
         names = [field.name for field in kind]
         fields: dict[str, Column] = {}
@@ -280,19 +279,33 @@ def _filled(array: pa.Array) -> NDArray[Any]:
     return found
 
 
-def _as_bytes(
-    values: NDArray[Any], offsets: NDArray[np.int64], absent: NDArray[Any] | None
-) -> pa.Array:
-    """Return the lists that lie between offsets as bytes, on the same memory."""
+def lists_in(array: pa.Array) -> tuple[pa.Array, np.dtype[Any]] | None:
+    """Return lists that are arrays as bytes, and the type of their numbers.
+
+    None for other values.
+    """
     import pyarrow as pa
 
+    if isinstance(array, pa.ExtensionArray) or not _is_list(array.type):
+        return None
+    if not _has_arrays(array):
+        return None
+    return as_bytes(array)
+
+
+def as_bytes(array: Any) -> tuple[pa.Array, np.dtype[Any]]:
+    """Return lists of numbers as bytes, and the type of the numbers."""
+    import pyarrow as pa
+
+    values = np.ascontiguousarray(_filled(array.values))
     valid = None
+    absent = nulls_in(array)
     if absent is not None:
         valid = pa.array(~absent).buffers()[1]
-    borders = pa.py_buffer(offsets * values.itemsize)
-    content = pa.py_buffer(values.view(np.uint8))
-    buffers = [valid, borders, content]
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    offsets = _offsets_in(array) * values.itemsize
+    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(values.view(np.uint8))]
+    lists = pa.Array.from_buffers(pa.large_binary(), len(array), buffers)
+    return lists, values.dtype
 
 
 def _offsets_in(array: Any) -> NDArray[np.int64]:
@@ -344,27 +357,42 @@ def _has_arrays(lists: Any) -> bool:
     return _has_nan(kind) or not lists.values.null_count
 
 
-def gathered(columns: Sequence[Column], rows: Sequence[Which], back: Indices) -> Values:
-    """Return the values of a column in some rows of each group.
+class Takes:
+    """Rows of several groups, and the order in which they are wanted."""
 
-    They are in the order that ``back`` says.
-    """
-    first = columns[0]
-    arrays = [
-        _some(column.array, its)
-        for column, its in zip(columns, rows, strict=True)
-        if isinstance(column, (_Objects, _Lists)) and type(column) is type(first)
-    ]
-    if len(arrays) < len(columns):
-        found = [column.take(its) for column, its in zip(columns, rows, strict=True)]
-        return joined(found, back)
-    import pyarrow as pa
+    def __init__(self, rows: Sequence[Which], back: Indices) -> None:
+        self.rows = rows
+        self.back = back
+        # As Arrow has them, once that is asked for.
+        self._arrow: tuple[list[Any], pa.Array] | None = None
 
-    array = pa.concat_arrays(arrays).take(back)
-    if isinstance(first, _Lists):
-        return arrays_in(array, first.kind)
-    values: list[Any] = array.to_pylist()
-    return values
+    def values(self, columns: Sequence[Column]) -> Values:
+        """Return the values of a column, which is given for each group."""
+        first = columns[0]
+        arrays: list[pa.Array] = []
+        for column in columns:
+            if isinstance(column, (_Objects, Lists)) and type(column) is type(first):
+                arrays.append(column.array)
+        if len(arrays) < len(columns):
+            both = zip(columns, self.rows, strict=True)
+            return joined([column.take(its) for column, its in both], self.back)
+        array = self._taken(arrays)
+        if isinstance(first, Lists):
+            return arrays_in(array, first.kind)
+        values: list[Any] = array.to_pylist()
+        return values
+
+    def _taken(self, arrays: Sequence[pa.Array]) -> pa.Array:
+        import pyarrow as pa
+
+        if self._arrow is None:
+            rows = list[Any]()
+            for its in self.rows:
+                rows.append(its if isinstance(its, slice) else pa.array(its))
+            self._arrow = rows, pa.array(self.back)
+        rows, back = self._arrow
+        some = [_some(array, its) for array, its in zip(arrays, rows, strict=True)]
+        return pa.concat_arrays(some).take(back)
 
 
 def joined(parts: Sequence[Values], back: Indices) -> Values:

@@ -39,6 +39,8 @@ class _Header(NamedTuple):
     rows: int
     # Arrow's columns are behind the records.
     has_others: bool
+    # Those of them that are lists as bytes, and the types of the lists' numbers.
+    lists: dict[str, np.dtype[Any]]
 
 
 class Group:
@@ -77,20 +79,22 @@ def gathered(
     records: Records = first.records[:0]
     if are_alike and first.records.dtype.names:
         records = _taken(groups, rows, back).view(first.records.dtype)
+    takes: arrow.Takes | None = None
+    if back is not None:
+        takes = arrow.Takes(rows, back)
     found: dict[str, Values] = {}
     for name in names:
         if are_alike and name not in first.columns:
             found[name] = records[name]
-        elif back is None:
+        elif takes is None:
             found[name] = first.take(name, rows[0])
         elif all(name in group.columns for group in groups):
-            columns = [group.columns[name] for group in groups]
-            found[name] = arrow.gathered(columns, rows, back)
+            found[name] = takes.values([group.columns[name] for group in groups])
         else:
             parts = [
                 group.take(name, its) for group, its in zip(groups, rows, strict=True)
             ]
-            found[name] = arrow.joined(parts, back)
+            found[name] = arrow.joined(parts, takes.back)
     return found
 
 
@@ -121,19 +125,24 @@ def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
     import pyarrow as pa
 
     arrays: dict[str, NDArray[Any]] = {}
-    others: list[str] = []
+    others: dict[str, pa.Array] = {}
+    kinds: dict[str, np.dtype[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
+        array = column.chunk(0)
         numbers: NDArray[Any] | None = None
         if not in_order:
-            numbers = arrow.numbers_in(column.chunk(0))
-        if numbers is None:
-            others.append(name)
-        else:
+            numbers = arrow.numbers_in(array)
+        if numbers is not None:
             arrays[name] = numbers
+            continue
+        lists = arrow.lists_in(array)
+        others[name] = array
+        if lists is not None:
+            others[name], kinds[name] = lists
     fields = [(name, values.dtype, values.shape[1:]) for name, values in arrays.items()]
     # NumPy reads fields that are aligned faster.
     kind = np.dtype(fields, align=True)
-    header = pickle.dumps(_Header(kind, len(table), bool(others))[:])
+    header = pickle.dumps(_Header(kind, len(table), bool(others), kinds)[:])
     with open(descriptor, "wb", closefd=False) as file:
         file.write(len(header).to_bytes(_LENGTH, "little") + header)
         file.write(_padding(_LENGTH + len(header)))
@@ -141,7 +150,7 @@ def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
             file.write(some.data)
         file.write(_padding(kind.itemsize * len(table)))
     if others:
-        its = table.select(others)
+        its = pa.table(others)
         with (
             pa.OSFile(f"/dev/fd/{descriptor}", "ab") as sink,
             pa.ipc.new_stream(sink, its.schema) as writer,
@@ -184,7 +193,11 @@ def read(descriptor: int) -> Group:
     if header.has_others:
         table = pa.ipc.open_stream(memory[at:]).read_all().combine_chunks()
         for name, column in zip(table.column_names, table.columns, strict=True):
-            columns[name] = arrow.column_of(column.chunk(0))
+            array = column.chunk(0)
+            if name in header.lists:
+                columns[name] = arrow.Lists(array, header.lists[name])
+            else:
+                columns[name] = arrow.column_of(array)
     return Group(records, columns)
 
 
