@@ -50,7 +50,9 @@ def main(arguments: list) -> int:
     if options.isdisjoint(("--out", "--help", "-h")):
         result = os.path.join(RESULTS, name + ".json")
         arguments = [*arguments, "--out", result, "--force"]
-    python = bootstrap.prepare(bootstrap.Environment(".venv", extras="bench,images"))
+    python = bootstrap.prepare(
+        bootstrap.Environment(".venv", extras="bench,images,parquet")
+    )
     return bootstrap.run(python, str(HERE / (name + ".py")), *arguments)
 
 

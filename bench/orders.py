@@ -31,7 +31,6 @@ import os
 import pickle
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -64,14 +63,13 @@ from driver import (
     at_most,
     command_line,
     conduct,
-    end_group,
-    end_own_group,
     median,
 )
 from measuring import flowing
 from numpy.typing import NDArray
 from orders_job import Job, Loader
 from orders_loaders import LOADERS
+from sittings import SITTING_S, end_with_the_turn, ended, words_of
 
 import mpiter
 from mpiter.order.brought import Brought
@@ -126,7 +124,6 @@ PACKED = 2400
 SAVE_EVERY = 5
 # A trainer takes so many batches after its last state, which are void.
 VOID = 3
-SITTING_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -420,25 +417,6 @@ def sat(turn: Turn, sitting: Sitting, number: int, folder: Path) -> str:
     return ""
 
 
-def ended(command: list[str]) -> int | None:
-    """Return the status with which a process ends; None if it has to be ended."""
-    # Only its input is a pipe, which ends with this process: workers of a trainer that
-    # was killed would hold others open.
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        try:
-            return process.wait(SITTING_S)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            end_group(process.pid)
-
-
 def counted(folder: Path) -> tuple[int, int]:
     """Return how many documents were lost, and how many came twice, by the notes."""
     had = sum(np.load(file) for file in folder.glob("handed-*.npy"))
@@ -455,12 +433,6 @@ def counted(folder: Path) -> tuple[int, int]:
 
 
 SIT = "--sit"
-
-
-def end_with_the_turn() -> None:
-    """End this process, and all of its workers, when its input ends."""
-    os.read(0, 1)
-    end_own_group()
 
 
 def sit(told: dict[str, Any]) -> None:
@@ -506,14 +478,6 @@ def keep(folder: Path, name: str, state: bytes, had: NDArray[np.int64]) -> None:
     """Keep a state, and what was handed before it."""
     (folder / f"state-{name}").write_bytes(pickle.dumps(state))
     np.save(folder / f"handed-{name}.npy", had)
-
-
-def words_of(error: Exception) -> str:
-    """Return an error's type, and the first line of what it says."""
-    lines = str(error).strip().splitlines() or [""]
-    words = f"{type(error).__name__}: {lines[0]:.300}"
-    # It differs from run to run.
-    return re.sub(r" \(pid\(s\) [\d, ]+\)", "", words)
 
 
 # -- the answer ------------------------------------------------------------------------

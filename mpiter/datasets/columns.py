@@ -26,7 +26,7 @@ import numpy as np
 
 from ..errors import OptionError
 from ..samples import jax_arrays
-from ..samples.tree import Rows, container
+from ..samples.rows import Rows, container
 
 # A list of at most so many parts may be columns: few datasets are so small.
 _FEW = 4

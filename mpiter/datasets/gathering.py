@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..samples import tensors
 from ..samples.kinds import is_raw
-from ..samples.tree import container
+from ..samples.rows import container
 from .columns import Table
 
 Keys = range | NDArray[np.int64]

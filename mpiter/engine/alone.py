@@ -26,7 +26,8 @@ from ..order.cursor import Plan, Plans
 from ..pool.backends import Cargo
 from ..samples.batch import Batch, stacked
 from ..samples.copying import bytes_in
-from ..samples.tree import MANY, Aside, Contents, Rows, tree_of
+from ..samples.rows import Rows
+from ..samples.tree import MANY, Aside, Contents, tree_of
 from ..stats import Stats
 from ..worker import home
 from ..worker.block import Block

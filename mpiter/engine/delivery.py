@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import LeafError, SampleError, SampleNotSendable, SharedMemoryFull
 from ..order.cursor import Cursor, Plan
 from ..rules import Rules
+from ..samples.rows import Rows
 from ..samples.tree import Contents, Layout
 from ..transport.slots import Slot
 from ..worker.block import Block, Fault, raised, take_down_here
@@ -62,6 +63,8 @@ class Delivery:
     odd: dict[int, Any] = field(default_factory=dict)
     # Values that have no column, by row.
     asides: dict[int, Any] = field(default_factory=dict)
+    # Those of all rows, if they came together.
+    all_asides: Rows | None = None
     # Samples that failed.
     faults: list[Fault] = field(default_factory=list)
     contents: Contents | None = None
@@ -95,8 +98,12 @@ class Delivery:
             rows = [first + row for row in payload.odd_rows]
             self.odd.update(zip(rows, opens(payload.odd), strict=True))
         if payload.aside_rows:
-            rows = [first + row for row in payload.aside_rows]
-            self.asides.update(zip(rows, opens(payload.asides), strict=True))
+            asides = opens(payload.asides)
+            if isinstance(asides, Rows) and len(asides) == self.plan.rows:
+                self.all_asides = asides
+            else:
+                rows = [first + row for row in payload.aside_rows]
+                self.asides.update(zip(rows, asides, strict=True))
 
     def fail(
         self,

@@ -201,7 +201,9 @@ class Rooms:
         contents = Contents(
             layout.tree, rows, columns, odd=odd, failed=failed, copied=copies
         )
-        if layout.asides:
+        if batch.all_asides is not None:
+            contents.asides = batch.all_asides
+        elif layout.asides:
             nothing = (None,) * layout.asides
             contents.asides = [batch.asides.get(row, nothing) for row in range(rows)]
         if copies:

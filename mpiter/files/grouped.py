@@ -40,10 +40,10 @@ class Groups:
     def samples(self) -> int:
         return int(self.begins[-1])
 
-    def find(self, keys: Indices) -> tuple[Indices, Indices]:
-        """Return the group of each sample, and its number in that."""
-        group = np.searchsorted(self.begins, keys, side="right") - 1
-        return group, keys - self.begins[group]
+    def holding(self, *samples: int) -> list[int]:
+        """Return the group of each of some samples."""
+        found = np.searchsorted(self.begins, samples, side="right") - 1
+        return list(found.tolist())
 
 
 class GroupedOrder(Order):

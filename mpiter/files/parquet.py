@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import operator
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +18,12 @@ from ..amounts import size_of
 from ..datasets.columns import Reader
 from ..errors import DamagedFile, OptionError
 from ..order.order import Indices
-from ..samples.tree import Rows
+from ..samples.rows import Rows
 from ..worker.here import get_worker_info
+from .arrow import Which
 from .group import Group, gathered, read, write
 from .grouped import GroupedOrder, Groups
-from .paths import File, Paths, files_of
+from .paths import File, Paths, files_of, version_of
 from .places import Door
 from .shelf import Shelf
 
@@ -31,6 +35,8 @@ __all__ = ["Parquet"]
 
 # Footers are small, and a store takes long for each.
 _AT_ONCE = 16
+# Bytes of a value in memory, by its type in the file.
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 # A process keeps the row groups of so many windows: others may be somewhat behind.
 _WINDOWS = 2
 
@@ -52,7 +58,8 @@ class Parquet:
             such; files are sorted by name.
         columns: the names of those that are read; None for all.
         window: the size of the row groups among which rows are shuffled, as they are
-            when decoded: bytes, or text such as "64MB".
+            when decoded: bytes, or text such as "64MB".  Of text that repeats, files
+            tell less than it takes.
 
     >>> import os, tempfile
     >>> import pyarrow as pa
@@ -82,6 +89,9 @@ class Parquet:
             footers = list(pool.map(_footer, self.files))
         schema = footers[0].schema.to_arrow_schema()
         self.columns = _chosen(schema, columns, self.files[0])
+        # The types of the columns, in words.
+        self._types = {name: str(schema.field(name).type) for name in self.columns}
+        wanted = frozenset(self.columns)
         counts: list[int] = []
         sizes: list[int] = []
         # The file of each row group, and its number in that.
@@ -91,9 +101,8 @@ class Parquet:
             _check_schema(self.files[number], its, self.files[0], schema, self.columns)
             for group in range(footer.num_row_groups):
                 told = footer.row_group(group)
-                _check_extent(self.files[number], group, told)
                 counts.append(told.num_rows)
-                sizes.append(_size(told, self.columns))
+                sizes.append(_measured(self.files[number], group, told, wanted))
                 self._lies.append((number, group))
         self._groups = Groups(counts, sizes)
         if not self._groups.samples:
@@ -106,7 +115,7 @@ class Parquet:
         return self._groups.samples
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        row: dict[str, Any] = self.rows([index])[0]
+        row: dict[str, Any] = self.rows([operator.index(index)])[0]
         return row
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
@@ -118,19 +127,43 @@ class Parquet:
 
     def rows(self, indices: Sequence[int] | Indices) -> Rows:
         """Return the rows with these numbers, column by column."""
-        keys: Indices = np.asarray(indices, np.int64)
-        for key in (keys.min(), keys.max()):
+        count = len(indices)
+        if not count:
+            return Rows({name: [] for name in self.columns}, 0)
+        keys: Indices = np.asarray(indices)
+        if keys.dtype.kind not in "iu":
+            raise TypeError(f"{indices!r:.60} aren't whole numbers")
+        keys = keys.astype(np.int64, copy=False)
+        least = int(keys.min())
+        most = int(keys.max())
+        for key in (least, most):
             if not 0 <= key < len(self):
                 raise IndexError(f"{key} isn't from 0 to before {len(self)}")
-        group, row = self._groups.find(keys)
-        wanted, which = np.unique(group, return_inverse=True)
-        groups = self._opened_shelf().take(wanted.tolist())
+        in_order = count == most - least + 1 and bool((keys[1:] > keys[:-1]).all())
+        first, last = self._groups.holding(least, most)
+        shelf = self._opened_shelf()
+        if first == last:
+            [group] = shelf.take([first], in_order)
+            begin = int(self._groups.begins[first])
+            which: Which = keys - begin
+            if in_order:
+                which = slice(least - begin, most - begin + 1)
+            return Rows(gathered(self.columns, [group], [which]), count)
         # Rows are taken group by group, and then put back where they belong.
-        by_group = np.argsort(which, kind="stable")
-        back = np.argsort(by_group, kind="stable")
-        ends = np.cumsum(np.bincount(which))
-        rows = np.split(row[by_group], ends[:-1])
-        return Rows(gathered(self.columns, groups, rows, back), len(keys))
+        by_key = np.argsort(keys)
+        back = np.empty_like(by_key)
+        back[by_key] = np.arange(count)
+        sorted_keys = keys[by_key]
+        begins = self._groups.begins[first : last + 2]
+        borders = np.searchsorted(sorted_keys, begins).tolist()
+        wanted: list[int] = []
+        rows: list[Indices] = []
+        for at, (start, stop) in enumerate(itertools.pairwise(borders)):
+            if start < stop:
+                wanted.append(first + at)
+                rows.append(sorted_keys[start:stop] - begins[at])
+        groups = shelf.take(wanted, in_order)
+        return Rows(gathered(self.columns, groups, rows, back), count)
 
     def mpiter_order(self, seed: int, shuffle: bool | None) -> GroupedOrder:
         """Return the order of the first epoch."""
@@ -170,7 +203,7 @@ class Parquet:
                     hashlib.blake2b(told, digest_size=8).hexdigest(),
                     self._groups.sizes,
                     _WINDOWS * self.window,
-                    _Decoder(self.files, self._lies, self.columns),
+                    _Decoder(self.files, self._lies, self._groups.counts, self._types),
                     read,
                     self._door,
                 )
@@ -184,35 +217,58 @@ class _Decoder:
         self,
         files: Sequence[File],
         lies: Sequence[tuple[int, int]],
-        names: Sequence[str],
+        counts: Indices,
+        types: Mapping[str, str],
     ) -> None:
         self._files = files
         self._lies = lies
-        self._names = names
-        # The footers of files that were read from.
-        self._footers: dict[int, pq.FileMetaData] = {}
+        # What the row groups had when the dataset was made.
+        self._counts = counts
+        self._types = types
+        # The footers of files that were read from, and the versions of these.
+        self._footers: dict[int, tuple[object, pq.FileMetaData]] = {}
 
-    def __call__(self, group: int, descriptor: int) -> None:
+    def __call__(self, group: int, descriptor: int, in_order: bool) -> None:
         import pyarrow as pa
-        from pyarrow import parquet
 
         number, inner = self._lies[group]
         file = self._files[number]
-        # A worker has one core.
-        info = get_worker_info()
-        in_threads = info is None or info.backend == "serial"
         try:
-            with file.open() as opened:
-                reader = parquet.ParquetFile(opened, metadata=self._footers.get(number))
-                self._footers[number] = reader.metadata
-                table = reader.read_row_group(
-                    inner, columns=[*self._names], use_threads=in_threads
-                )
-        except (pa.ArrowException, OSError, ValueError) as error:
+            table = self._read(number, inner)
+        except (pa.ArrowException, OSError, ValueError, IndexError) as error:
             raise DamagedFile(
                 f"row group {inner} of {file.path} can't be read: {error}"
             ) from error
-        write(table.select([*self._names]).combine_chunks(), descriptor)
+        types = {field.name: str(field.type) for field in table.schema}
+        rows = int(self._counts[group])
+        if len(table) != rows or types != self._types:
+            raise DamagedFile(
+                f"{file.path} has changed: its row group {inner} had {rows:,} rows "
+                f"when the dataset was made, and now has {len(table):,}, or columns of "
+                "other types.  Make the dataset again."
+            )
+        write(table.combine_chunks(), descriptor, in_order)
+
+    def _read(self, number: int, inner: int) -> pa.Table:
+        """Return the columns of a row group of a file."""
+        from pyarrow import parquet
+
+        # A worker has one core.
+        info = get_worker_info()
+        in_threads = info is None or info.backend == "serial"
+        with self._files[number].open() as opened:
+            version = version_of(opened)
+            footer: pq.FileMetaData | None = None
+            if number in self._footers:
+                known, footer = self._footers[number]
+                # A file that was replaced has another footer.
+                if known != version:
+                    footer = None
+            reader = parquet.ParquetFile(opened, metadata=footer)
+            self._footers[number] = version, reader.metadata
+            names = [*self._types]
+            table = reader.read_row_group(inner, columns=names, use_threads=in_threads)
+            return table.select(names)
 
 
 def _footer(file: File) -> pq.FileMetaData:
@@ -236,16 +292,23 @@ def _chosen(
     schema: pa.Schema, columns: Sequence[str] | None, file: File
 ) -> tuple[str, ...]:
     """Return the names of the columns that are read."""
+    times = Counter(schema.names)
     if columns is None:
-        return tuple(schema.names)
-    missing = [name for name in columns if name not in schema.names]
+        columns = [*times]
+    missing = [name for name in columns if name not in times]
     if missing:
         raise OptionError(
             f"{file.path} has no column {missing[0]!r}; it has "
-            f"{', '.join(map(repr, schema.names)):.200}."
+            f"{', '.join(map(repr, times)):.200}."
         )
     if not columns:
         raise OptionError("columns=[] reads nothing; leave it out to read all.")
+    for name in columns:
+        if times[name] > 1:
+            raise OptionError(
+                f"{file.path} has {times[name]} columns named {name!r}, and a row is a "
+                "dict: leave them out by columns=, or rename them."
+            )
     return tuple(columns)
 
 
@@ -269,21 +332,21 @@ def _check_schema(
             )
 
 
-def _size(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
-    """Return the bytes of some columns of a row group once they are decoded."""
+def _measured(
+    file: File, number: int, group: pq.RowGroupMetaData, names: Collection[str]
+) -> int:
+    """Return the bytes of some columns of a row group once they are decoded.
+
+    Raise an error if it would lie beyond its file's end.
+    """
     found = 0
     for at in range(group.num_columns):
         column = group.column(at)
         top, _, _ = column.path_in_schema.partition(".")
-        if top in names:
-            found += column.total_uncompressed_size
-    return found
-
-
-def _check_extent(file: File, number: int, group: pq.RowGroupMetaData) -> None:
-    """Raise an error if a row group would lie beyond its file's end."""
-    for at in range(group.num_columns):
-        column = group.column(at)
+        if top in names or column.path_in_schema in names:
+            # Values that repeat are short in the file, and each is whole in memory.
+            least = _WIDTHS.get(column.physical_type, 0) * column.num_values
+            found += max(column.total_uncompressed_size, least)
         begin = column.dictionary_page_offset or column.data_page_offset
         end = begin + column.total_compressed_size
         if begin < 0 or (file.size and end > file.size):
@@ -291,3 +354,4 @@ def _check_extent(file: File, number: int, group: pq.RowGroupMetaData) -> None:
                 f"row group {number} of {file.path} lies from byte {begin:,} to "
                 f"{end:,}, and the file has {file.size:,}: it is cut or damaged."
             )
+    return found

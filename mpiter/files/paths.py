@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import io
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,10 +34,23 @@ class File(NamedTuple):
         return system.open(path, "rb")
 
 
+def version_of(opened: Any) -> tuple[int, int]:
+    """Return what shows that the content of an opened file has changed.
+
+    That is its size and the time of its last change; at a store, its size alone.
+    """
+    if isinstance(opened, io.BufferedReader):
+        status = os.fstat(opened.fileno())
+        return status.st_size, status.st_mtime_ns
+    return int(getattr(opened, "size", 0) or 0), 0
+
+
 def files_of(paths: Paths, ending: str) -> list[File]:
     """Return the files that ``paths`` name, in the order of their names.
 
-    Of a folder these are the files with this ``ending``, however deep they lie.
+    Of a folder these are the files with this ``ending``, however deep they lie, but for
+    those below a name that begins with ``.`` or ``_``: so programs name what isn't
+    finished, or isn't data.
     """
     if isinstance(paths, (str, os.PathLike)):
         given = [os.fspath(paths)]
@@ -55,20 +69,29 @@ def files_of(paths: Paths, ending: str) -> list[File]:
 
 def _here(path: str, ending: str) -> list[File]:
     place = Path(path).expanduser()
-    if place.is_dir():
-        names = sorted(place.rglob(f"*{ending}"))
-    elif any(sign in path for sign in "*?[") and not place.exists():
+    names = [place]
+    if any(sign in path for sign in "*?[") and not place.exists():
         names = [Path(name) for name in sorted(glob.glob(str(place), recursive=True))]
-    else:
-        names = [place]
-    found = []
+    found: list[File] = []
     for name in names:
-        # A path that doesn't exist raises FileNotFoundError, with its name.
-        status = os.stat(name)
-        if not name.is_dir():
-            where = os.path.abspath(name)
-            found.append(File(where, status.st_size, str(status.st_mtime_ns)))
+        # Some programs write a table as a folder.
+        files = [name]
+        if name.is_dir():
+            files = sorted(name.rglob(f"*{ending}"))
+            files = [
+                one for one in files if not _is_hidden(one.relative_to(name).parts)
+            ]
+        for one in files:
+            # A path that doesn't exist raises FileNotFoundError, with its name.
+            status = os.stat(one)
+            if not one.is_dir():
+                where = os.path.abspath(one)
+                found.append(File(where, status.st_size, str(status.st_mtime_ns)))
     return found
+
+
+def _is_hidden(parts: Iterable[str]) -> bool:
+    return any(part.startswith((".", "_")) for part in parts)
 
 
 def store_of(path: str) -> tuple[Any, str]:
@@ -86,20 +109,28 @@ def store_of(path: str) -> tuple[Any, str]:
 def _at_a_store(path: str, ending: str) -> list[File]:
     system, inner = store_of(path)
     scheme, _, _ = path.partition("://")
+    # What a store tells of many files at once spares a request for each.
+    told: dict[str, Any]
     if any(sign in inner for sign in "*?["):
-        names = sorted(system.glob(inner))
-    elif system.isdir(inner):
-        names = [name for name in sorted(system.find(inner)) if name.endswith(ending)]
+        told = system.glob(inner, detail=True)
     else:
-        names = [inner]
+        told = {inner: system.info(inner)}
+    files: dict[str, Any] = {}
+    for name, entry in sorted(told.items()):
+        if entry["type"] != "directory":
+            files[name] = entry
+            continue
+        for one, its in sorted(system.find(name, detail=True).items()):
+            below = one.removeprefix(name).split("/")
+            if one.endswith(ending) and not _is_hidden(below):
+                files[one] = its
     found = []
-    for name in names:
-        told = system.info(name)
+    for name, entry in files.items():
         version = ""
         for field in ("ETag", "etag", "mtime", "LastModified", "created"):
-            if field in told:
-                version = str(told[field])
+            if field in entry:
+                version = str(entry[field])
                 break
         where = name if "://" in name else f"{scheme}://{name}"
-        found.append(File(where, int(told["size"] or 0), version))
+        found.append(File(where, int(entry["size"] or 0), version))
     return found

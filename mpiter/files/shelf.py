@@ -46,8 +46,9 @@ class _Kept(NamedTuple, Generic[T]):
 class Shelf(Generic[T]):
     """The groups of some files that this process has.
 
-    ``decode(group, descriptor)`` writes a group into memory.  ``open(descriptor)`` maps
-    it, and returns what is used of it.  Groups of ``most`` bytes are kept, by what
+    ``decode(group, descriptor, in_order)`` writes a group into memory.  ``in_order``
+    says whether its samples are read as they lie.  ``open(descriptor)`` maps it, and
+    returns what is used of it.  Groups of ``most`` bytes are kept, by what
     ``sizes`` tells of each.
     """
 
@@ -56,7 +57,7 @@ class Shelf(Generic[T]):
         name: str,
         sizes: NDArray[np.int64],
         most: int,
-        decode: Callable[[int, int], None],
+        decode: Callable[[int, int, bool], None],
         open: Callable[[int], T],
         door: Door | None = None,
     ) -> None:
@@ -99,14 +100,17 @@ class Shelf(Generic[T]):
             return self._decodes.copy()
         return self._places.decodes()
 
-    def take(self, groups: Sequence[int]) -> list[T]:
-        """Return these groups, which are kept, mapped or decoded."""
+    def take(self, groups: Sequence[int], in_order: bool = False) -> list[T]:
+        """Return these groups, which are kept, mapped or decoded.
+
+        ``in_order`` says whether samples are read as they lie.
+        """
         if self._pid != os.getpid():
             self._begin()
         found: dict[int, T] = {}
         busy: list[int] = []
         for group in groups:
-            one = self._get(group, waits=False)
+            one = self._get(group, in_order, waits=False)
             if one is None:
                 busy.append(group)
             else:
@@ -114,9 +118,9 @@ class Shelf(Generic[T]):
         # Another process is decoding these.  Where groups are read one after the other,
         # decode the next one instead of waiting at once.
         if busy and self._goes_on(groups):
-            self._get(groups[-1] + 1, waits=False)
+            self._get(groups[-1] + 1, in_order, waits=False)
         for group in busy:
-            one = self._get(group, waits=True)
+            one = self._get(group, in_order, waits=True)
             assert one is not None
             found[group] = one
         self._last = groups[-1]
@@ -128,7 +132,7 @@ class Shelf(Generic[T]):
         in_order = ([last + 1], [last, last + 1])
         return [*groups] in in_order and last + 2 < len(self._sizes)
 
-    def _get(self, group: int, waits: bool) -> T | None:
+    def _get(self, group: int, in_order: bool, waits: bool) -> T | None:
         """Return a group; None if it would have to be waited for."""
         kept = self._find(group)
         if kept is not None:
@@ -139,7 +143,7 @@ class Shelf(Generic[T]):
             return None
         try:
             # Another thread may have got it meanwhile.
-            kept = self._find(group) or self._fetch(group, waits)
+            kept = self._find(group) or self._fetch(group, in_order, waits)
             if kept is None:
                 return None
             return kept.group
@@ -153,13 +157,13 @@ class Shelf(Generic[T]):
                 self._kept.move_to_end(group)
             return kept
 
-    def _fetch(self, group: int, waits: bool) -> _Kept[T] | None:
+    def _fetch(self, group: int, in_order: bool, waits: bool) -> _Kept[T] | None:
         """Map a group or decode it; None if another process is just decoding it."""
         places = self._places
         if places is None:
             with tempfile.TemporaryFile(prefix="mpiter-") as file:
                 self._decodes[group] += 1
-                self._decode(group, file.fileno())
+                self._decode(group, file.fileno(), in_order)
                 return self._keep(group, _Kept(self._open(file.fileno()), None))
         with places.locked(group, waits) as is_ours:
             if not is_ours:
@@ -172,7 +176,7 @@ class Shelf(Generic[T]):
                     os.close(descriptor)
             descriptor = places.create(group)
             try:
-                self._decode(group, descriptor)
+                self._decode(group, descriptor, in_order)
                 opened = self._open(descriptor)
             except BaseException:
                 os.close(descriptor)

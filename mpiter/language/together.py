@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..datasets.columns import Reader
-from ..samples.tree import Rows
+from ..samples.rows import Rows
 from .rows import ADDED, NUMBERS, TOKENS, Array, Row
 
 # What a reader returns that can't make the samples at once.

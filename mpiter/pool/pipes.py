@@ -8,6 +8,8 @@ written without a copy and read into private memory.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pickle
 import struct
@@ -21,6 +23,10 @@ _TASK = struct.Struct("=qQ")
 # The task's number, numbers of bytes and of buffers; each buffer's size follows.
 _ANSWER = struct.Struct("=qQI")
 _AT_ONCE = 1 << 12  # bytes to read, unless more are expected
+# Bytes of answers that wait in a pipe.  Most systems give it 64 kB unasked, which texts
+# of a thousand rows fill, and the worker would wait until the consumer has read them.
+# All pipes of a user may have 64 MB together.
+_WAITING = 1 << 18
 # One system call writes so many parts; most systems allow 1024.
 _MOST_PARTS = 512
 
@@ -134,6 +140,9 @@ class PoolEnd:
         self.up = answers.fileno()
         for descriptor in (self.down, self.up):
             os.set_blocking(descriptor, False)
+        # The system may refuse, or not know how.
+        with contextlib.suppress(AttributeError, OSError):
+            fcntl.fcntl(self.up, fcntl.F_SETPIPE_SZ, _WAITING)
         self._unsent: list[_Part] = []
         self._read = bytearray()
         self._wanted = _AT_ONCE  # bytes to be read next

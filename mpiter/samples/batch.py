@@ -22,13 +22,13 @@ from .jagged import Jagged, common_dtype
 from .kinds import Array, Kind, leaf_for
 from .leaf import Added
 from .ragged import Ragged, widened
+from .rows import Rows
 from .tree import (
     Aside,
     Contents,
     Group,
     Made,
     Node,
-    Rows,
     asides_of,
     describe,
     gather,
@@ -42,6 +42,8 @@ Route = tuple[tuple[Group, int], ...]
 # Turns the values that all samples have at one into what the batch shows there.
 Settle = Callable[[Route, Sequence[Any]], Any]
 _NUMBERS = {bool, int, float}
+# Types of values that never make a column.
+_TEXTS = {str, bytes, type(None)}
 
 
 # What a value would be in a tree; of a list its length.
@@ -84,6 +86,8 @@ def _listed(route: Route, values: Sequence[Any]) -> Any:
 
 
 def _refused(route: Route, values: Sequence[Any]) -> Any:
+    if _are_texts(values):
+        return list(values)
     leaves = _leaves(values)
     other = _differing(leaves)
     if other is None:
@@ -134,6 +138,11 @@ def _told(route: Route) -> tuple[str, str]:
     return "", remedy
 
 
+def _are_texts(values: Sequence[Any]) -> bool:
+    """True for values that never make a column, by a look at their types alone."""
+    return _TEXTS.issuperset(map(type, values))
+
+
 def _joined(
     route: Route,
     values: Sequence[Any],
@@ -144,6 +153,8 @@ def _joined(
 
     It gets them with their leaves, which ``fits`` looks at before.
     """
+    if _are_texts(values):
+        return list(values)
     values = _as_arrays(values)
     leaves = _leaves(values)
     if _differing(leaves) is None:
@@ -182,6 +193,8 @@ def _pad(leaves: Sequence[Any], arrays: Sequence[Any]) -> Any:
 
 
 def _jagged(route: Route, values: Sequence[Any]) -> Any:
+    if isinstance(values, Jagged):
+        return values
     return _joined(route, values, _lay_end_to_end, _are_jagged)
 
 
@@ -294,6 +307,8 @@ def _asides_in(contents: Contents) -> Iterator[Sequence[Any]]:
     """Return an iterator over the values of each leaf that has no column."""
     if not contents.asides:
         return iter(())
+    if isinstance(contents.asides, Rows):
+        return iter(contents.asides.columns)
     return iter(list(zip(*contents.asides, strict=True)))
 
 
@@ -488,7 +503,7 @@ def stacked(samples: Sequence[Any], tree: Node | None = None) -> Contents | None
         return None
     contents = Contents(tree, rows, columns)
     if asides:
-        contents.asides = [*zip(*asides, strict=True)]
+        contents.asides = Rows(tuple(asides), rows)
     return contents
 
 

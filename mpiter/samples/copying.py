@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -43,6 +44,9 @@ class Held:
 
     def add(self, value: object) -> None:
         self._values.append(copied(value))
+
+    def add_together(self, columns: Sequence[Sequence[object]]) -> bool:
+        return False
 
     def sealed(self) -> Held:
         return self

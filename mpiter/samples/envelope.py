@@ -19,11 +19,14 @@ from itertools import islice
 from typing import Any
 
 from .byvalue import ByValue, reducers
+from .rows import Rows
 
 # Bytes of a cache line.
 ALIGN = 64
 # Bytes: smaller buffers are part of the pickle.
 OUT_OF_LINE = 1 << 12
+# Values of these types can't change, so that nobody notices which of them are shared.
+_PLAIN = {str, bytes, int, float, complex, bool, type(None)}
 # The opcode that looks up a class or a function.
 _NAMES_SOMETHING = pickle.STACK_GLOBAL
 
@@ -48,24 +51,31 @@ class Raw:
 class Sealed:
     """Values that were sealed, ready to be sent; ``open`` returns them."""
 
-    # For each pickle its end, and the number of buffers up to it.
-    ends: Sequence[tuple[int, int]]
+    # For each pickle its end, the number of buffers up to it, and how many values it
+    # has: 0 for a single one, else it has their columns.
+    ends: Sequence[tuple[int, int, int]]
     pickles: Raw
     buffers: Sequence[Raw]
 
-    def open(self) -> list[Any]:
+    def open(self) -> Sequence[Any]:
         """Return the unpickled values, which share nothing with each other."""
         pickles = bytes(memoryview(self.pickles.memory))
         buffers = (raw.memory for raw in self.buffers)
         # Pickles of numbers, strings and the like are read by the faster function: only
         # a class or a function that is looked up may need ours.
         load = loads if _NAMES_SOMETHING in pickles else pickle.loads
-        found = []
+        found: list[Any] = []
         start = 0
         used = 0
-        for end, count in self.ends:
+        for end, count, values in self.ends:
             own = list(islice(buffers, count - used))
-            found.append(load(pickles[start:end], buffers=own))
+            value = load(pickles[start:end], buffers=own)
+            if not values:
+                found.append(value)
+            elif len(self.ends) == 1:
+                return Rows(value, values)
+            else:
+                found += Rows(value, values)
             start = end
             used = count
         return found
@@ -80,7 +90,7 @@ class Sealing:
     def __init__(self) -> None:
         self._out = io.BytesIO()
         self._buffers: list[Any] = []
-        self._ends: list[tuple[int, int]] = []
+        self._ends: list[tuple[int, int, int]] = []
         self._take = functools.partial(stays_in_line, self._buffers)
         self._plain = by_reference(self._out, protocol=5, buffer_callback=self._take)
 
@@ -110,7 +120,23 @@ class Sealing:
         # These buffers are the dataset's memory, which its next sample may overwrite.
         self._buffers[count:] = map(bytearray, self._buffers[count:])
         end = self._out.tell()
-        self._ends.append((end, len(self._buffers)))
+        self._ends.append((end, len(self._buffers), 0))
+
+    def add_together(self, columns: Sequence[Sequence[object]]) -> bool:
+        """Seal a tuple for each row of ``columns``; return False if that can't be.
+
+        To pickle a thousand texts at once takes a tenth of the time.
+        """
+        for column in columns:
+            if not _PLAIN.issuperset(map(type, column)):
+                return False
+        # No value refers to itself, so none needs to be remembered.
+        self._plain.fast = True
+        self._plain.dump(tuple(map(list, columns)))
+        self._plain.fast = False
+        self._plain.clear_memo()
+        self._ends.append((self._out.tell(), len(self._buffers), len(columns[0])))
+        return True
 
     def _forget(self, start: int, count: int) -> None:
         self._out.seek(start)

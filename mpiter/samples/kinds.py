@@ -22,6 +22,7 @@ import numpy as np
 
 from . import jax_arrays, tensors
 from .beside import Beside, bytes_of, text_of
+from .jagged import Jagged
 
 if TYPE_CHECKING:
     import jax
@@ -422,6 +423,8 @@ class Array(Kind):
         return value
 
     def _write(self, rows: Column, values: Sequence[Any]) -> bool:
+        if isinstance(values, Jagged):
+            return self._write_even(rows, values)
         if not set(map(type, values)) <= _ARRAYS:
             return False
         if (
@@ -445,6 +448,18 @@ class Array(Kind):
             if value.shape != self.shape or value.dtype != self.dtype:
                 return False
             rows[row] = value
+        return True
+
+    def _write_even(self, rows: Column, values: Jagged) -> bool:
+        """Write lists that may have one length, without a look at each."""
+        if not self.shape or (values.lengths != self.shape[0]).any():
+            return False
+        array = values.values[int(values.offsets[0]) : int(values.offsets[-1])]
+        if type(array) not in _ARRAYS or array.dtype != self.dtype:
+            return False
+        if array.shape[1:] != self.shape[1:]:
+            return False
+        rows[...] = array.reshape(rows.shape)
         return True
 
     def in_place(self, values: object) -> Column | None:

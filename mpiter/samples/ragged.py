@@ -168,16 +168,25 @@ class Ragged(Kind):
         start: int,
         values: Any,
     ) -> bool:
-        arrays: list[Any] = [*map(self.item.array, values)]
-        if not arrays:
+        if not len(values):
             return True
+        arrays: list[Any]
+        if isinstance(values, Jagged):
+            first = int(values.offsets[0])
+            lengths = values.lengths
+            arrays = [self.item.array(values.values[first : int(values.offsets[-1])])]
+        else:
+            arrays = [*map(self.item.array, values)]
+            lengths = None
         if not all(map(self._fits, arrays)):
             return False
+        if lengths is None:
+            lengths = [len(array) for array in arrays]
         begin, most = column.at
-        ends = np.cumsum([len(array) for array in arrays]) + begin
+        ends = np.cumsum(lengths) + begin
         if ends[-1] > most:
             return False
-        rows = slice(start, start + len(arrays))
+        rows = slice(start, start + len(lengths))
         np.concatenate(arrays, out=column.values[begin : ends[-1]], casting="no")
         column.stops[rows] = ends
         column.starts[rows][0] = begin
@@ -187,6 +196,9 @@ class Ragged(Kind):
 
     def read(self, column: Any) -> Sequence[Any]:
         values = column.values
+        # A call for each row would double the time.
+        if self.item is Array:
+            return [values[begin:end] for begin, end in column.spans()]
         view = self.item.value
         return [view(values[begin:end]) for begin, end in column.spans()]
 

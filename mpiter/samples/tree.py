@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -20,9 +20,11 @@ import numpy as np
 from ..errors import SharedMemoryFull
 from ..machine import memory_total
 from .envelope import aligned
+from .jagged import Jagged
 from .kinds import Column, Kind, leaf_for
 from .leaf import Added, added
 from .ragged import Ragged, widened
+from .rows import Rows
 
 PAGE = 4096
 # A batch of more rows may not fit into memory.
@@ -37,38 +39,6 @@ _WIDEST = 256
 _MOST_PARTS = 1024
 # Types of keys that are recreated from their value.
 _PLAIN_KEYS = {str, int, bool, bytes, type(None)}
-
-
-def container(parts: Any, made: Callable[[Any], Any]) -> Any:
-    """Return a tuple, named tuple or dict like ``parts``, of ``made`` of each part."""
-    if isinstance(parts, dict):
-        return {name: made(part) for name, part in parts.items()}
-    kind = type(parts) if isinstance(parts, tuple) else tuple
-    return tuple.__new__(kind, map(made, parts))
-
-
-class Rows(Sequence[Any]):
-    """Samples that lie in ``columns``, arrays or lists of one length.
-
-    The columns are in a tuple, a named tuple or a dict.
-    """
-
-    __slots__ = ("_length", "columns")
-
-    def __init__(self, columns: Any, length: int) -> None:
-        self.columns = columns
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, row: Any) -> Any:
-        return container(self.columns, lambda column: column[row])
-
-    def __iter__(self) -> Iterator[Any]:
-        if type(self.columns) is tuple and self.columns:
-            return zip(*self.columns, strict=True)
-        return map(self.__getitem__, range(self._length))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -278,6 +248,9 @@ def tree_of(samples: Sequence[Any]) -> tuple[Node | None, int]:
         return _tree_of_columns(samples), len(samples)
     tree: Node = describe(samples[0])
     for row, sample in enumerate(samples[1:], 2):
+        # Everything fits that.
+        if isinstance(tree, Aside):
+            break
         merged = merge(tree, describe(sample))
         if merged is None:
             return None, row
@@ -296,6 +269,10 @@ def _tree_of_columns(samples: Rows) -> Node:
         if isinstance(part, np.ndarray):
             # All its rows are alike.
             nodes.append(describe(part[0]))
+        elif isinstance(part, Jagged):
+            lengths = part.lengths
+            is_even = bool((lengths == lengths[0]).all())
+            nodes.append(describe(part[0]) if is_even else Aside())
         else:
             node, _ = tree_of(part)
             nodes.append(node or Aside())
@@ -485,7 +462,7 @@ class Contents:
     rows: int
     columns: list[Column] = dataclasses.field(default_factory=list)
     # A tuple of values for each row.
-    asides: list[Sequence[Any]] | None = None
+    asides: Sequence[Any] | None = None
     # All samples as they are, with nothing in columns.
     objects: list[Any] | None = None
     # Whole samples that didn't fit the columns, by row.

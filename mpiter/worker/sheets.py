@@ -21,12 +21,12 @@ from ..samples.copying import Held, Look, Refilled
 from ..samples.envelope import Raw, Sealing
 from ..samples.kinds import Column
 from ..samples.ragged import Area
+from ..samples.rows import Rows
 from ..samples.tree import (
     MANY,
     Aside,
     Layout,
     Node,
-    Rows,
     check_memory,
     describe,
     scatter,
@@ -63,6 +63,10 @@ class Seals(Protocol):
 
     def add(self, value: object) -> None: ...
 
+    def add_together(self, columns: Sequence[Sequence[object]]) -> bool:
+        """Take a tuple for each row of ``columns``; return False to get them singly."""
+        ...
+
     def sealed(self) -> object: ...
 
 
@@ -93,6 +97,18 @@ class _Sealed:
         except Exception as error:
             raise Unsendable(sample) from error
         self.rows.append(row)
+
+    def add_together(
+        self,
+        first: int,
+        columns: Sequence[Sequence[object]],
+    ) -> None:
+        """Seal a tuple for each row of ``columns``; they are rows from ``first`` on."""
+        if self._seals.add_together(columns):
+            self.rows.extend(range(first, first + len(columns[0])))
+            return
+        for row, values in enumerate(zip(*columns, strict=True), first):
+            self.add(row, values, values)
 
     def sealed(self) -> object:
         return self._seals.sealed()
@@ -210,8 +226,10 @@ class Written:
         columns = iter(self.columns)
         if not scatter(self.layout.tree, samples, columns, row, asides):
             return False
-        for at, values in enumerate(zip(*asides, strict=True), row):
-            self.keep(at, values, values)
+        if asides:
+            if self.asides is None:
+                self.asides = _Sealed(self.new())
+            self.asides.add_together(row, asides)
         return True
 
     def payload(self) -> Payload | None:
@@ -427,6 +445,9 @@ class Packing:
         self._serializer = serializer
         self._samples: list[Any] = []
         self.add: Callable[[Any], None] = self._samples.append
+
+    def add_together(self, columns: Sequence[Sequence[object]]) -> bool:
+        return False
 
     def sealed(self) -> object:
         return self._serializer.pack(self._samples)

@@ -39,6 +39,7 @@ NEEDS = {
     "cluster": "ray",
     "dataloader": "torch",
     "interruptions": "torch",
+    "parquet": "pyarrow",
     "saving": "torch",
 }
 

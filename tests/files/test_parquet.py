@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from samples import assert_same
 from scripts import lives_still, run, wait_until
 
 import mpiter
@@ -65,6 +66,18 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {
     "bool with a null": (pa.array([True, None, False]), [True, None, False]),
     "text": (pa.array(["a", None, "ccc"]), ["a", None, "ccc"]),
     "dictionary": (pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
+    "views of text": (pa.array(["ä", "", None], pa.string_view()), ["ä", "", None]),
+    "list of views of text": (
+        pa.array([["a"], [], ["b"]], pa.list_(pa.string_view())),
+        [["a"], [], ["b"]],
+    ),
+    "large text": (pa.array(["ä", "", None], pa.large_string()), ["ä", "", None]),
+    "large binary": (
+        pa.array([b"a", None, b"ccc"], pa.large_binary()),
+        [b"a", None, b"ccc"],
+    ),
+    "text in no words": (pa.array(["", "", ""]), ["", "", ""]),
+    "nothing but nulls": (pa.array([None, None, None], pa.string()), [None] * 3),
     "binary": (pa.array([b"a", b"", None]), [b"a", b"", None]),
     "moment": (
         pa.array([MOMENT, None, MOMENT], pa.timestamp("s")),
@@ -82,6 +95,41 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {
         pa.array([[1.5], None, [2.5, 3.5]]),
         [np.array([1.5]), None, np.array([2.5, 3.5])],
     ),
+    "large list of dates": (
+        pa.array([[MOMENT], None, []], pa.large_list(pa.timestamp("s"))),
+        [np.array([MOMENT], "M8[s]"), None, np.array([], "M8[s]")],
+    ),
+    "list of truth": (
+        pa.array([[True, False], [False], [True]]),
+        [np.array([True, False]), np.array([False]), np.array([True])],
+    ),
+    "list of numbers with nulls": (
+        pa.array([[1, None], [], [2]]),
+        [[1, None], np.array([], np.int64), np.array([2])],
+    ),
+    "list of floats with nulls": (
+        pa.array([[1.5, None], [], [2.5]]),
+        [np.array(some) for some in ([1.5, np.nan], [], [2.5])],
+    ),
+    "fixed list with nulls": (
+        pa.array([[1, 2], None, [5, None]], pa.list_(pa.int8(), 2)),
+        [np.array([1, 2], np.int8), None, [5, None]],
+    ),
+    "tensor with a null": (
+        pa.ExtensionArray.from_storage(
+            pa.fixed_shape_tensor(pa.int16(), [2, 2]),
+            pa.array([[0, 1, 2, 3], None, [4, 5, 6, 7]], pa.list_(pa.int16(), 4)),
+        ),
+        [np.array([[0, 1], [2, 3]]), None, np.array([[4, 5], [6, 7]])],
+    ),
+    "struct of lists": (
+        pa.array([{"x": [1, 2]}, {"x": []}, {"x": [3]}]),
+        [{"x": np.array(some, np.int64)} for some in ([1, 2], [], [3])],
+    ),
+    "time": (
+        pa.array([datetime.time(1), None, datetime.time(2)], pa.time32("s")),
+        [datetime.time(1), None, datetime.time(2)],
+    ),
     "list of text": (pa.array([["a"], [], ["b", "c"]]), [["a"], [], ["b", "c"]]),
     "list of lists": (pa.array([[[1], [2, 3]], [], [[4]]]), [[[1], [2, 3]], [], [[4]]]),
     "fixed list": (
@@ -90,15 +138,15 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "struct": (
         pa.array([{"x": 1, "y": "a"}, {"x": 2, "y": "b"}, {"x": 3, "y": "c"}]),
-        [{"x": 1, "y": "a"}, {"x": 2, "y": "b"}, {"x": 3, "y": "c"}],
+        [{"x": np.int64(x), "y": y} for x, y in zip((1, 2, 3), "abc", strict=True)],
     ),
     "struct of structs": (
         pa.array([{"x": {"y": number}} for number in (1, 2, 3)]),
-        [{"x": {"y": number}} for number in (1, 2, 3)],
+        [{"x": {"y": np.int64(number)}} for number in (1, 2, 3)],
     ),
     "struct with a null": (
         pa.array([{"x": 1}, None, {"x": 3}]),
-        [{"x": 1}, None, {"x": 3}],
+        [{"x": np.int64(1)}, None, {"x": np.int64(3)}],
     ),
     "map": (
         pa.array([[("a", 1)], [], [("b", 2)]], pa.map_(pa.string(), pa.int64())),
@@ -111,6 +159,13 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+def assert_value(found: Any, wanted: Any) -> None:
+    """Compare two values, and whether they are arrays."""
+    np.testing.assert_equal(found, wanted)
+    for kind in (np.ndarray, list):
+        assert isinstance(found, kind) == isinstance(wanted, kind)
+
+
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_values_come_as_they_were(kind: str, tmp_path: Path) -> None:
     array, wanted = COLUMNS[kind]
@@ -119,12 +174,12 @@ def test_values_come_as_they_were(kind: str, tmp_path: Path) -> None:
     dataset = Parquet(path)
     assert len(dataset) == 3
     for number, value in enumerate(wanted):
-        np.testing.assert_equal(dataset[number]["value"], value)
+        assert_value(dataset[number]["value"], value)
     with mpiter.SerialIterator(dataset, 3, repeat=False, shuffle=False) as it:
         [batch] = it
-    for sample, value in zip(batch, wanted, strict=True):
-        np.testing.assert_equal(sample["value"], value)
-        assert type(sample["value"]) is type(dataset[0]["value"]) or value is None
+    for number, (sample, value) in enumerate(zip(batch, wanted, strict=True)):
+        assert_value(sample["value"], value)
+        assert_same(sample, dataset[number])
 
 
 def test_values_of_all_kinds_come_from_a_worker_as_they_were(tmp_path: Path) -> None:
@@ -136,17 +191,51 @@ def test_values_of_all_kinds_come_from_a_worker_as_they_were(tmp_path: Path) -> 
         dataset, 3, repeat=False, shuffle=False, n_processes=1
     ) as it:
         [batch] = it
-    for kind, (_, wanted) in COLUMNS.items():
-        for sample, value in zip(batch, wanted, strict=True):
-            np.testing.assert_equal(sample[kind], value)
-            assert type(sample[kind]) is type(dataset[0][kind]) or value is None
+    for number, sample in enumerate(batch):
+        for kind, (_, wanted) in COLUMNS.items():
+            assert_value(sample[kind], wanted[number])
+        assert_same(sample, dataset[number])
 
 
-def test_what_is_handed_out_may_be_written_to(folder: Path) -> None:
-    dataset = Parquet(folder)
-    for batch in mpiter.batches(dataset, 4, n_processes=0, epochs=1, shuffle=False):
+@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize("decoded", ["in order", "shuffled"])
+def test_rows_of_several_row_groups_come_in_the_order_that_is_asked_for(
+    kind: str, decoded: str, tmp_path: Path
+) -> None:
+    array, wanted = COLUMNS[kind]
+    copies = 8
+    rows = copies * len(wanted)
+    path = tmp_path / "rows.parquet"
+    table = pa.table({"value": pa.chunked_array([array] * copies)})
+    # Some of these have a null, and others none.
+    pq.write_table(table, path, row_group_size=5)
+    dataset = Parquet(path)
+    rng = random.Random(0)
+    asked = [rng.sample(range(rows), rows), [4, 5, 5, 23, 0]]
+    asked += [[*range(rows)], [*range(3, 12)], [7], []]
+    if decoded == "in order":
+        asked.reverse()
+    for indices in asked:
+        found = dataset.__getitems__(indices)
+        assert len(found) == len(indices)
+        for index, row in zip(indices, found, strict=True):
+            assert_value(row["value"], wanted[index % len(wanted)])
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_what_is_handed_out_may_be_written_to(folder: Path, shuffle: bool) -> None:
+    table = pa.table({"number": [0, 1, 2, 3], "list": [[0], [0, 0], [0], [0, 0]]})
+    pq.write_table(table, folder / "c.parquet")
+    dataset = Parquet(folder / "c.parquet")
+    options = {"n_processes": 0, "epochs": 1, "shuffle": shuffle, "ragged": "list"}
+    for batch in mpiter.batches(dataset, 2, **options):
         batch["number"][:] = -1
-    assert dataset[0]["number"] == 0
+        for numbers in batch["list"]:
+            numbers[:] = -1
+    for row in dataset.__getitems__([2, 0, 1, 3]):
+        row["list"][:] = -1
+    assert [row["number"] for row in dataset] == [0, 1, 2, 3]
+    assert not any(row["list"].any() for row in dataset)
 
 
 def test_columns_are_chosen_by_name(folder: Path) -> None:
@@ -164,16 +253,46 @@ def test_columns_are_chosen_by_name(folder: Path) -> None:
 def test_files_are_named_by_path_pattern_folder_list_and_address(folder: Path) -> None:
     a = folder / "a.parquet"
     b = folder / "b.parquet"
+    # Some programs write a table as a folder.
+    (folder / "c.parquet").mkdir()
+    b = b.rename(folder / "c.parquet" / "part-0.parquet")
     for paths in (folder, str(folder), folder / "*.parquet", [a, b], iter([a, b])):
         assert len(Parquet(paths)) == 2 * ROWS
     assert len(Parquet(a)) == ROWS
     assert Parquet([b, a])[0]["number"] == ROWS
     assert len(Parquet(f"file://{a}")) == ROWS
-    with pytest.raises(FileNotFoundError, match=r"c\.parquet"):
-        Parquet(folder / "c.parquet")
+    assert len(Parquet(f"file://{folder}/*.parquet")) == 2 * ROWS
+    folder = folder / "c.parquet"
+    with pytest.raises(FileNotFoundError, match=r"d\.parquet"):
+        Parquet(folder / "d.parquet")
     for nothing in (folder / "*.txt", []):
         with pytest.raises(mpiter.OptionError, match=r"names no .*file"):
             Parquet(nothing)
+
+
+def test_hidden_files_of_a_folder_are_left_out(folder: Path) -> None:
+    inner = folder / "inner"
+    for name in ("_temporary", ".ipynb_checkpoints", "part"):
+        (inner / name).mkdir(parents=True)
+        write(inner / name / "c.parquet", 2 * ROWS)
+    for name in ("._a.parquet", "_metadata.parquet", "part/.b.parquet"):
+        (inner / name).write_text("no data")
+    (folder / "_SUCCESS").touch()
+    for path in (folder, f"file://{folder}"):
+        assert len(Parquet(path)) == 3 * ROWS
+    # Where a name is asked for, it's read.
+    assert len(Parquet(inner / "_temporary")) == ROWS
+    assert len(Parquet(f"file://{inner}/_temporary")) == ROWS
+
+
+def test_what_is_no_number_is_refused(folder: Path) -> None:
+    dataset = Parquet(folder)
+    for index in (1.5, "number", slice(3)):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            dataset[index]  # type: ignore[index]
+    with pytest.raises(TypeError, match="aren't whole numbers"):
+        dataset.__getitems__([0, 1.5])  # type: ignore[list-item]
+    assert dataset[np.uint8(3)] == dataset.__getitems__(np.array([3], "u1"))[0]
 
 
 def test_numbers_beyond_the_end_are_refused(folder: Path) -> None:
@@ -267,6 +386,31 @@ def test_a_state_resumes_under_other_workers_and_ranks(
             it.load_state_dict(state)
             rest += numbers_of(it)
     assert sorted(rest) == sorted(wanted[len(had) :])
+
+
+@pytest.mark.parametrize("ragged", ["list", "pad", "jagged"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_lists_come_from_workers_as_without_any(
+    ragged: str, shuffle: bool, tmp_path: Path
+) -> None:
+    uneven = [[*range(number % 4)] for number in range(60)]
+    even = [[number, -number] for number in range(60)]
+    texts = [f"{number}" for number in range(60)]
+    table = pa.table({"uneven": uneven, "even": even, "text": texts})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=7)
+    options = {"ragged": ragged, "shuffle": shuffle, "seed": 1, "epochs": 2}
+    found = []
+    for workers in (0, 1):
+        dataset = Parquet(tmp_path)
+        with mpiter.batches(dataset, 9, n_processes=workers, **options) as stream:
+            found.append([*stream])
+    for one, other in zip(*found, strict=True):
+        assert type(one["even"]) is np.ndarray
+        np.testing.assert_equal(one["even"], other["even"])
+        assert type(one["uneven"]) is type(other["uneven"])
+        for these, those in zip(one["uneven"], other["uneven"], strict=True):
+            np.testing.assert_equal(these, those)
+        assert one["text"] == other["text"]
 
 
 # -- each row group is decoded once ----------------------------------------------------
@@ -466,6 +610,72 @@ def test_a_damaged_row_group_is_named_or_its_rows_are_left_out(
         found = numbers_of(stream)
     rest = [*range(3 * GROUP), *range(4 * GROUP, ROWS)]
     assert found == rest
+
+
+def test_columns_of_one_name_are_refused_unless_they_are_left_out(
+    tmp_path: Path,
+) -> None:
+    table = pa.table([pa.array([1]), pa.array([2]), pa.array([3])], ["x", "x", "y"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(mpiter.OptionError, match="has 2 columns named 'x'"):
+        Parquet(tmp_path)
+    assert Parquet(tmp_path, columns=["y"])[0] == {"y": 3}
+
+
+CHANGED = {
+    "other rows": {"rows": 10, "group": 4},
+    "fewer row groups": {"rows": 5, "group": 5},
+}
+
+
+@pytest.mark.parametrize("changed", [*CHANGED, "other columns", "removed"])
+@pytest.mark.parametrize("was_read", [True, False])
+def test_a_file_that_has_changed_is_named(
+    changed: str, was_read: bool, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.parquet", rows=10, group=5)
+    dataset = Parquet(path)
+    if was_read:
+        assert dataset[0]["number"] == 0
+    path.unlink()
+    if changed in CHANGED:
+        write(path, **CHANGED[changed])
+    elif changed == "other columns":
+        table = pa.table({"number": ["a"] * 10, "half": [0.5] * 10})
+        pq.write_table(table, path, row_group_size=5)
+    with pytest.raises(DamagedFile, match=r"a\.parquet") as caught:
+        dataset[9]
+    if changed in ("other rows", "other columns"):
+        assert "has changed: its row group 1 had 5 rows" in str(caught.value)
+
+
+def test_a_file_replaced_by_one_like_it_is_read_as_it_is_now(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", rows=10, group=5)
+    dataset = Parquet(path)
+    assert dataset[0]["number"] == 0
+    numbers = pa.table({"number": [*range(100, 110)], "half": [0.5] * 10})
+    path.unlink()
+    # With pages of another length, so that an old footer would lead astray.
+    pq.write_table(numbers, path, row_group_size=5, compression="zstd")
+    assert dataset[9] == {"number": 109, "half": 0.5}
+
+
+def test_empty_row_groups_and_files_without_rows_are_passed_over(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "a.parquet", rows=0)
+    schema = pq.read_schema(tmp_path / "a.parquet")
+    with pq.ParquetWriter(tmp_path / "b.parquet", schema) as writer:
+        for rows in (2, 0, 0, 1, 0):
+            numbers = np.arange(rows)
+            writer.write_table(pa.table({"number": numbers, "half": numbers / 2}))
+    write(tmp_path / "c.parquet", rows=0)
+    dataset = Parquet(tmp_path)
+    assert [row["number"] for row in dataset] == [0, 1, 0]
+    for window in (1, "1GB"):
+        dataset = Parquet(tmp_path, window=window)
+        with mpiter.batches(dataset, 2, n_processes=0, seed=0, epochs=1) as stream:
+            assert sorted(numbers_of(stream)) == [0, 0, 1]
 
 
 def test_files_without_rows_are_refused(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import mpiter
 from mpiter.datasets import ship
 from mpiter.samples.batch import Stacker, collate, columns_of, samples_of
 from mpiter.samples.envelope import Sealing
+from mpiter.samples.rows import Rows
 from mpiter.samples.tree import Aside, Group, describe
 from mpiter.worker.board import CELL
 from mpiter.worker.sheets import Unsendable
@@ -65,6 +66,53 @@ def test_batches_of_anything_come_back_as_they_were(batch, at_once, way):
         batch, Journey(batch, **way).write(at_once).read(), strict=True
     ):
         assert_same(one, other)
+
+
+VALUES = {
+    "plain": ["a", None, b"b", 3, "a", 0.5],
+    "others": ["a", [1], {"b": 2}, None, (3,), np.arange(3)],
+}
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 6])
+@pytest.mark.parametrize("values", VALUES)
+def test_rows_read_together_come_back_as_they_were(values, at_once):
+    whole = VALUES[values]
+    batch = [{"n": np.int64(row), "value": value} for row, value in enumerate(whole)]
+    journey = Journey(batch)
+    # A sample shows what the others are like, and of these the second is a list.
+    for first in range(0, len(batch), at_once):
+        some = whole[first : first + at_once]
+        sheet = journey.sheet(first, len(some))
+        columns = {"n": np.arange(first, first + len(some)), "value": some}
+        assert sheet.together(0, Rows(columns, len(some)))
+        journey.arrive(first, len(some), sheet)
+    contents = journey.contents()
+    for one, other in zip(batch, samples_of(contents), strict=True):
+        assert_same(one, other)
+    for one, other in zip(whole, columns_of(contents)["value"], strict=True):
+        assert_same(one, other)
+
+
+def test_rows_of_two_stretches_are_read_into_one_sheet():
+    words = ["a", "b", "c"]
+    journey = Journey([{"word": word, "n": 0.5} for word in words])
+    sheet = journey.sheet(0, 3)
+    assert sheet.together(0, Rows({"word": words[:2], "n": [0.5, 0.5]}, 2))
+    assert sheet.together(2, Rows({"word": words[2:], "n": [0.5]}, 1))
+    journey.arrive(0, 3, sheet)
+    assert [sample["word"] for sample in journey.read()] == words
+
+
+def test_rows_read_together_share_nothing_that_can_be_changed():
+    shared = [1]
+    journey = Journey([{"value": shared, "n": 0.5}] * 2)
+    sheet = journey.sheet(0, 2)
+    assert sheet.together(0, Rows({"value": [shared, shared], "n": [0.5, 0.5]}, 2))
+    journey.arrive(0, 2, sheet)
+    one, other = journey.read()
+    one["value"].append(2)
+    assert other["value"] == [1]
 
 
 @settings(max_examples=80)

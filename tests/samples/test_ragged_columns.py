@@ -105,6 +105,34 @@ def test_the_blocks_of_a_batch_become_one_array_without_gaps(lengths, at_once, o
         assert np.shares_memory(found.offsets, memory)
 
 
+@pytest.mark.parametrize("lengths", [(1, 0, 3), (2, 2, 2)])
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+def test_lists_that_lie_in_one_piece_are_written_if_they_fit(lengths, dtype):
+    offsets = np.cumsum([4, *lengths])
+    lists = Jagged(np.arange(20, dtype=dtype), offsets)
+    for kind in (Ragged(np.dtype("i4"), (), room=3), Array(np.dtype("i4"), (2,))):
+        memory = np.zeros(1000, np.uint8)
+        column = kind.column(memory, 0, 4, 4)
+        fits = dtype == "i4" and (kind.is_ragged or lengths == (2, 2, 2))
+        assert kind.write(column, 1, lists) == fits
+        if fits and kind.is_ragged:
+            assert column.starts[1:4].tolist() == [
+                0,
+                lengths[0],
+                lengths[0] + lengths[1],
+            ]
+            assert column.values[: column.at[0]].tolist() == [*range(4, offsets[-1])]
+        elif fits:
+            assert column[1:].ravel().tolist() == [*range(4, 10)]
+
+
+def test_lists_in_one_piece_for_which_there_is_no_room_are_not_written():
+    kind = Ragged(np.dtype("i8"), (), room=1)
+    column = kind.column(np.zeros(1000, np.uint8), 0, 2, 2)
+    assert not kind.write(column, 0, Jagged(np.arange(4), np.array([0, 2, 4])))
+    assert kind.write(column, 0, Jagged(np.arange(4), np.array([0, 0, 2])))
+
+
 def test_rows_that_failed_or_are_odd_leave_no_trace():
     rows = [np.arange(n) for n in (3, 1, 4, 2)]
     for way in ("list", "jagged"):
