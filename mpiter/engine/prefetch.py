@@ -427,10 +427,9 @@ class _PrefetchLoop:
             most_out = _USUALLY_OUT
         fits = 0
         # Until a sample was measured nothing is known of a block.
-        if 0 < block_s < _CHEAP_BLOCK_S:
+        if 0 < block_s < _CHEAP_BLOCK_S and rooms.are_settled:
             most_out = min(_MOST_OUT, int(_IN_PIPE_S / block_s))
-            if size:
-                fits = min(_CHEAP_BYTES // size, fetched)
+            fits = min(_CHEAP_BYTES // size, fetched)
         if rules.rows_begun > 1:
             # While one that takes long is waited for, so many others may come and go.
             rows = -(-horizon.rows // parts)

@@ -37,6 +37,8 @@ from .delivery import OBJECTS, Delivery, Room
 _COMMON = 4
 # Ragged columns get more room if rows found none twice in so many batches.
 _OFTEN = 16
+# A layout is taken to stay if so many batches have come that are as it expects.
+_SETTLED = 16
 _ASIDE = Aside()
 
 
@@ -78,11 +80,23 @@ class Rooms:
         # found no room in their ragged columns.
         self._batches = 0
         self._was_full = -_OFTEN
+        # The number of batches before the present layout.
+        self._laid_out = 0
 
     @property
     def is_new(self) -> bool:
         """True until the shapes and dtypes of the samples' columns are known."""
         return self._tree is None
+
+    @property
+    def are_settled(self) -> bool:
+        """True if the last batches were as the layout expects them.
+
+        Those in flight were planned with this layout, and where it is to change, their
+        rows travel as objects.
+        """
+        since = max(self._laid_out, self._was_full)
+        return self._layout is not None and self._batches - since >= _SETTLED
 
     def waits_for_a_sample(self, rows: int) -> bool:
         """Return True if a batch of ``rows`` rows needs a first sample for its room."""
@@ -129,6 +143,7 @@ class Rooms:
         layout = Layout(tree, self._rows)
         self._tree = tree
         self._layout = layout
+        self._laid_out = self._batches
         self._brief = self._dumps(layout)
         self.bytes = layout.size
         self.slots.resize(layout.size)

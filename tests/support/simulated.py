@@ -160,6 +160,7 @@ class Rooms:
     """A number of rooms, whose layout is known after the first sample."""
 
     bytes = 1
+    are_settled = True
     slots = SimpleNamespace(leased=0, most_bytes=1 << 30)
 
     def __init__(self, most: int, travels: bool, refused: tuple[int, ...]) -> None:
