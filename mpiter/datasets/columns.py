@@ -403,12 +403,20 @@ def brings_reader(kind: type) -> bool:
     return False
 
 
+def has_getitems(dataset: object) -> bool:
+    """Return True if many samples are read by a ``__getitems__`` of the user's."""
+    kind = type(dataset)
+    if kind is Table or brings_reader(kind):
+        return False
+    return callable(getattr(kind, "__getitems__", None))
+
+
 def takes_any_key(dataset: object) -> bool:
     """Return True if many samples can be read at once by keys that aren't numbers."""
     kind = type(dataset)
     if brings_reader(kind):
         return bool(getattr(kind, "takes_any_key", False))
-    return kind is not Table and callable(getattr(kind, "__getitems__", None))
+    return has_getitems(dataset)
 
 
 def _by_getitems(dataset: Any, keys: _Indices | tuple[Any, ...]) -> Any:

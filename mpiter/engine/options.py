@@ -8,6 +8,7 @@ dataset can be pickled) is left to the first ``next()``.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
@@ -28,7 +29,7 @@ from ..pool.starting import interrupts_later
 from ..rules import BATCHES, Door, OnError, Rules, Skip
 from ..samples.batch import settle_as
 from ..setting import Setting
-from ..worker.underway import ASYNC, ROWS, is_async
+from ..worker.underway import ASYNC, ROWS, is_async, refuse_async_within
 
 # What a dataset is taken for that may be columns.  "columns": several arrays in a list,
 # a tuple or a dict are.  "samples": those in a list or a tuple are samples.  "dataset":
@@ -256,6 +257,7 @@ def options_for(
     whole("n_prefetch", n_prefetch, least=1)
     whole("run_ahead", run_ahead, least=0, optional=True)
     whole("concurrency", concurrency, least=1, optional=True)
+    refuse_async_within(dataset)
     if is_stream and concurrency is not None:
         raise OptionError(
             f"concurrency={concurrency}: a stream is read one sample after the other, "
@@ -383,6 +385,12 @@ def function(name: str, value: object) -> None:
     """Refuse a value that is neither a function nor None."""
     if value is not None and not callable(value):
         raise OptionError(f"{name}={value!r:.60} cannot be called; pass a function.")
+    if inspect.iscoroutinefunction(value):
+        raise OptionError(
+            f"{name}={value!r:.60} is `async def`, and nothing awaits it: pass a plain "
+            "function.  A client for coroutines is opened on first use, in the loop "
+            "that runs `async def __getitem__`."
+        )
 
 
 def flag(name: str, value: object) -> None:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from ..order.keyed import key_of, lots, permutation
 from ..order.order import Indices, Order, shuffled
 
-# The most groups of a window: for each of two windows a process has a descriptor, and
-# many systems allow 1,024.
-MOST = 256
+# The most groups of a window.  A process has a descriptor for each of two windows, of
+# every dataset that it reads, and many systems allow 1,024.
+MOST = 64
 # Places that are evaluated at once.
 _BLOCK = 1 << 14
 # The words that a shuffle is keyed by.

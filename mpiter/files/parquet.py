@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import operator
@@ -236,6 +237,7 @@ class _Decoder:
         try:
             table = self._read(number, inner)
         except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+            _raise_if_not_the_files(error)
             raise DamagedFile(
                 f"row group {inner} of {file.path} can't be read: {error}"
             ) from error
@@ -283,9 +285,17 @@ def _footer(file: File) -> pq.FileMetaData:
         with file.open() as opened:
             return parquet.read_metadata(opened)
     except (pa.ArrowException, OSError) as error:
+        _raise_if_not_the_files(error)
         raise DamagedFile(
             f"the footer of {file.path} can't be read: {error}"
         ) from error
+
+
+def _raise_if_not_the_files(error: Exception) -> None:
+    """Raise an error again that says nothing of the file, such as want of memory."""
+    theirs = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)
+    if isinstance(error, OSError) and error.errno in theirs:
+        raise error
 
 
 def _chosen(
@@ -293,8 +303,8 @@ def _chosen(
 ) -> tuple[str, ...]:
     """Return the names of the columns that are read."""
     times = Counter(schema.names)
-    if columns is None:
-        columns = [*times]
+    # It may be a generator.
+    columns = [*times] if columns is None else [*columns]
     missing = [name for name in columns if name not in times]
     if missing:
         raise OptionError(

@@ -6,7 +6,6 @@ where the piece begins and stops, and the document's length.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -49,7 +48,7 @@ def made(dataset: Any, row: Row, capacity: int, layout: Layout) -> dict[str, Arr
     names = list[str]()
     positions = np.zeros(room, np.int32)
     segments = np.zeros(room, np.int32)
-    counting = _counting(room)
+    numbers = counting(room)
     ends = [0]
     at = 0
     for key, begin, stop, length in pieces_in(row):
@@ -68,7 +67,7 @@ def made(dataset: Any, row: Row, capacity: int, layout: Layout) -> dict[str, Arr
             raise wrong(
                 dataset, key, f"has the fields {[*document]}, and others {names}"
             )
-        positions[at:end] = counting[: end - at]
+        positions[at:end] = numbers[: end - at]
         segments[at:end] = len(ends)
         ends.append(end)
         at = end
@@ -80,10 +79,18 @@ def made(dataset: Any, row: Row, capacity: int, layout: Layout) -> dict[str, Arr
     return found
 
 
-@functools.lru_cache(maxsize=8)
-def _counting(room: int) -> Array:
+# As many numbers as were asked for so far.
+_numbers: NDArray[np.int32] = np.empty(0, np.int32)
+
+
+def counting(tokens: int) -> NDArray[np.int32]:
     """Return 0, 1, 2, …: making them anew for each piece takes longer than a copy."""
-    return np.arange(room, dtype=np.int32)
+    global _numbers
+    numbers = _numbers
+    if len(numbers) < tokens:
+        numbers = np.arange(tokens, dtype=np.int32)
+        _numbers = numbers
+    return numbers[:tokens]
 
 
 def _read(dataset: Any, key: int) -> Mapping[str, Any]:

@@ -7,7 +7,6 @@ wrong.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from ..datasets.columns import Reader
 from ..samples.rows import Rows
-from .rows import ADDED, NUMBERS, TOKENS, Array, Row
+from .rows import ADDED, NUMBERS, TOKENS, Array, Row, counting
 
 # What a reader returns that can't make the samples at once.
 _NOTHING: tuple[Any, ...] = ()
@@ -137,12 +136,13 @@ class _Layout:
             parts += columns[begin : begin + pieces]
             parts.append(padding[filled:])
             begin += pieces
-        return self._by_row(np.concatenate(parts))
+        # Without a type NumPy would take the machine's byte order.
+        return self._by_row(np.concatenate(parts, dtype=columns[0].dtype))
 
     def positions(self) -> Array:
         """Return the place of each token in its piece; 0 for padding."""
         firsts = np.repeat(self._firsts, self._sizes)
-        rows = self._by_row(np.subtract(_counting(len(firsts)), firsts, firsts))
+        rows = self._by_row(np.subtract(counting(len(firsts)), firsts, firsts))
         for row, (_, filled) in zip(rows, self._rows, strict=True):
             row[filled:] = 0
         return rows
@@ -153,9 +153,3 @@ class _Layout:
 
     def _by_row(self, flat: Array) -> Array:
         return flat.reshape(len(self._rows), self._capacity, *flat.shape[1:])
-
-
-@functools.lru_cache(maxsize=8)
-def _counting(tokens: int) -> Array:
-    """Return 0, 1, 2, …"""
-    return np.arange(tokens, dtype=np.int32)

@@ -64,15 +64,16 @@ def _receive(
 def _begin(worker: Worker, block: Block) -> None:
     under_way = worker.under_way
     assert under_way is not None
-    # One of its samples may have killed a worker.  If another is read meanwhile, the
-    # next death wouldn't show which it was.
-    if block.singly:
-        under_way.alone.add(block.number)
-    if under_way.alone or worker.startup is not None:
-        return
-    if worker.seeds or worker.copies:
-        return
-    # What these samples draw from the global generators is seen by the next fetch.
-    if worker.mark is None:
-        worker.mark = globals_mark()
-    under_way.begin(block.number, block.placed())
+    with under_way.ahead:
+        # One of its samples may have killed a worker.  If another is read meanwhile,
+        # the next death wouldn't show which it was.
+        if block.singly:
+            under_way.alone.add(block.number)
+        if under_way.alone or worker.startup is not None:
+            return
+        if worker.seeds or worker.copies:
+            return
+        # What these samples draw from the global generators is seen by the next fetch.
+        if worker.mark is None:
+            worker.mark = globals_mark()
+        under_way.begin(block.number, block.placed())

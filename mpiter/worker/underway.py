@@ -11,6 +11,7 @@ draws depend on its place only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
 import time
@@ -24,6 +25,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from ..datasets.columns import InBatches, users
+from ..errors import OptionError
 from ..samples.copying import Look, Refilled
 from . import home
 from .here import Frame, WorkerInfo, here
@@ -39,6 +41,13 @@ def is_async(dataset: object) -> bool:
     """True if the dataset's ``__getitem__`` is ``async def``."""
     read = getattr(type(users(dataset)), "__getitem__", None)
     return inspect.iscoroutinefunction(read)
+
+
+def refuse_async_within(dataset: object) -> None:
+    """Raise an OptionError if a dataset hands out the coroutines of another one."""
+    within = getattr(users(dataset), "dataset", None)
+    if within is not None and is_async(within) and not is_async(dataset):
+        raise OptionError(_NOT_ASYNC.format(type(users(dataset)).__qualname__))
 
 
 class _Missed:
@@ -202,6 +211,7 @@ class _Loop:
     def __init__(self, most: int) -> None:
         self._most = most
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_over = threading.Event()
         # In the loop's thread only: the tasks that run, and readings that wait.
         self._tasks = set[asyncio.Task[None]]()
         self._waiting = deque[Reading]()
@@ -212,7 +222,7 @@ class _Loop:
             self._loop = asyncio.new_event_loop()
             threading.Thread(
                 target=_run_loop,
-                args=(self._loop,),
+                args=(self._loop, self._is_over),
                 name="mpiter-event-loop",
                 daemon=True,
             ).start()
@@ -241,13 +251,19 @@ class _Loop:
 
     def close(self) -> None:
         if self._loop is not None:
+            self._is_over.set()
             self._loop.call_soon_threadsafe(self._loop.stop)
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+def _run_loop(loop: asyncio.AbstractEventLoop, is_over: threading.Event) -> None:
     asyncio.set_event_loop(loop)
     try:
-        loop.run_forever()
+        while not is_over.is_set():
+            # A task that a sample has begun, and that raises SystemExit or Ctrl-C,
+            # stops the loop with that.  The task keeps it for the sample, which gets it
+            # once the loop goes on.  A sample may also stop the loop.
+            with contextlib.suppress(BaseException):
+                loop.run_forever()
         # The iterator was closed.  What is under way isn't wanted any more.
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
@@ -351,6 +367,8 @@ class UnderWay:
         self._begun = dict[int, Arriving]()
         # Blocks that have come and whose rows are to be read with nothing beside them.
         self.alone = set[int]()
+        # Held by the thread that begins blocks ahead, while it looks whether it may.
+        self.ahead = threading.Lock()
         self._cpu_s = 0.0
         self._close = weakref.finalize(self, _close, runners)
         self._close.atexit = False
@@ -387,6 +405,9 @@ class UnderWay:
 
     def settle(self) -> None:
         """Wait until nothing is under way any more."""
+        # What forbids another block to be begun was set before.
+        with self.ahead:
+            pass
         for number in [*self._begun]:
             for reading in self._begun.pop(number).cancel():
                 reading.wait()

@@ -10,6 +10,7 @@ and thread.
 from __future__ import annotations
 
 import gc
+import inspect
 import itertools
 import os
 import threading
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ..datasets.columns import Reader, reader_of, users
+from ..datasets.columns import Reader, has_getitems, reader_of, users
 from ..errors import OptionError, with_traceback
 from ..rules import Rules
 from . import home, seeding
@@ -216,9 +217,10 @@ def settle_at(
     worker.info = replace(worker.info, dataset=theirs)
     worker.frame.worker = worker.info
     rules = worker.rules
-    if rules.concurrency > 1 or (rules.concurrency and is_async(dataset)):
-        # What reads many at once decides itself what waits for what.  The user, or the
-        # class, asks for single samples.
+    wants = rules.concurrency > 1 or (rules.concurrency and is_async(dataset))
+    # Our own datasets, and arrays, read many at once better than threads.  In place of
+    # a user's ``__getitems__`` the user asks for single samples.
+    if wants and (worker.reader is None or has_getitems(dataset)):
         worker.reader = None
         worker.under_way = UnderWay(dataset, worker.info, rules.concurrency)
     # What draws, or overwrites its samples, is found out by fetching a block twice.
@@ -245,6 +247,11 @@ def call_hooks(
         if worker_init is not None:
             worker_init(info)
         own = getattr(type(info.dataset), "worker_init", None)
+        if inspect.iscoroutinefunction(own):
+            raise OptionError(
+                f"{type(info.dataset).__qualname__}.worker_init is `async def`, and "
+                "nothing awaits it: open a client for coroutines on first use."
+            )
         if callable(own):
             info.dataset.worker_init(info)
     finally:

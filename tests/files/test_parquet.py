@@ -682,3 +682,24 @@ def test_files_without_rows_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", rows=0)
     with pytest.raises(mpiter.OptionError, match="have no rows"):
         Parquet(tmp_path)
+
+
+def test_columns_may_come_from_a_generator(folder: Path) -> None:
+    dataset = Parquet(folder, columns=(name for name in ["number"]))
+    assert [*dataset[0]] == ["number"]
+
+
+def test_too_many_open_files_are_no_damage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+
+    from pyarrow import parquet
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(parquet, "read_metadata", refuse)
+    with pytest.raises(OSError, match="Too many open files") as caught:
+        Parquet(folder)
+    assert not isinstance(caught.value, DamagedFile)

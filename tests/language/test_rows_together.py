@@ -58,6 +58,11 @@ def as_arrays(sizes: Sequence[int]) -> list[Any]:
     return [np.arange(size, dtype=np.uint16) + 7 * size for size in sizes]
 
 
+def as_others(sizes: Sequence[int]) -> list[Any]:
+    # The byte order of another machine.
+    return [np.arange(size).astype(">i4") for size in sizes]
+
+
 def as_lists(sizes: Sequence[int]) -> list[Any]:
     return [[size] * size for size in sizes]
 
@@ -74,7 +79,7 @@ def as_fields(sizes: Sequence[int]) -> list[Any]:
     sizes=st.lists(st.integers(0, 2 * CAPACITY), min_size=1, max_size=30),
     how=st.sampled_from(["fit", "cut"]),
     long=st.sampled_from(["split", "truncate", "drop"]),
-    make=st.sampled_from([as_arrays, as_lists, as_fields]),
+    make=st.sampled_from([as_arrays, as_others, as_lists, as_fields]),
 )
 @settings(max_examples=60, deadline=None)
 def test_rows_are_the_same_at_once_and_one_by_one(

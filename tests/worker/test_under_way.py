@@ -276,15 +276,13 @@ class AsyncRefills(Refills):
         return super().__getitem__(index)
 
 
+# Two workers that are threads would fill the same memory, with or without options.
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [Refills, AsyncRefills])
-def test_what_uses_its_memory_again_is_read_one_by_one(
-    way: dict[str, Any], kind: Any
-) -> None:
-    if way.get("backend") == "thread":
-        pytest.skip("two threads that fill the same memory spoil it without options")
+def test_what_uses_its_memory_again_is_read_one_by_one(workers: int, kind: Any) -> None:
     wanted = batches_of(Refills(), n_processes=0)
     with pytest.warns(RuntimeWarning, match="they are read one by one"):
-        assert batches_of(kind(), concurrency=8, **way) == wanted
+        assert batches_of(kind(), n_processes=workers, concurrency=8) == wanted
 
 
 # -- deaths ----------------------------------------------------------------------------
@@ -408,6 +406,90 @@ def test_tune_tries_samples_under_way_where_workers_wait() -> None:
     assert (found.n_processes, found.concurrency) in found.under_way
     assert f"concurrency={found.concurrency}: workers wait" in str(found)
     assert str(found).count("← chosen") == 1
+
+
+class ManyAtOnce(Plain):
+    """It reads many at once, if asked to."""
+
+    def __getitems__(self, indices: Any) -> Any:
+        raise AssertionError("the samples are asked for one by one")
+
+
+def test_samples_are_asked_for_though_a_dataset_reads_many(way: dict[str, Any]) -> None:
+    wanted = batches_of(Plain(), n_processes=0)
+    assert batches_of(ManyAtOnce(), concurrency=4, **way) == wanted
+
+
+def test_arrays_are_read_as_ever(way: dict[str, Any]) -> None:
+    data = (np.arange(LENGTH), np.arange(LENGTH) / 2)
+    options: dict[str, Any] = {"n_processes": 0, "seed": 3, "epochs": 1}
+    with mpiter.batches(data, 7, **options) as stream:
+        wanted = [[*map(np.ndarray.tolist, batch)] for batch in stream]
+    with mpiter.batches(data, 7, **{**options, **way}, concurrency=4) as stream:
+        assert [[*map(np.ndarray.tolist, batch)] for batch in stream] == wanted
+        # No thread was started for them.
+        assert not [one for one in threading.enumerate() if "reading" in one.name]
+
+
+class Exits(Async):
+    """A task that its sample 7 begins raises what would end a program."""
+
+    error: type[BaseException] = SystemExit
+
+    async def __getitem__(self, index: int) -> Any:
+        if index == 7:
+            await asyncio.create_task(self.fails())
+        return await super().__getitem__(index)
+
+    async def fails(self) -> None:
+        raise self.error("enough")
+
+
+class Interrupts(Exits):
+    error = KeyboardInterrupt
+
+
+class Stops(Async):
+    """Its sample 7 stops the event loop."""
+
+    async def __getitem__(self, index: int) -> Any:
+        if index == 7:
+            asyncio.get_running_loop().stop()
+        return await super().__getitem__(index)
+
+
+@pytest.mark.parametrize("kind", [Exits, Interrupts])
+def test_what_a_task_raises_is_its_samples_error(kind: Any) -> None:
+    options: dict[str, Any] = {"shuffle": False, "epochs": 1, "n_processes": 1}
+    with mpiter.batches(kind(), 5, **options) as stream:
+        assert next(stream)[0].tolist() == [0, 1, 2, 3, 4]
+        with pytest.raises(mpiter.SampleError, match="enough"):
+            next(stream)
+        assert next(stream)[0].tolist() == [10, 11, 12, 13, 14]
+
+
+def test_a_sample_that_stops_the_loop_stops_nothing(way: dict[str, Any]) -> None:
+    assert batches_of(Stops(), **way) == batches_of(Plain(), n_processes=0)
+
+
+def test_coroutines_that_nothing_awaits_are_refused() -> None:
+    class Subset(Plain):
+        def __init__(self) -> None:
+            self.dataset = Async()
+
+    async def init(info: Any) -> None:
+        pass
+
+    for dataset, options, says in (
+        (Subset(), {}, "write `async def __getitem__` in the class"),
+        (Plain(), {"worker_init": init}, "worker_init=.* nothing awaits it"),
+    ):
+        with pytest.raises(mpiter.OptionError, match=says):
+            mpiter.batches(dataset, 7, **options)
+    with pytest.raises(mpiter.OptionError, match="component 'a' has `async def"):
+        mpiter.Mix({"a": Async()}, {"a": 1})
+    with pytest.raises(mpiter.OptionError, match="Async has `async def __getitem__`"):
+        mpiter.Pack(Async(), 4, lengths=[1] * LENGTH)
 
 
 def test_nothing_is_left_when_an_iterator_is_closed(way: dict[str, Any]) -> None:
