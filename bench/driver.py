@@ -597,9 +597,19 @@ def members_of(group: int) -> dict[int, bytes]:
             process = int(folder.name)
             if os.getpgid(process) == group:
                 command = (folder / "cmdline").read_bytes()
+                # One that is just beginning has none either, for a moment.
+                while not command and not has_ended(folder):
+                    time.sleep(0.001)
+                    command = (folder / "cmdline").read_bytes()
                 if command:
                     found[process] = command
     return found
+
+
+def has_ended(folder: Path) -> bool:
+    """True if only the entry of a process in /proc is left."""
+    _, _, state = (folder / "stat").read_text().rpartition(") ")
+    return state[0] in "ZX"
 
 
 # -- rounds ----------------------------------------------------------------------------

@@ -59,7 +59,7 @@ _USUALLY_OUT = 2
 # It has more if they take less than this in all, since waking it takes as long as such
 # a block, and planning many batches at once takes longer.  They come to this many at
 # the most ...
-_IN_PIPE_S = 0.01
+_IN_PIPE_S = 0.005
 _MOST_OUT = 64
 # ... and their batches to this many bytes, unless ``run_ahead`` is given.
 _CHEAP_BYTES = 1 << 25

@@ -170,7 +170,7 @@ class Deep(World):
     ("row_s", "run_ahead", "wanted"),
     [
         (1e-6, None, 64),
-        (0.4e-3, None, 12),
+        (0.4e-3, None, 6),
         (1e-3, None, 2),
         (20e-3, None, 1),
         (1e-6, 4, 2),
