@@ -6,6 +6,7 @@ that takes it.  Guarantees that the rows depend on the lengths and their order a
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left, insort
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..order.order import Indices
 # A room and the number of its row in one word: the room above, the row below.
 _BITS = 32
 _ROW = (1 << _BITS) - 1
-# Documents whose rows are kept, with 12 bytes for each.
+# Documents whose rows are kept, with two bytes for each in windows of usual size.
 _KEPT = 1 << 20
 
 
@@ -68,16 +69,19 @@ class Fits:
     """
 
     def __init__(self) -> None:
-        self._kept = dict[tuple[bytes, int], tuple[NDArray[np.int32], int]]()
+        # By a checksum of the lengths, and the capacity.
+        self._kept = dict[tuple[bytes, int], tuple[NDArray[np.unsignedinteger], int]]()
         self._documents = 0
 
     def count(self, lengths: NDArray[np.integer], capacity: int) -> int:
         """Return the number of rows."""
         row_of, rows = best_fit(lengths, capacity)
-        if self._documents + len(lengths) <= _KEPT:
-            key = (lengths.tobytes(), capacity)
-            self._kept[key] = (row_of.astype(np.int32), rows)
-            self._documents = sum(len(kept) for kept, _ in self._kept.values())
+        key = (_checksum(lengths), capacity)
+        fits = self._documents + len(lengths) <= _KEPT
+        if fits and key not in self._kept:
+            small = row_of.astype(np.min_scalar_type(rows))
+            self._kept[key] = (small, rows)
+            self._documents += len(lengths)
         return rows
 
     def take(
@@ -85,8 +89,12 @@ class Fits:
     ) -> tuple[NDArray[np.integer], int]:
         """Return what ``best_fit`` does."""
         if self._kept:
-            found = self._kept.pop((lengths.tobytes(), capacity), None)
+            found = self._kept.pop((_checksum(lengths), capacity), None)
             if found is not None:
                 self._documents -= len(lengths)
                 return found
         return best_fit(lengths, capacity)
+
+
+def _checksum(lengths: NDArray[np.integer]) -> bytes:
+    return hashlib.blake2b(lengths.tobytes(), digest_size=16).digest()
