@@ -1,6 +1,7 @@
 """The section on order for language models in docs/performance.md, and its picture.
 
-They are made from bench/results/orders.json.
+They are made from bench/results/orders.json, and what planning takes from
+bench/results/orders_planning.json.
 
     python docs/site/orders_table.py
 
@@ -19,6 +20,7 @@ from typing import Any
 
 from pictures import ORDERS, PICTURES, ROOT, is_unsteady, orders, version
 
+PLANNING = ORDERS.with_name("orders_planning.json")
 PAGE = ROOT / "docs" / "performance.md"
 HEADING = "## Order for language models"
 NEXT = "## Orders and states of any size"
@@ -71,24 +73,25 @@ mpiter shuffles within 256 samples: at every 256th it is off by at most {even} a
 {odd}. What an epoch loses or gives twice, resumed as each loader's documentation says:
 """
 LAST = """
-Planning takes {plan} µs of processor a document, and {far} ms for a step at place 10¹².
+Planning ([orders_planning.json](../bench/results/orders_planning.json)) takes {plan} µs
+of processor a document, and {far} ms for a step at place 10¹².
 Each of 1,024 ranks that need 200,000 documents a second spends {core} of a core on it.
 A document's length takes {memory} bytes. `python3 bench orders` measures it again, and
 [its first lines](../bench/orders.py) say what the other loaders need.
 """
 
 
-def section(result: Result) -> str:
-    """Return the section with the figures of this result."""
+def section(result: Result, planned: Result) -> str:
+    """Return the section with the figures of this result; planning is another's."""
     measured = [(name, [*_measured(result, row)]) for row, name in _rows(result, True)]
     scenes = list[tuple[str, list[str]]]()
     for row, name in _rows(result, False):
         scenes.append((name, [_scene(result, case, row) for case in SCENES]))
     planning = LAST.format(
-        plan=_told(result, "planning", "ours", "plan_us", 1),
-        far=_told(result, "planning", "ours", "far_ms", 2),
-        core=_told(result, "planning", "ours", "core", 2),
-        memory=_told(result, "planning", "ours", "bytes_per_document", 0),
+        plan=_told(planned, "planning", "ours", "plan_us", 1),
+        far=_told(planned, "planning", "ours", "far_ms", 2),
+        core=_told(planned, "planning", "ours", "core", 2),
+        memory=_told(planned, "planning", "ours", "bytes_per_document", 0),
     )
     second = SECOND.format(
         even=_told(result, "weights", "ours", "off_at_most", 1),
@@ -112,9 +115,9 @@ def _filled(text: str) -> str:
     )
 
 
-def page(text: str, result: Result) -> str:
-    """Return the text of the page with the section of this result."""
-    new = section(result)
+def page(text: str, result: Result, planned: Result) -> str:
+    """Return the text of the page with the section of these results."""
+    new = section(result, planned)
     there = re.compile(
         rf"^{HEADING}\n.*?(?=^{NEXT}$)|(?=^{NEXT}$)", re.MULTILINE | re.DOTALL
     )
@@ -189,7 +192,8 @@ def _scene(result: Result, case: str, row: str) -> str:
 
 def main() -> int:
     result = json.loads(ORDERS.read_text())
-    PAGE.write_text(page(PAGE.read_text(), result))
+    planned = json.loads(PLANNING.read_text())
+    PAGE.write_text(page(PAGE.read_text(), result, planned))
     (PICTURES / "orders.svg").write_text(orders(result))
     return 0
 

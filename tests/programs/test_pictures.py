@@ -59,7 +59,9 @@ def test_the_section_on_orders_is_what_its_results_give(
         assert made["HEADING"] not in text, "there are no results for it"
         return
     result = json.loads(made["ORDERS"].read_text())
-    assert made["page"](text, result) == text, "run docs/site/orders_table.py"
+    planned = json.loads(made["PLANNING"].read_text())
+    same = made["page"](text, result, planned)
+    assert same == text, "run docs/site/orders_table.py"
     assert (PICTURES / "orders.svg").read_text() == made["orders"](result)
 
 
@@ -87,15 +89,15 @@ def test_the_section_on_orders_says_what_was_not_measured_and_what_was_refused(
             absent,
         ],
     }
-    text = made["section"](result)
+    text = made["section"](result, result)
     assert "| **mpiter** | – | – | – | – | 0.06 % | – | – |" in text
     assert "| grain 0.2.18 | – | – | – | – | ~2.00 % | – | – |" in text
     assert "| **mpiter** | exact | – | – | – | – |" in text
     cells = "raises; resumed: 2 to 4 lost | – | refuses | – | not documented"
     assert f"| grain 0.2.18 | {cells} |" in text
     page = f"before\n\n{made['NEXT']}\n\nafter\n"
-    once = made["page"](page, result)
-    assert once == made["page"](once, result)
+    once = made["page"](page, result, result)
+    assert once == made["page"](once, result, result)
     assert once.endswith(page.removeprefix("before\n\n"))
     ElementTree.fromstring(made["orders"](result))
 
