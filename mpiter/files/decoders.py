@@ -121,17 +121,12 @@ def fields_of(names: Sequence[str], asked: Asked) -> list[Field]:
     return found
 
 
-def is_picture(name: str) -> bool:
-    """True for the names of files and fields that are decoded as pictures."""
-    from ..images.decoding import EXTENSIONS
-
-    return f".{name}".lower().endswith(EXTENSIONS)
-
-
 def _decoder_of(ending: str) -> Decoder | None:
+    from ..images.decoding import is_picture
+
     if ending in _DECODERS:
         return _DECODERS[ending]
-    if is_picture(ending):
+    if is_picture(f".{ending}"):
         return _Picture()
     return None
 

@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from ..datasets.packed import Packed
 from ..engine import describing
 from ..errors import OptionError, warn
-from .decoding import EXTENSIONS, Decoding
+from .decoding import EXTENSIONS, Decoding, is_picture
 from .tarred import Shards, Tarred
 from .transforms import Picture, adapted, check_is_one, is_pillows, plain
 
@@ -216,7 +216,7 @@ class ImageFolder(Pictures):
         in_order = list[tuple[str, str, str, str]]()
         for name in names:
             folder = name.partition("/")[0]
-            if folder in self.class_to_idx and name.lower().endswith(EXTENSIONS):
+            if folder in self.class_to_idx and is_picture(name):
                 in_order.append((folder, *name.rpartition("/")))
         in_order.sort()
         if not in_order:

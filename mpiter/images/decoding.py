@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
 
+def is_picture(name: str) -> bool:
+    """True if a file of this name is decoded as a picture."""
+    return name.lower().endswith(EXTENSIONS)
+
+
 class BrokenImage(MpiterError, OSError):
     """Raised for a file that was read but cannot be decoded.
 

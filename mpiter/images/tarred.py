@@ -11,7 +11,7 @@ import numpy as np
 from ..datasets.columns import in_words
 from ..errors import DamagedFile, OptionError
 from ..order.order import Indices, Order
-from .decoding import EXTENSIONS
+from .decoding import EXTENSIONS, is_picture
 
 # The field of classes.
 _CLASS = "cls"
@@ -120,7 +120,7 @@ def _member(shards: Shards, members: Indices, index: int, what: str = "picture")
 
 def _pictures_of(shards: Shards) -> Indices:
     """Return the member of each sample that is its picture; -1 for none."""
-    fields = [name for name in shards.fields if f".{name}".endswith(EXTENSIONS)]
+    fields = [name for name in shards.fields if is_picture(f".{name}")]
     # Of "jpg" and "mask.png" the first is the picture.
     plain = [name for name in fields if "." not in name]
     found = shards.find(plain)

@@ -16,7 +16,7 @@ from ..errors import OptionError
 from ..order.brought import Brought
 from ..order.keyed import seed_of
 from ..order.order import Order, Sequential, Shuffled
-from ..worker.underway import is_async
+from ..worker.underway import refuse_async
 
 # Passes whose orders are kept.  A step may lie in two passes of each component.
 _KEPT = 3
@@ -108,11 +108,7 @@ class Components:
         # What the orders follow from that components bring.
         self.told = dict[str, Any]()
         for name, dataset in datasets.items():
-            if is_async(dataset):
-                raise OptionError(
-                    f"component {name!r} has `async def __getitem__`, which a mixture "
-                    "doesn't await: write a plain one, and pass concurrency=."
-                )
+            refuse_async(dataset, f"component {name!r}", "a mixture")
             order: Order | None = None
             if brings_order(dataset):
                 self.is_plain = False

@@ -14,7 +14,7 @@ from ..datasets.columns import Reader, in_words, reader_of
 from ..engine.bringing import brings_order
 from ..errors import OptionError
 from ..order.order import Order
-from ..worker.underway import is_async
+from ..worker.underway import refuse_async
 from .components import components_in
 from .fit import Fits
 from .lengths import Counted, counted_for, lengths_for
@@ -110,11 +110,7 @@ class Pack:
             )
         if isinstance(dataset, Mix):
             _check_mix(dataset)
-        if is_async(dataset):
-            raise OptionError(
-                f"{type(dataset).__name__} has `async def __getitem__`, which Pack "
-                "doesn't await: write a plain one, and pass concurrency=."
-            )
+        refuse_async(dataset, type(dataset).__name__, "Pack")
         self.dataset: Any = dataset
         self.capacity = _number("capacity", capacity)
         self.window = _number("window", window)

@@ -23,7 +23,6 @@ from ..datasets.mistaken import refuse_mistaken
 from ..engine.options import seconds, whole
 from ..errors import OptionError
 from ..iterators.iterators import batches
-from ..machine import cores
 from .bracket import Bracket, Trial
 
 BUDGET_S = 60.0  # by default
@@ -129,7 +128,7 @@ def tune(
         most = max_workers
     else:
         # Workers that wait for a disk may be more than the cores.
-        most = max(8, 2 * cores())
+        most = max(8, 2 * machine.cores())
     memory = machine.own_bytes(os.getpid())
     memory += int(_MEMORY * machine.memory_available())
 
@@ -152,7 +151,8 @@ def tune(
         given = {**loading, "concurrency": under_way}
         return measure(dataset, batch_size, workers, each_s, limit_s, step, **given)
 
-    return _with_several(found, several, budget_s - search.spent_s, min(most, cores()))
+    left_s = budget_s - search.spent_s
+    return _with_several(found, several, left_s, min(most, machine.cores()))
 
 
 def _with_several(

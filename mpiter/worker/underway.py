@@ -43,6 +43,15 @@ def is_async(dataset: object) -> bool:
     return inspect.iscoroutinefunction(read)
 
 
+def refuse_async(dataset: object, name: str, reader: str) -> None:
+    """Raise an OptionError if ``reader`` would get coroutines from ``dataset``."""
+    if is_async(dataset):
+        raise OptionError(
+            f"{name} has `async def __getitem__`, which {reader} doesn't await: write "
+            "a plain one, and pass concurrency=."
+        )
+
+
 def refuse_async_within(dataset: object) -> None:
     """Raise an OptionError if a dataset hands out the coroutines of another one."""
     within = getattr(users(dataset), "dataset", None)
@@ -71,7 +80,12 @@ class Reading:
     """A sample that is being read, or was, or will be."""
 
     def __init__(
-        self, dataset: Any, key: object, frame: Frame, looks: bool = False
+        self,
+        dataset: Any,
+        key: object,
+        frame: Frame,
+        missed: _Missed | None = None,
+        looks: bool = False,
     ) -> None:
         self._dataset = dataset
         # Others are read before this sample is written.  If one of these uses its
@@ -80,8 +94,8 @@ class Reading:
         self._look: Look | None = None
         self._key = key
         self.frame = frame
-        self.missed = _Missed()
-        frame.hearer = self.missed
+        # What failed within the sample, if it is made of several.
+        self.missed = missed or _Missed()
         self._future: Future[Any] = Future()
         # Processor time that it took.
         self.cpu_s = 0.0
@@ -329,11 +343,8 @@ class _OneByOne:
         self._start = start
 
     def __getitem__(self, key: object) -> Any:
-        # In the frame of this thread: it has the place, and what is seeded.
-        frame = here.now
-        hearer = frame.hearer
-        reading = Reading(self._dataset, key, frame)
-        frame.hearer = hearer
+        # In the frame of this thread: it has the place, what is seeded, and the hearer.
+        reading = Reading(self._dataset, key, here.now)
         self._start(reading)
         return reading.result()
 
@@ -391,11 +402,12 @@ class UnderWay:
 
     def _readings(self, rows: Iterator[Placed]) -> Iterator[Reading]:
         for place, key in rows:
-            frame = self._frame(partial(_same, place))
-            if self._makes_batches:
-                frame.reading = self._within
+            at = partial(_same, place)
             looks = not self._makes_batches
-            yield Reading(self._dataset, key, frame, looks)
+            reading = self._reading(self._dataset, key, at, looks)
+            if self._makes_batches:
+                reading.frame.reading = self._within
+            yield reading
 
     def drop(self, number: int) -> None:
         """Forget a block; of its rows those that weren't begun won't be."""
@@ -430,11 +442,16 @@ class UnderWay:
     def _spend(self, cpu_s: float) -> None:
         self._cpu_s += cpu_s
 
-    def _frame(self, at: Callable[[], _Place]) -> Frame:
+    def _reading(
+        self, dataset: Any, key: object, at: Callable[[], _Place], looks: bool = False
+    ) -> Reading:
+        """Return a reading with a frame of its own."""
+        missed = _Missed()
         frame = Frame()
         frame.worker = self._info
         frame.at = at
-        return frame
+        frame.hearer = missed
+        return Reading(dataset, key, frame, missed, looks)
 
     def _within(self, dataset: Any, keys: Sequence[object]) -> Arriving:
         """Begin to read the samples of a row that is a whole batch."""
@@ -446,9 +463,9 @@ class UnderWay:
     ) -> Iterator[Reading]:
         assert row.at is not None
         for number, key in enumerate(keys):
-            frame = self._frame(row.at)
-            frame.beyond = number
-            yield Reading(dataset, key, frame)
+            reading = self._reading(dataset, key, row.at)
+            reading.frame.beyond = number
+            yield reading
 
     def _one_within(self, dataset: Any, keys: Sequence[object]) -> Any:
         """Return the samples of such a row, each read when it is asked for."""
