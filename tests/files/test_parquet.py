@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import datetime
 import decimal
-import itertools
 import os
 import pickle
 import random
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from resumed import assert_resumes
 from samples import assert_same
 from scripts import lives_still, run, wait_until
 
@@ -371,21 +371,7 @@ def test_a_state_resumes_under_other_workers_and_ranks(
             Parquet(folder, window=WINDOW), 8, n_processes=workers, seed=1, **options
         )
 
-    with stream(0, epochs=2) as it:
-        wanted = numbers_of(it)
-    with stream(1, epochs=2) as it:
-        had = numbers_of(itertools.islice(it, saved))
-        state = it.state_dict()
-    with stream(2, epochs=2) as it:
-        it.load_state_dict(state)
-        assert had + numbers_of(it) == wanted
-    rest = list[int]()
-    for rank in range(3):
-        shard = mpiter.Shard(rank, 3, exact=True)
-        with stream(0, epochs=2, shard=shard) as it:
-            it.load_state_dict(state)
-            rest += numbers_of(it)
-    assert sorted(rest) == sorted(wanted[len(had) :])
+    assert_resumes(stream, numbers_of, saved)
 
 
 @pytest.mark.parametrize("ragged", ["list", "pad", "jagged"])

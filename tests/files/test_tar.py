@@ -6,7 +6,6 @@ import bz2
 import copy
 import gzip
 import io
-import itertools
 import json
 import logging
 import lzma
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from resumed import assert_resumes
 from scripts import run
 
 import mpiter
@@ -388,21 +388,7 @@ def test_a_state_resumes_under_other_workers_and_ranks(
         dataset = Tar(folder, window=WINDOW, shuffle=shuffle)
         return mpiter.batches(dataset, 8, n_processes=workers, seed=1, **options)
 
-    with stream(0, epochs=2) as it:
-        wanted = numbers_of(it)
-    with stream(1, epochs=2) as it:
-        had = numbers_of(itertools.islice(it, saved))
-        state = it.state_dict()
-    with stream(2, epochs=2) as it:
-        it.load_state_dict(state)
-        assert had + numbers_of(it) == wanted
-    rest = list[int]()
-    for rank in range(3):
-        shard = mpiter.Shard(rank, 3, exact=True)
-        with stream(0, epochs=2, shard=shard) as it:
-            it.load_state_dict(state)
-            rest += numbers_of(it)
-    assert sorted(rest) == sorted(wanted[len(had) :])
+    assert_resumes(stream, numbers_of, saved)
 
 
 # -- processes -------------------------------------------------------------------------
