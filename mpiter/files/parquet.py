@@ -24,7 +24,7 @@ from ..worker.here import get_worker_info
 from .arrow import Which
 from .group import Group, gathered, read, write
 from .grouped import GroupedOrder, Groups
-from .paths import File, Paths, files_of, version_of
+from .paths import File, Paths, Watched, files_of, version_of
 from .places import Door
 from .shelf import Shelf
 
@@ -228,19 +228,13 @@ class _Decoder:
         self._types = types
         # The footers of files that were read from, and the versions of these.
         self._footers: dict[int, tuple[object, pq.FileMetaData]] = {}
+        # Why row groups can't be decoded, and the version of the file of each.
+        self._damaged: dict[int, tuple[object, str]] = {}
 
     def __call__(self, group: int, descriptor: int, in_order: bool) -> None:
-        import pyarrow as pa
-
         number, inner = self._lies[group]
         file = self._files[number]
-        try:
-            table = self._read(number, inner)
-        except (pa.ArrowException, OSError, ValueError, IndexError) as error:
-            _raise_if_not_the_files(error)
-            raise DamagedFile(
-                f"row group {inner} of {file.path} can't be read: {error}"
-            ) from error
+        table = self._decoded(group)
         types = {field.name: str(field.type) for field in table.schema}
         rows = int(self._counts[group])
         if len(table) != rows or types != self._types:
@@ -251,26 +245,52 @@ class _Decoder:
             )
         write(table.combine_chunks(), descriptor, in_order)
 
-    def _read(self, number: int, inner: int) -> pa.Table:
+    def _decoded(self, group: int) -> pa.Table:
+        """Return a row group, or raise an error that names it."""
+        import pyarrow as pa
+
+        number, inner = self._lies[group]
+        file = self._files[number]
+        version = file.version_now()
+        known, why = self._damaged.get(group, (None, ""))
+        # Its rows are asked for one by one, and each would take as long as all.
+        if why and known == version:
+            raise DamagedFile(why)
+        watched: Watched | None = None
+        try:
+            with file.open() as opened:
+                watched = Watched(opened)
+                return self._read(number, inner, watched, version_of(opened))
+        except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+            _raise_if_not_the_files(error)
+            why = f"row group {inner} of {file.path} can't be read: {error}"
+            # What a store refuses it may hand out later.  pyarrow raises OSError of
+            # what it can't decode, too.
+            has_all = watched is not None and not watched.has_failed
+            if has_all and not isinstance(error, MemoryError):
+                self._damaged[group] = version, why
+            raise DamagedFile(why) from error
+
+    def _read(
+        self, number: int, inner: int, opened: Watched, version: object
+    ) -> pa.Table:
         """Return the columns of a row group of a file."""
         from pyarrow import parquet
 
         # A worker has one core.
         info = get_worker_info()
         in_threads = info is None or info.backend == "serial"
-        with self._files[number].open() as opened:
-            version = version_of(opened)
-            footer: pq.FileMetaData | None = None
-            if number in self._footers:
-                known, footer = self._footers[number]
-                # A file that was replaced has another footer.
-                if known != version:
-                    footer = None
-            reader = parquet.ParquetFile(opened, metadata=footer)
-            self._footers[number] = version, reader.metadata
-            names = [*self._types]
-            table = reader.read_row_group(inner, columns=names, use_threads=in_threads)
-            return table.select(names)
+        footer: pq.FileMetaData | None = None
+        if number in self._footers:
+            known, footer = self._footers[number]
+            # A file that was replaced has another footer.
+            if known != version:
+                footer = None
+        reader = parquet.ParquetFile(opened, metadata=footer)
+        self._footers[number] = version, reader.metadata
+        names = [*self._types]
+        table = reader.read_row_group(inner, columns=names, use_threads=in_threads)
+        return table.select(names)
 
 
 def _footer(file: File) -> pq.FileMetaData:

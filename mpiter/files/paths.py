@@ -33,6 +33,40 @@ class File(NamedTuple):
         system, path = store_of(self.path)
         return system.open(path, "rb")
 
+    def version_now(self) -> tuple[int, int] | None:
+        """Return ``version_of`` the file without opening it.
+
+        It is None at a store, and where there is no such file any more.
+        """
+        if not self.is_local:
+            return None
+        try:
+            return _version_in(os.stat(self.path))
+        except OSError:
+            return None
+
+
+class Watched:
+    """An opened file, and whether it has failed to hand out bytes."""
+
+    def __init__(self, opened: Any) -> None:
+        self._opened = opened
+        self.has_failed = False
+
+    def read(self, size: int) -> bytes:
+        try:
+            found: bytes = self._opened.read(size)
+        except BaseException:
+            self.has_failed = True
+            raise
+        # The answer of a store may break off.
+        if len(found) < size:
+            self.has_failed = True
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
 
 def version_of(opened: Any) -> tuple[int, int]:
     """Return what shows that the content of an opened file has changed.
@@ -40,9 +74,12 @@ def version_of(opened: Any) -> tuple[int, int]:
     That is its size and the time of its last change; at a store, its size alone.
     """
     if isinstance(opened, io.BufferedReader):
-        status = os.fstat(opened.fileno())
-        return status.st_size, status.st_mtime_ns
+        return _version_in(os.fstat(opened.fileno()))
     return int(getattr(opened, "size", 0) or 0), 0
+
+
+def _version_in(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
 
 
 def files_of(paths: Paths, ending: str) -> list[File]:

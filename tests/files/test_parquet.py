@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import datetime
 import decimal
+import io
 import os
 import pickle
 import random
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,9 @@ pa = pytest.importorskip(
     "pyarrow", reason="pyarrow is not installed: run python3 tests"
 )
 pq = pytest.importorskip("pyarrow.parquet")
+fsspec = pytest.importorskip(
+    "fsspec", reason="fsspec is not installed: run python3 tests"
+)
 
 ROWS = 240
 GROUP = 20
@@ -575,16 +580,21 @@ def test_files_that_differ_are_refused_with_the_column(tmp_path: Path) -> None:
         Parquet(tmp_path, columns=["half"])
 
 
+def damage(path: Path, group: int) -> Path:
+    """Garble a row group of a file."""
+    footer = pq.read_metadata(path)
+    at = footer.row_group(group).column(0).data_page_offset
+    data = bytearray(path.read_bytes())
+    data[at : at + 30] = b"\xff" * 30
+    path.write_bytes(data)
+    return path
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_damaged_row_group_is_named_or_its_rows_are_left_out(
     tmp_path: Path, workers: int
 ) -> None:
-    path = write(tmp_path / "a.parquet")
-    footer = pq.read_metadata(path)
-    at = footer.row_group(3).column(0).data_page_offset
-    data = bytearray(path.read_bytes())
-    data[at : at + 30] = b"\xff" * 30
-    path.write_bytes(data)
+    path = damage(write(tmp_path / "a.parquet"), group=3)
     options = {"n_processes": workers, "shuffle": False, "epochs": 1}
     with (
         mpiter.batches(Parquet(path), 5, **options) as stream,
@@ -596,6 +606,93 @@ def test_a_damaged_row_group_is_named_or_its_rows_are_left_out(
         found = numbers_of(stream)
     rest = [*range(3 * GROUP), *range(4 * GROUP, ROWS)]
     assert found == rest
+
+
+class Store(fsspec.AbstractFileSystem):
+    """Files of this machine at a store that counts and may refuse or break off."""
+
+    protocol = "counted"
+    cachable = False
+    opened = 0
+    fails: str | None = None
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        path = "/" + path.lstrip("/")
+        return {"name": path, "size": os.stat(path).st_size, "type": "file"}
+
+    def open(self, path: str, *arguments: Any, **options: Any) -> Any:
+        Store.opened += 1
+        return StoredFile("/" + path.lstrip("/"), "r")
+
+
+class StoredFile(io.FileIO):
+    def read(self, size: int | None = -1, /) -> bytes:
+        if Store.fails == "refuses":
+            raise OSError("try again later")
+        found = super().read(size) or b""
+        return found[:-8] if Store.fails == "breaks off" else found
+
+
+@pytest.fixture
+def store() -> Iterator[type[Store]]:
+    fsspec.register_implementation("counted", Store, clobber=True)
+    yield Store
+    Store.fails = None
+
+
+@pytest.mark.parametrize("kind", ["counted", "file"])
+def test_a_damaged_row_group_is_read_once_whichever_of_its_rows_are_asked_for(
+    kind: str, tmp_path: Path, store: type[Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = damage(write(tmp_path / "a.parquet"), group=3)
+    dataset = Parquet(path if kind == "file" else f"counted://{path}")
+    reads = list[int]()
+    read = pq.ParquetFile.read_row_group
+
+    def counted(self: Any, group: int, **options: Any) -> Any:
+        reads.append(group)
+        return read(self, group, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    before = store.opened
+    with mpiter.batches(
+        dataset, 5, n_processes=0, epochs=1, seed=1, on_error="skip"
+    ) as stream:
+        assert len(numbers_of(stream)) == ROWS - GROUP
+    assert sorted(reads) == [*range(ROWS // GROUP)]
+    if kind == "counted":
+        assert store.opened - before == ROWS // GROUP
+    says = set()
+    for number in (3 * GROUP, 3 * GROUP + 1):
+        with pytest.raises(DamagedFile, match=r"row group 3 of .* can't be") as caught:
+            dataset[number]
+        says.add(str(caught.value))
+    assert len(says) == 1
+
+
+@pytest.mark.parametrize("fails", ["refuses", "breaks off"])
+def test_what_a_store_refuses_is_asked_for_again(
+    fails: str, tmp_path: Path, store: type[Store]
+) -> None:
+    dataset = Parquet(f"counted://{write(tmp_path / 'a.parquet')}")
+    store.fails = fails
+    with pytest.raises(DamagedFile, match=r"row group 0 of .* can't be read"):
+        dataset[0]
+    store.fails = None
+    assert dataset[0]["number"] == 0
+
+
+def test_a_damaged_row_group_is_read_again_once_its_file_is_whole(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "a.parquet")
+    whole = path.read_bytes()
+    dataset = Parquet(damage(path, group=3))
+    with pytest.raises(DamagedFile, match=r"row group 3 of .* can't be read"):
+        dataset[3 * GROUP]
+    (tmp_path / "b.parquet").write_bytes(whole)
+    (tmp_path / "b.parquet").rename(path)
+    assert dataset[3 * GROUP]["number"] == 3 * GROUP
 
 
 def test_columns_of_one_name_are_refused_unless_they_are_left_out(
