@@ -33,6 +33,7 @@ from ..worker import home
 from ..worker.block import Block
 from ..worker.caller import CallersWorker
 from ..worker.sheets import Payload
+from ..worker.underway import Closed
 from . import lifetime
 from .delivery import Delivery, ending, finish, named
 from .hooks import Hooks, ToldPlan
@@ -180,6 +181,9 @@ class Alone(Pumping["_Reading"]):
                 raise self._closed_meanwhile()
             loop.notices.give()
             return delivery
+        except Closed:
+            self._phase = Phase.AT_REST
+            raise self._closed_meanwhile() from None
         except BaseException as error:
             self._phase = Phase.AT_REST
             # The caller's loop would take it for its end.

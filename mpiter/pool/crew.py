@@ -24,7 +24,7 @@ from ..worker.block import Block, Done, Lost, make_done
 from ..worker.board import CELL, BlackBox, Board, Line
 from ..worker.fetch import _fetch_run
 from ..worker.sheets import Writer
-from ..worker.worker import Setup, begin, forget, new_key
+from ..worker.worker import Setup, begin, forget, hurry, new_key
 from . import endings
 from .backends import Backend, Launch
 from .endings import End, Eviction, Watch
@@ -307,6 +307,8 @@ class Crew:
         self._staff = None
         if staff is None:
             return True
+        # Threads end after their blocks.
+        hurry(self.dataset)
         is_clean = staff.pool.close(timeout)
         self._clear(staff.board, staff.box, is_clean)
         return is_clean

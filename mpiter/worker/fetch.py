@@ -33,7 +33,7 @@ from .block import (
 from .board import CELL
 from .here import NONE, AllLeftOut, here
 from .sheets import ByReference, Payload, Sheet, Unsendable
-from .underway import UnderWay
+from .underway import Closed, UnderWay
 from .worker import Worker, worker_for
 
 # The least time between two blocks whose samples are all checked for having been
@@ -76,8 +76,9 @@ def _fetch_run(fields: Fields) -> Fields:
     try:
         done = _watched(block, worker)
     except BaseException as error:
-        # A process that the dataset has forked from this worker must not answer for it.
-        if home.generation != born:
+        # A process that the dataset has forked from this worker must not answer for it,
+        # and of an iterator that was closed no answer is wanted.
+        if home.generation != born or isinstance(error, Closed):
             raise
         # Most likely this is a bug of ours.  Raised into the Pool it would end the
         # worker and say nothing of the rows, so all of them get it as their fault.
@@ -482,10 +483,11 @@ class _Fetching:
         """Raise ``error`` again if it isn't the failure of a sample.
 
         In the caller's own thread Ctrl-C and SystemExit aren't; in a worker every
-        exception is the dataset's.  In a process that the dataset has forked from the
-        worker, any exception is raised, which ends it.
+        exception is the dataset's, but for the one of an iterator that was closed.  In
+        a process that the dataset has forked from the worker, any exception is raised,
+        which ends it.
         """
-        if self._is_forked:
+        if self._is_forked or isinstance(error, Closed):
             raise error
         is_callers = self._worker.info.backend == "serial"
         if is_callers and isinstance(error, (KeyboardInterrupt, SystemExit)):

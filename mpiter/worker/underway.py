@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from ..datasets.columns import InBatches, users
@@ -59,6 +59,10 @@ def refuse_async_within(dataset: object) -> None:
         raise OptionError(_NOT_ASYNC.format(type(users(dataset)).__qualname__))
 
 
+class Closed(BaseException):
+    """The iterator was closed, so that a sample which was waited for isn't wanted."""
+
+
 class _Missed:
     """Keeps the failures of samples within a row that is made of several."""
 
@@ -71,8 +75,9 @@ class _Missed:
         self.parts.append((error, key, at))
 
     def let_pass(self, error: BaseException) -> None:
-        # The dataset has forked this process, which isn't the worker.
-        if home.generation != self._born:
+        # The dataset has forked this process, which isn't the worker; or the row itself
+        # isn't wanted any more.
+        if home.generation != self._born or isinstance(error, Closed):
             raise error
 
 
@@ -119,10 +124,13 @@ class Reading:
             self.cpu_s = time.thread_time() - began
             self._future.set_result(sample)
 
-    async def run_in_loop(self, spent: Callable[[], float]) -> None:
+    async def run_in_loop(
+        self, spent: Callable[[], float], is_over: threading.Event
+    ) -> None:
         """Read the sample in an event loop.
 
         ``spent`` returns the processor time of the loop since its last call.
+        ``is_over`` is set when samples under way are cancelled.
         """
         if not self._future.set_running_or_notify_cancel():
             return
@@ -135,7 +143,7 @@ class Reading:
             self._have_come(sample)
         except BaseException as error:
             self.cpu_s = spent()
-            self._future.set_exception(error)
+            self._future.set_exception(Closed() if is_over.is_set() else error)
         else:
             self.cpu_s = spent()
             self._future.set_result(sample)
@@ -143,6 +151,11 @@ class Reading:
     def cancel(self) -> None:
         """Don't begin it, if it wasn't begun."""
         self._future.cancel()
+
+    def close(self) -> None:
+        """Don't begin it: what waits for it gets ``Closed``."""
+        if self._future.set_running_or_notify_cancel():
+            self._future.set_exception(Closed())
 
     def wait(self) -> None:
         """Wait for its end, whatever that is."""
@@ -172,7 +185,10 @@ _NOT_ASYNC = (
 
 
 class _Runner(Protocol):
-    """Begins readings, as many at a time as it may."""
+    """Begins readings, as many at a time as it may.
+
+    Once it is closed, which any thread may do, it closes those that weren't begun.
+    """
 
     def start(self, reading: Reading) -> None: ...
 
@@ -185,22 +201,37 @@ class _Threads:
     def __init__(self, most: int) -> None:
         self._most = most
         self._inbox: SimpleQueue[Reading | None] = SimpleQueue()
+        # The garbage collector may close it in a thread that has the lock.
+        self._lock = threading.RLock()
+        # guarded by _lock:
+        self._is_over = False
         self._started = 0
 
     def start(self, reading: Reading) -> None:
-        self._inbox.put(reading)
-        if self._started < self._most:
-            self._started += 1
-            threading.Thread(
-                target=_run_readings,
-                args=(self._inbox,),
-                name=f"mpiter-reading-{self._started}",
-                daemon=True,
-            ).start()
+        with self._lock:
+            if self._is_over:
+                reading.close()
+                return
+            self._inbox.put(reading)
+            if self._started < self._most:
+                self._started += 1
+                threading.Thread(
+                    target=_run_readings,
+                    args=(self._inbox,),
+                    name=f"mpiter-reading-{self._started}",
+                    daemon=True,
+                ).start()
 
     def close(self) -> None:
-        for _ in range(self._started):
-            self._inbox.put(None)
+        with self._lock:
+            self._is_over = True
+            with contextlib.suppress(Empty):
+                while True:
+                    reading = self._inbox.get_nowait()
+                    if reading is not None:
+                        reading.close()
+            for _ in range(self._started):
+                self._inbox.put(None)
 
 
 def _run_readings(inbox: SimpleQueue[Reading | None]) -> None:
@@ -225,6 +256,9 @@ class _Loop:
     def __init__(self, most: int) -> None:
         self._most = most
         self._loop: asyncio.AbstractEventLoop | None = None
+        # The garbage collector may close it in a thread that has the lock.
+        self._lock = threading.RLock()
+        # guarded by _lock: nothing is sent to the loop behind the order to stop.
         self._is_over = threading.Event()
         # In the loop's thread only: the tasks that run, and readings that wait.
         self._tasks = set[asyncio.Task[None]]()
@@ -232,22 +266,31 @@ class _Loop:
         self._spent = 0.0
 
     def start(self, reading: Reading) -> None:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(
-                target=_run_loop,
-                args=(self._loop, self._is_over),
-                name="mpiter-event-loop",
-                daemon=True,
-            ).start()
-        self._loop.call_soon_threadsafe(self._begin, reading)
+        with self._lock:
+            if self._is_over.is_set():
+                reading.close()
+                return
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(
+                    target=_run_loop,
+                    args=(self._loop, self._is_over),
+                    name="mpiter-event-loop",
+                    daemon=True,
+                ).start()
+            self._loop.call_soon_threadsafe(self._begin, reading)
 
     def _begin(self, reading: Reading) -> None:
+        if self._is_over.is_set():
+            reading.close()
+            return
         if len(self._tasks) >= self._most:
             self._waiting.append(reading)
             return
         assert self._loop is not None
-        task = self._loop.create_task(reading.run_in_loop(self._cpu_since))
+        task = self._loop.create_task(
+            reading.run_in_loop(self._cpu_since, self._is_over)
+        )
         # The loop itself refers to its tasks weakly.
         self._tasks.add(task)
         task.add_done_callback(self._end)
@@ -264,9 +307,19 @@ class _Loop:
         return now - before
 
     def close(self) -> None:
-        if self._loop is not None:
+        with self._lock:
+            if self._is_over.is_set():
+                return
             self._is_over.set()
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        for reading in self._waiting:
+            reading.close()
+        self._waiting.clear()
+        assert self._loop is not None
+        self._loop.stop()
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop, is_over: threading.Event) -> None:
@@ -385,9 +438,11 @@ class UnderWay:
         self._close.atexit = False
 
     def close(self) -> None:
-        """End the threads once they have read what they read now."""
-        for number in [*self._begun]:
-            self.drop(number)
+        """Read nothing more; any thread may call this.
+
+        Coroutines are cancelled, and what waits for a sample gets ``Closed``.  Threads
+        end once they have read what they read now.
+        """
         self._close()
 
     def begin(self, number: int, rows: Iterator[Placed]) -> Arriving:

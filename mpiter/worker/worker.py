@@ -109,10 +109,16 @@ def new_key() -> int:
     return os.getpid() << 32 | next(_numbers)
 
 
-def forget(dataset: int) -> None:
-    for worker in _registry.pop(dataset, {}).values():
+def hurry(dataset: int) -> None:
+    """Have the workers of this process wait for no sample any more."""
+    for worker in [*_registry.get(dataset, {}).values()]:
         if worker.under_way is not None:
             worker.under_way.close()
+
+
+def forget(dataset: int) -> None:
+    hurry(dataset)
+    _registry.pop(dataset, None)
 
 
 def own_worker() -> Worker | None:

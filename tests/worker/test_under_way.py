@@ -18,6 +18,7 @@ import pytest
 from scripts import lives_still, wait_until
 
 import mpiter
+from mpiter.errors import IteratorClosed
 
 LENGTH = 60
 WAYS: dict[str, dict[str, Any]] = {
@@ -498,3 +499,99 @@ def test_nothing_is_left_when_an_iterator_is_closed(way: dict[str, Any]) -> None
         stream = mpiter.batches(kind(), 7, epochs=None, concurrency=8, **way)
         next(stream)
         stream.close()
+
+
+class NeverComing(Async):
+    """Samples of which some never come; how often it was given up is counted."""
+
+    def __init__(self, comes: int) -> None:
+        self.comes = comes
+        self.begun = 0
+        self.given_up = 0
+        self.waited_for = threading.Event()
+
+    async def __getitem__(self, index: int) -> Any:
+        self.begun += 1
+        if index >= self.comes:
+            self.waited_for.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.given_up += 1
+        return index
+
+
+def names_of_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("loader", [None, list])
+def test_threads_end_with_an_iterator_whose_coroutines_never_do(
+    on_error: str, loader: Any
+) -> None:
+    # The check after each test finds threads that are left.
+    dataset = NeverComing(7)
+    loading: Any
+    if loader is None:
+        loading = mpiter.batches(
+            dataset,
+            7,
+            n_processes=2,
+            backend="thread",
+            concurrency=4,
+            shuffle=False,
+            on_error=on_error,
+        )
+    else:
+        loading = mpiter.DataLoader(
+            dataset,
+            7,
+            num_workers=2,
+            backend="thread",
+            concurrency=4,
+            collate_fn=loader,
+            on_error=on_error,
+        )
+    with loading:
+        assert [*next(iter(loading))] == [*range(7)]
+        assert dataset.waited_for.wait(60)
+    assert not [name for name in names_of_threads() if name.startswith("mpiter-worker")]
+    assert dataset.given_up
+
+
+class Gated(Plain):
+    """Samples that wait in a thread until they may come, and are counted."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.waited_for = threading.Event()
+        self.begun = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.begun += 1
+        self.waited_for.set()
+        assert self.gate.wait(60)
+        return index
+
+
+@pytest.mark.parametrize("kind", [Gated, lambda: NeverComing(0)])
+def test_next_ends_when_another_thread_closes_an_iterator_without_workers(
+    kind: Any,
+) -> None:
+    dataset = kind()
+    stream = mpiter.batches(dataset, 7, n_processes=0, concurrency=2, shuffle=False)
+
+    def close() -> None:
+        assert dataset.waited_for.wait(60)
+        stream.close()
+        if isinstance(dataset, Gated):
+            dataset.gate.set()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    with pytest.raises(IteratorClosed, match="closed while next"):
+        next(stream)
+    closing.join()
+    # Those that were under way.
+    assert dataset.begun <= 2
