@@ -129,6 +129,9 @@ def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
     kinds: dict[str, np.dtype[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         array = column.chunk(0)
+        # Each process would have the values in memory of its own.
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
         numbers: NDArray[Any] | None = None
         if not in_order:
             numbers = arrow.numbers_in(array)

@@ -37,9 +37,26 @@ __all__ = ["Parquet"]
 # Footers are small, and a store takes long for each.
 _AT_ONCE = 16
 # Bytes of a value in memory, by its type in the file.
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
-# A process keeps the row groups of so many windows: others may be somewhat behind.
-_WINDOWS = 2
+_WIDTHS = {
+    "BOOLEAN": 1,
+    "INT32": 4,
+    "INT64": 8,
+    "INT96": 8,
+    "FLOAT": 4,
+    "DOUBLE": 8,
+}
+_DECIMAL = 16
+# Bytes that Arrow has for each text, beside its letters.
+_BORDER = 4
+# Bytes of a page's header beside its least and greatest value, and values of a page, as
+# Arrow writes them.
+_HEADER = 40
+_PAGE = 20_000
+# With some bits as many texts are numbered, or half as many.
+_OF_THESE = 0.7
+# Numbers of values in a dictionary have at most so many bytes; values themselves have
+# more on average.
+_NUMBER = 3
 
 
 class Parquet:
@@ -59,8 +76,8 @@ class Parquet:
             such; files are sorted by name.
         columns: the names of those that are read; None for all.
         window: the size of the row groups among which rows are shuffled, as they are
-            when decoded: bytes, or text such as "64MB".  Of text that repeats, files
-            tell less than it takes.
+            when decoded: bytes, or text such as "64MB".  It is estimated from what the
+            footers tell.
 
     >>> import os, tempfile
     >>> import pyarrow as pa
@@ -103,7 +120,10 @@ class Parquet:
             for group in range(footer.num_row_groups):
                 told = footer.row_group(group)
                 counts.append(told.num_rows)
-                sizes.append(_measured(self.files[number], group, told, wanted))
+                measured = _measured(
+                    self.files[number], group, told, footer.schema, wanted
+                )
+                sizes.append(measured)
                 self._lies.append((number, group))
         self._groups = Groups(counts, sizes)
         if not self._groups.samples:
@@ -203,7 +223,7 @@ class Parquet:
                 self._shelf = Shelf(
                     hashlib.blake2b(told, digest_size=8).hexdigest(),
                     self._groups.sizes,
-                    _WINDOWS * self.window,
+                    self.window,
                     _Decoder(self.files, self._lies, self._groups.counts, self._types),
                     read,
                     self._door,
@@ -362,8 +382,51 @@ def _check_schema(
             )
 
 
+def _texts(column: pq.ColumnChunkMetaData, levels: pq.ColumnSchema) -> int:
+    """Return about how many bytes a column of texts has in memory.
+
+    That is more than in the file where texts repeat: the file has each of them once, in
+    a dictionary, and then their numbers.
+    """
+    count: int = column.num_values
+    size: int = column.total_uncompressed_size
+    if not column.has_dictionary_page or not count:
+        return size
+    # Numbers are about as long as they were before they were compressed.
+    numbers: int = column.total_compressed_size
+    numbers -= column.data_page_offset - column.dictionary_page_offset
+    # Where a dictionary would be too large, a file has the texts as they are.
+    if numbers > _NUMBER * count:
+        return size
+    dictionary = size - numbers
+    longest: int = dictionary
+    present = count
+    told = column.statistics
+    if told is not None and told.has_null_count:
+        present -= told.null_count
+    if told is not None and told.has_min_max:
+        ends = (len(told.min_raw), len(told.max_raw))
+        longest = max(ends)
+        # Each page has them, too, in two forms.
+        numbers -= (2 * sum(ends) + _HEADER) * (1 + count // _PAGE)
+    # Beside the numbers, some bits tell what is null, and where lists begin.
+    lists: int = levels.max_repetition_level
+    if lists or present < count:
+        bits = lists.bit_length() + int(levels.max_definition_level).bit_length()
+        numbers -= count * bits // 8
+    # A number has as many bits as that of the last text in the dictionary.
+    bits_each = min(8 * max(0, numbers) / max(1, present), 8 * _NUMBER)
+    texts = max(1.0, _OF_THESE * 2**bits_each)
+    mean = min(longest, int(dictionary / texts))
+    return max(size, present * mean + count * _BORDER)
+
+
 def _measured(
-    file: File, number: int, group: pq.RowGroupMetaData, names: Collection[str]
+    file: File,
+    number: int,
+    group: pq.RowGroupMetaData,
+    schema: pq.ParquetSchema,
+    names: Collection[str],
 ) -> int:
     """Return the bytes of some columns of a row group once they are decoded.
 
@@ -375,8 +438,14 @@ def _measured(
         top, _, _ = column.path_in_schema.partition(".")
         if top in names or column.path_in_schema in names:
             # Values that repeat are short in the file, and each is whole in memory.
-            least = _WIDTHS.get(column.physical_type, 0) * column.num_values
-            found += max(column.total_uncompressed_size, least)
+            width = _WIDTHS.get(column.physical_type)
+            if schema.column(at).logical_type.type == "DECIMAL":
+                width = _DECIMAL
+            if width is None:
+                found += _texts(column, schema.column(at))
+            else:
+                whole = width * column.num_values
+                found += max(column.total_uncompressed_size, whole)
         begin = column.dictionary_page_offset or column.data_page_offset
         end = begin + column.total_compressed_size
         if begin < 0 or (file.size and end > file.size):

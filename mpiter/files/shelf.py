@@ -29,6 +29,10 @@ _SHARES = sys.platform == "linux"
 
 # So many groups are kept, however large they are.
 _LEAST = 2
+# So many windows of groups are kept: other processes may be somewhat behind.
+_WINDOWS = 2
+# Bytes of memory that tell where its values lie.
+_HEADERS = 1 << 12
 # At most so many, since each may have a descriptor: the groups of two windows, as an
 # order goes from one to the next.
 _MOST = 2 * MOST
@@ -38,6 +42,8 @@ class _Kept(NamedTuple, Generic[T]):
     """A group that this process keeps."""
 
     group: T
+    # The bytes that it takes.
+    size: int
     # The memory that it was decoded into here, which others open; None if it was
     # mapped.
     descriptor: int | None
@@ -48,25 +54,28 @@ class Shelf(Generic[T]):
 
     ``decode(group, descriptor, in_order)`` writes a group into memory.  ``in_order``
     says whether its samples are read as they lie.  ``open(descriptor)`` maps it, and
-    returns what is used of it.  Groups of ``most`` bytes are kept, by what
-    ``sizes`` tells of each.
+    returns what is used of it.  Groups of two windows are kept, ``window`` bytes each.
+    Where they take more than ``sizes`` tells, the groups of one window are, since each
+    of its samples may be in any of them.
     """
 
     def __init__(
         self,
         name: str,
         sizes: NDArray[np.int64],
-        most: int,
+        window: int,
         decode: Callable[[int, int, bool], None],
         open: Callable[[int], T],
         door: Door | None = None,
     ) -> None:
         # guarded by _lock: the groups that are kept, the last that was used at the end.
         self._kept: OrderedDict[int, _Kept[T]] = OrderedDict()
+        # guarded by _lock: the bytes that they take, and those that ``sizes`` tells.
         self._bytes = 0
+        self._told = 0
         self._last = -2
         self._begin()
-        self._most = most
+        self._window = window
         self._decode = decode
         self._open = open
         self._sizes = sizes
@@ -164,40 +173,49 @@ class Shelf(Generic[T]):
             with tempfile.TemporaryFile(prefix="mpiter-") as file:
                 self._decodes[group] += 1
                 self._decode(group, file.fileno(), in_order)
-                return self._keep(group, _Kept(self._open(file.fileno()), None))
+                return self._keep(group, self._opened(group, file.fileno(), None))
         with places.locked(group, waits) as is_ours:
             if not is_ours:
                 return None
             descriptor = places.open(group)
             if descriptor is not None:
                 try:
-                    return self._keep(group, _Kept(self._open(descriptor), None))
+                    return self._keep(group, self._opened(group, descriptor, None))
                 finally:
                     os.close(descriptor)
             descriptor = places.create(group)
             try:
                 self._decode(group, descriptor, in_order)
-                opened = self._open(descriptor)
+                opened = self._opened(group, descriptor, descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
             places.tell(group, descriptor)
-            return self._keep(group, _Kept(opened, descriptor))
+            return self._keep(group, opened)
+
+    def _opened(self, group: int, descriptor: int, kept: int | None) -> _Kept[T]:
+        size = os.fstat(descriptor).st_size - _HEADERS
+        told = int(self._sizes[group])
+        return _Kept(self._open(descriptor), max(told, size), kept)
 
     def _keep(self, group: int, kept: _Kept[T]) -> _Kept[T]:
         """Keep a group, and let go of those that were used longest ago."""
         with self._lock:
             self._kept[group] = kept
-            self._bytes += int(self._sizes[group])
+            self._bytes += kept.size
+            self._told += int(self._sizes[group])
             while len(self._kept) > _LEAST and self._is_full:
                 oldest, its = self._kept.popitem(last=False)
-                self._bytes -= int(self._sizes[oldest])
+                self._bytes -= its.size
+                self._told -= int(self._sizes[oldest])
                 self._let_go(its)
         return kept
 
     @property
     def _is_full(self) -> bool:
-        return self._bytes > self._most or len(self._kept) > _MOST
+        if len(self._kept) > _MOST:
+            return True
+        return self._bytes > _WINDOWS * self._window and self._told > self._window
 
     @staticmethod
     def _let_go(kept: _Kept[T]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import decimal
@@ -9,6 +10,7 @@ import io
 import os
 import pickle
 import random
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -503,6 +505,107 @@ def test_no_more_row_groups_are_kept_than_two_windows_have(folder: Path) -> None
             most = max(most, len(os.listdir("/proc/self/fd")) - before)
     # A descriptor each, and those of what is shared: the words twice, and the socket.
     assert most <= 2 * 3 + 3
+
+
+def texts(seed: int, count: int, longest: int) -> list[str]:
+    rng = random.Random(seed)
+    return [f"{number} {'w' * rng.randrange(longest)}" for number in range(count)]
+
+
+def chosen(rng: random.Random, some: list[Any]) -> list[Any]:
+    return [rng.choice(some) for _ in range(MANY)]
+
+
+MANY = 20_000
+# Columns of text that are much shorter in the file, or about as long, or longer.
+REPEATED = {
+    "few": lambda rng: chosen(rng, texts(0, 50, 100)),
+    "runs": lambda rng: sorted(chosen(rng, [f"{at:030}" for at in range(50)])),
+    "many": lambda rng: chosen(rng, texts(2, 2000, 60)),
+    "too long for statistics": lambda rng: chosen(
+        rng, [f"{at:05000}" for at in range(8)]
+    ),
+    "one": lambda rng: ["always the same"] * MANY,
+    "different": lambda rng: texts(4, MANY, 300),
+    "with nulls": lambda rng: chosen(rng, [None, *texts(5, 5, 60)]),
+    "lists": lambda rng: [[one] * (len(one) % 4) for one in REPEATED["few"](rng)],
+    "structs": lambda rng: [{"x": one, "y": 1} for one in REPEATED["few"](rng)],
+    "decimals": lambda rng: chosen(rng, [*map(decimal.Decimal, range(20))]),
+    "dictionary": lambda rng: pa.array(REPEATED["few"](rng)).dictionary_encode(),
+}
+
+
+def memory_of_row_groups() -> int:
+    """Return the bytes of the row groups that this process keeps."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        path = f"/proc/self/fd/{name}"
+        with contextlib.suppress(OSError):
+            # Behind the name of the files stands the number of the row group.
+            if re.match(r"/memfd:mpiter \w+ \d+ ", os.readlink(path)):
+                found += os.stat(path).st_size
+    return found
+
+
+@pytest.mark.parametrize("kind", REPEATED)
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_window_has_the_size_that_was_asked_for_once_it_is_decoded(
+    kind: str, compression: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": REPEATED[kind](random.Random(0))})
+    group = 1000
+    pq.write_table(table, path, row_group_size=group, compression=compression)
+    dataset = Parquet(path)
+    dataset[0]
+    size = memory_of_row_groups()
+    window = 6 * size
+    dataset = Parquet(path, window=window)
+    order = dataset.mpiter_order(1, True)
+    first = np.asarray(order.take(0, group))
+    groups = len({*(first // group).tolist()})
+    # The rows that come first are from the row groups of a window.
+    assert 2 <= groups <= 9
+    del dataset
+    most = 0
+    dataset = Parquet(path, window=window)
+    # One batch isn't in two windows.
+    options: dict[str, Any] = {"n_processes": 0, "seed": 1, "epochs": 1}
+    with mpiter.batches(dataset, 250, ragged="list", **options) as stream:
+        for _ in stream:
+            most = max(most, memory_of_row_groups())
+    assert most <= 2.5 * window
+    assert (dataset.decodes() == 1).all()
+
+
+@pytest.mark.parametrize("row_groups", [1, 10])
+def test_row_groups_larger_than_footers_tell_are_kept_for_one_window(
+    row_groups: int, tmp_path: Path
+) -> None:
+    rng = random.Random(0)
+    # The least and the greatest are short.
+    some = ["a", *(f"m{number:04}" * 100 for number in range(100)), "z"]
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": chosen(rng, some)})
+    pq.write_table(table, path, row_group_size=1000)
+    dataset = Parquet(path)
+    dataset[0]
+    size = memory_of_row_groups()
+    window = row_groups * size
+    dataset = Parquet(path, window=window)
+    order = dataset.mpiter_order(1, True)
+    first = np.asarray(order.take(0, 1000))
+    in_window = len({*(first // 1000).tolist()})
+    assert in_window > row_groups
+    most = 0
+    with mpiter.batches(dataset, 250, n_processes=0, seed=1, epochs=1) as stream:
+        for _ in stream:
+            most = max(most, memory_of_row_groups())
+    assert most <= max(2 * window, in_window * size) + 2 * size
+    assert (dataset.decodes() <= 1 + (np.arange(20) == 0)).all()
+    # What was decoded changes nothing about the order.
+    again = np.asarray(dataset.mpiter_order(1, True).take(0, 1000))
+    assert (first == again).all()
 
 
 @pytest.mark.parametrize("seed", range(3))
