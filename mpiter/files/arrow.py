@@ -408,5 +408,5 @@ def joined(parts: Sequence[Values], back: Indices) -> Values:
         return np.concatenate(arrays)[back]
     found: list[Any] = []
     for part in parts:
-        found += part
+        found.extend(part)
     return [found[at] for at in back.tolist()]

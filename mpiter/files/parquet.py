@@ -64,7 +64,9 @@ class Parquet:
 
     Numbers, dates and times are NumPy's, lists of numbers are arrays, structs are
     dicts, text is str, binary is bytes.  A null is None, but NaN among floats and NaT
-    among dates and times.
+    among dates and times.  Lists of anything else, and lists of whole numbers with a
+    null among them, are Python's, and so is what is in them.  What a value becomes
+    depends on its column and itself alone.
 
     It brings its order: row groups come in random order, and rows are shuffled within a
     window of some of them; with ``shuffle=False`` they come in the order of the files.

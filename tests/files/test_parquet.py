@@ -229,6 +229,71 @@ def test_rows_of_several_row_groups_come_in_the_order_that_is_asked_for(
             assert_value(row["value"], wanted[index % len(wanted)])
 
 
+# Values of which some are beside nulls.
+AMONG_NULLS: dict[str, Any] = {
+    "whole": pa.array([1, 2, 3, None, 5]),
+    "truth": pa.array([True, False, True, None, True]),
+    "floats": pa.array([1.5, 2.5, None, 3.5, 4.5]),
+    "moments": pa.array([MOMENT, None, MOMENT, MOMENT, None]),
+    "dictionary": pa.array([1, 2, None, 2, 1]).dictionary_encode(),
+    "lists": pa.array([[1], [2, 3], [None, 1], None, []]),
+    "lists of lists": pa.array([[[1]], [[2], None], [], [[None, 1]], None]),
+    "lists of structs": pa.array([[{"a": 1}], [], None, [None, {"a": None}], []]),
+    "fixed lists": pa.array(
+        [[1, 2], [3, 4], [None, 1], None, [5, 6]], pa.list_(pa.int8(), 2)
+    ),
+    "structs": pa.array(
+        [
+            {"x": 1, "y": [1], "z": {"w": 1.5}, "t": MOMENT, "b": True},
+            {"x": 2, "y": [2, 3], "z": {"w": 2.5}, "t": MOMENT, "b": False},
+            {"x": None, "y": None, "z": None, "t": None, "b": None},
+            None,
+            {"x": 3, "y": [None, 1], "z": {"w": None}, "t": MOMENT, "b": True},
+        ]
+    ),
+    "structs of structs": pa.array(
+        [{"x": {"y": 1}}, {"x": {"y": 2}}, {"x": {"y": None}}, {"x": None}, None]
+    ),
+}
+
+
+def form_of(value: Any) -> Any:
+    """Return a value's type and those of what it consists of."""
+    if isinstance(value, dict):
+        return {name: form_of(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [*map(form_of, value)]
+    if isinstance(value, np.ndarray):
+        return np.ndarray, value.dtype, value.shape
+    return type(value)
+
+
+@pytest.mark.parametrize("kind", [*COLUMNS, *AMONG_NULLS])
+@pytest.mark.parametrize("group", [1, 2])
+def test_what_a_value_is_does_not_depend_on_others_of_its_row_group(
+    kind: str, group: int, tmp_path: Path
+) -> None:
+    array = AMONG_NULLS[kind] if kind in AMONG_NULLS else COLUMNS[kind][0]
+    table = pa.table({"value": array})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=group)
+    pq.write_table(table, tmp_path / "b.parquet")
+    apart = Parquet(tmp_path / "a.parquet")
+    together = Parquet(tmp_path / "b.parquet")
+    rows = [*range(len(array))]
+    wanted = together.__getitems__(rows)
+    rng = random.Random(0)
+    shuffled = rng.sample(rows, len(rows))
+    mixed = Parquet(tmp_path / "a.parquet").__getitems__(shuffled)
+    for dataset in (apart, together):
+        for row in rows:
+            found = dataset[row]
+            np.testing.assert_equal(found, wanted[row])
+            assert form_of(found) == form_of(wanted[row])
+    for row, found in zip(shuffled, mixed, strict=True):
+        np.testing.assert_equal(found, wanted[row])
+        assert form_of(found) == form_of(wanted[row])
+
+
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_what_is_handed_out_may_be_written_to(folder: Path, shuffle: bool) -> None:
     table = pa.table({"number": [0, 1, 2, 3], "list": [[0], [0, 0], [0], [0, 0]]})
