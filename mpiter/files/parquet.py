@@ -24,6 +24,7 @@ from ..worker.here import get_worker_info
 from .arrow import Which
 from .group import Group, gathered, read, write
 from .grouped import GroupedOrder, Groups
+from .hive import Divided, divided_by
 from .paths import File, Paths, Watched, files_of, version_of
 from .places import Door
 from .shelf import Shelf
@@ -73,6 +74,10 @@ class Parquet:
     Each row group is decoded once for all processes of a machine that read these
     files, and kept in memory while its window lasts.
 
+    Folders with names such as ``year=2024``, below one that is given or in the path of
+    a file, are columns too, unless the files have one of that name: of whole numbers if
+    all are, else of text.
+
     Args:
         paths: a file, a pattern, a folder, an address that fsspec opens, or a list of
             such; files are sorted by name.
@@ -108,24 +113,39 @@ class Parquet:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             footers = list(pool.map(_footer, self.files))
         schema = footers[0].schema.to_arrow_schema()
-        self.columns = _chosen(schema, columns, self.files[0])
+        # The columns that folders have in their names.
+        divided: dict[str, Divided] = {}
+        for name, column in divided_by(self.files).items():
+            if name not in schema.names:
+                divided[name] = column
+        self.columns = _chosen([*schema.names, *divided], columns, self.files[0])
+        self._divided = {
+            name: divided[name] for name in self.columns if name in divided
+        }
+        inner = [name for name in self.columns if name not in divided]
         # The types of the columns, in words.
-        self._types = {name: str(schema.field(name).type) for name in self.columns}
-        wanted = frozenset(self.columns)
+        self._types: dict[str, str] = {}
+        for name in self.columns:
+            if name in divided:
+                self._types[name] = divided[name].kind
+            else:
+                self._types[name] = str(schema.field(name).type)
+        wanted = frozenset(inner)
         counts: list[int] = []
         sizes: list[int] = []
         # The file of each row group, and its number in that.
         self._lies: list[tuple[int, int]] = []
         for number, footer in enumerate(footers):
             its = footer.schema.to_arrow_schema()
-            _check_schema(self.files[number], its, self.files[0], schema, self.columns)
+            _check_schema(self.files[number], its, self.files[0], schema, inner)
+            each = sum(_bytes_of(one.values[number]) for one in self._divided.values())
             for group in range(footer.num_row_groups):
                 told = footer.row_group(group)
                 counts.append(told.num_rows)
                 measured = _measured(
                     self.files[number], group, told, footer.schema, wanted
                 )
-                sizes.append(measured)
+                sizes.append(measured + each * told.num_rows)
                 self._lies.append((number, group))
         self._groups = Groups(counts, sizes)
         if not self._groups.samples:
@@ -226,7 +246,13 @@ class Parquet:
                     hashlib.blake2b(told, digest_size=8).hexdigest(),
                     self._groups.sizes,
                     self.window,
-                    _Decoder(self.files, self._lies, self._groups.counts, self._types),
+                    _Decoder(
+                        self.files,
+                        self._lies,
+                        self._groups.counts,
+                        self._types,
+                        self._divided,
+                    ),
                     read,
                     self._door,
                 )
@@ -242,12 +268,14 @@ class _Decoder:
         lies: Sequence[tuple[int, int]],
         counts: Indices,
         types: Mapping[str, str],
+        divided: Mapping[str, Divided],
     ) -> None:
         self._files = files
         self._lies = lies
         # What the row groups had when the dataset was made.
         self._counts = counts
         self._types = types
+        self._divided = divided
         # The footers of files that were read from, and the versions of these.
         self._footers: dict[int, tuple[object, pq.FileMetaData]] = {}
         # Why row groups can't be decoded, and the version of the file of each.
@@ -297,6 +325,7 @@ class _Decoder:
         self, number: int, inner: int, opened: Watched, version: object
     ) -> pa.Table:
         """Return the columns of a row group of a file."""
+        import pyarrow as pa
         from pyarrow import parquet
 
         # A worker has one core.
@@ -310,9 +339,13 @@ class _Decoder:
                 footer = None
         reader = parquet.ParquetFile(opened, metadata=footer)
         self._footers[number] = version, reader.metadata
-        names = [*self._types]
+        names = [name for name in self._types if name not in self._divided]
         table = reader.read_row_group(inner, columns=names, use_threads=in_threads)
-        return table.select(names)
+        table = table.select(names)
+        for name, column in self._divided.items():
+            value = pa.scalar(column.values[number], column.kind)
+            table = table.append_column(name, pa.repeat(value, len(table)))
+        return table.select([*self._types])
 
 
 def _footer(file: File) -> pq.FileMetaData:
@@ -341,10 +374,10 @@ def _raise_if_not_the_files(error: Exception) -> None:
 
 
 def _chosen(
-    schema: pa.Schema, columns: Sequence[str] | None, file: File
+    names: Sequence[str], columns: Sequence[str] | None, file: File
 ) -> tuple[str, ...]:
     """Return the names of the columns that are read."""
-    times = Counter(schema.names)
+    times = Counter(names)
     # It may be a generator.
     columns = [*times] if columns is None else [*columns]
     missing = [name for name in columns if name not in times]
@@ -382,6 +415,11 @@ def _check_schema(
                 f"{file.path} has {has}: convert one, or leave the column out by "
                 "columns=."
             )
+
+
+def _bytes_of(value: int | str | None) -> int:
+    """Return the bytes of a value that a folder has in its name."""
+    return _BORDER if isinstance(value, int) else _BORDER + len(value or "")
 
 
 def _texts(column: pq.ColumnChunkMetaData, levels: pq.ColumnSchema) -> int:

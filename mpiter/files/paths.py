@@ -21,6 +21,9 @@ class File(NamedTuple):
     size: int
     # The time of its last change, or what its store tells in place of that.
     version: str
+    # The folders that it lies in, one behind the other; of a folder that was given,
+    # those below.
+    folders: str
 
     @property
     def is_local(self) -> bool:
@@ -107,7 +110,8 @@ def files_of(paths: Paths, ending: str) -> list[File]:
 def _here(path: str, ending: str) -> list[File]:
     place = Path(path).expanduser()
     names = [place]
-    if any(sign in path for sign in "*?[") and not place.exists():
+    is_pattern = any(sign in path for sign in "*?[") and not place.exists()
+    if is_pattern:
         names = [Path(name) for name in sorted(glob.glob(str(place), recursive=True))]
     found: list[File] = []
     for name in names:
@@ -123,7 +127,11 @@ def _here(path: str, ending: str) -> list[File]:
             status = os.stat(one)
             if not one.is_dir():
                 where = os.path.abspath(one)
-                found.append(File(where, status.st_size, str(status.st_mtime_ns)))
+                folders = os.path.dirname(where)
+                if one != name and not is_pattern:
+                    folders = os.path.dirname(one.relative_to(name))
+                version = str(status.st_mtime_ns)
+                found.append(File(where, status.st_size, version, folders))
     return found
 
 
@@ -148,26 +156,29 @@ def _at_a_store(path: str, ending: str) -> list[File]:
     scheme, _, _ = path.partition("://")
     # What a store tells of many files at once spares a request for each.
     told: dict[str, Any]
-    if any(sign in inner for sign in "*?["):
+    is_pattern = any(sign in inner for sign in "*?[")
+    if is_pattern:
         told = system.glob(inner, detail=True)
     else:
         told = {inner: system.info(inner)}
-    files: dict[str, Any] = {}
+    # What is told of each, and its folders.
+    files: dict[str, tuple[Any, str]] = {}
     for name, entry in sorted(told.items()):
         if entry["type"] != "directory":
-            files[name] = entry
+            files[name] = entry, name.rpartition("/")[0]
             continue
         for one, its in sorted(system.find(name, detail=True).items()):
-            below = one.removeprefix(name).split("/")
-            if one.endswith(ending) and not _is_hidden(below):
-                files[one] = its
+            below = one.removeprefix(name)
+            if one.endswith(ending) and not _is_hidden(below.split("/")):
+                path_told = one if is_pattern else below
+                files[one] = its, path_told.rpartition("/")[0]
     found = []
-    for name, entry in files.items():
+    for name, (entry, folders) in files.items():
         version = ""
         for field in ("ETag", "etag", "mtime", "LastModified", "created"):
             if field in entry:
                 version = str(entry[field])
                 break
         where = name if "://" in name else f"{scheme}://{name}"
-        found.append(File(where, int(entry["size"] or 0), version))
+        found.append(File(where, int(entry["size"] or 0), version, folders))
     return found

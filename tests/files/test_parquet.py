@@ -342,6 +342,95 @@ def test_files_are_named_by_path_pattern_folder_list_and_address(folder: Path) -
             Parquet(nothing)
 
 
+# The names of folders for pyarrow.dataset and us to read columns from.
+FOLDERS = {
+    "whole numbers": ["k=1", "k=02", "k=-3"],
+    "too large": ["k=1", "k=3000000000"],
+    "text": ["k=1", "k=a"],
+    "signs": ["k=+3", "k=1"],
+    "halves": ["k=1.5", "k=2"],
+    "dates": ["k=2024-01-01"],
+    "letters": ["k=a%20b%2Fc", "k=größe", "k=a=b"],
+    "encoded name": ["a%20k=1"],
+    "nothing": ["k=", "k=1"],
+    "a null": ["k=__HIVE_DEFAULT_PARTITION__", "k=1"],
+    "a null among text": ["k=__HIVE_DEFAULT_PARTITION__", "k=x"],
+    "two": ["year=2024/month=01", "year=2024/month=12", "year=2023/month=x"],
+    "one twice": ["k=1/j=a/k=2"],
+    "some": [".", "k=1", "j=2"],
+    "no columns": ["a", "b=c.d/1"],
+}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_columns_in_the_names_of_folders_are_those_that_pyarrow_reads(
+    kind: str, tmp_path: Path
+) -> None:
+    from pyarrow import dataset as pa_dataset
+
+    for number, name in enumerate(FOLDERS[kind]):
+        folder = tmp_path / name
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder / f"{number}.parquet", 10 * number, rows=10, group=4)
+    files = sorted(map(str, tmp_path.rglob("*.parquet")))
+    for paths in (str(tmp_path), files):
+        wanted = pa_dataset.dataset(paths, format="parquet", partitioning="hive")
+        rows = wanted.to_table().to_pylist()
+        found = Parquet(paths)
+        assert {*found.columns} == {*wanted.schema.names}
+        by_number = {row["number"]: row for row in rows}
+        assert len(found) == len(rows) == len(by_number)
+        for row in found.__getitems__([*range(len(found))]):
+            other = by_number[row["number"]]
+            assert row == other
+            for name, value in row.items():
+                if value is not None and wanted.schema.field(name).type == pa.int32():
+                    assert type(value) is np.int32
+    pattern = f"{tmp_path}/**/*.parquet"
+    assert {*Parquet(f"file://{tmp_path}").columns} == {*found.columns}
+    assert {*Parquet(pattern).columns} == {*found.columns}
+    assert {*Parquet(f"file://{pattern}").columns} == {*found.columns}
+
+
+def test_columns_in_the_names_of_folders_go_through_workers(tmp_path: Path) -> None:
+    for year in (2023, 2024):
+        for part in ("a", "b"):
+            folder = tmp_path / f"year={year}" / f"part={part}"
+            folder.mkdir(parents=True)
+            write(folder / "0.parquet", year, rows=30)
+    dataset = Parquet(tmp_path, columns=["part", "number", "year"])
+    assert [*dataset[0]] == ["part", "number", "year"]
+    for workers in (0, 2):
+        with mpiter.batches(dataset, 8, n_processes=workers, epochs=1) as stream:
+            found = []
+            for batch in stream:
+                assert batch["year"].dtype == np.int32
+                rows = zip(batch["year"].tolist(), batch["part"], strict=True)
+                found += [*rows]
+        assert len(found) == 120
+        assert {*found} == {(2023, "a"), (2023, "b"), (2024, "a"), (2024, "b")}
+    only = Parquet(tmp_path, columns=["year"])
+    assert [row["year"] for row in only] == [2023] * 60 + [2024] * 60
+    # Above a folder that is given, names are of other things.
+    inner = Parquet(tmp_path / "year=2023")
+    assert inner.columns == ("number", "half", "part")
+
+
+def test_a_column_of_the_files_goes_before_one_of_their_folders(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "number=7").mkdir()
+    write(tmp_path / "number=7" / "0.parquet", rows=3)
+    assert [row["number"] for row in Parquet(tmp_path)] == [0, 1, 2]
+
+
+def test_a_folder_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "k=%ff").mkdir()
+    write(tmp_path / "k=%ff" / "0.parquet", rows=3)
+    with pytest.raises(mpiter.OptionError, match=r"folder 'k=%ff' of .* isn't UTF-8"):
+        Parquet(tmp_path)
+
+
 def test_hidden_files_of_a_folder_are_left_out(folder: Path) -> None:
     inner = folder / "inner"
     for name in ("_temporary", ".ipynb_checkpoints", "part"):
