@@ -3,21 +3,26 @@
 Cores are counted by affinity and cgroup quota, memory by availability and limits.
 /proc and /sys are read where they exist; elsewhere the standard library answers.  The
 numbers stay within what the container allows, so that nothing is sized for the whole
-host.  What must reach the disk as a whole is written here as well.
+host.  What must reach the disk as a whole is written here as well, and files are
+locked among the processes of the machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 BEYOND_REACH = 1 << 62  # bytes, where nothing limits them
 _CGROUPS = Path("/sys/fs/cgroup")
+# The time between two attempts to lock a file.
+_PAUSE_S = 0.01
 
 
 def cores() -> int:
@@ -152,6 +157,43 @@ def replacing(path: Path, unfinished: str = "") -> Iterator[BinaryIO]:
     # Until the folder is on the disk as well, a power cut could bring back the old
     # file.
     sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def opened_to_lock(
+    path: str | os.PathLike[str], flags: int = os.O_RDWR | os.O_CREAT
+) -> Iterator[int]:
+    """Open a file for locking, and create it if it is missing."""
+    fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    finally:
+        # Closing alone would leave it locked if a process that was forked meanwhile has
+        # the file open too.
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+
+def locked_within(fd: int, seconds: float) -> bool:
+    """Lock an opened file; return False if others had it locked all this time.
+
+    The system frees the lock even if its process is killed.  It would itself wait
+    without a timeout, and a process that has the lock may be stopped.
+    """
+    until = time.monotonic() + seconds
+    is_ours = _try_to_lock(fd)
+    while not is_ours and time.monotonic() < until:
+        time.sleep(_PAUSE_S)
+        is_ours = _try_to_lock(fd)
+    return is_ours
+
+
+def _try_to_lock(fd: int) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def own_bytes(pid: int) -> int:

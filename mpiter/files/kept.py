@@ -3,26 +3,29 @@
 Beside each shard lies a hidden file with its contents; where none can be written, or at
 a store, it lies in a folder of the user's caches.  It tells the size of the shard and
 the time of its last change, and is made anew where these differ.  It is complete when
-it appears.
+it appears.  Of several programs that need it, one makes it, and the others wait: the
+shard is locked meanwhile, or a file in the caches for one at a store.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import threading
 import time
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..machine import replacing
+from ..machine import locked_within, opened_to_lock, replacing
 from .headers import Contents, as_arrays, contents_of, of_arrays
 from .paths import File
 
@@ -35,6 +38,8 @@ _AT_ONCE_AT_A_STORE = 16
 _AT_ONCE = 2
 # Seconds between two lines about the progress.
 _EVERY_S = 10.0
+# What another program reads is waited for so long: it may be stopped.
+_PATIENCE_S = 300.0
 
 
 class _Progress:
@@ -79,27 +84,78 @@ def contents_of_all(files: Sequence[File], folder: Path | None) -> list[Contents
         _keep(files[at], folder, contents)
         found[at] = contents
 
-    if missing:
-        is_here = all(files[at].is_local for at in missing)
-        at_once = _AT_ONCE if is_here else _AT_ONCE_AT_A_STORE
-        with ThreadPoolExecutor(at_once) as pool:
-            for _ in pool.map(read, missing):
-                pass
+    def read_or_leave(at: int) -> None:
+        with _locked(files[at], 0.0) as is_ours:
+            if is_ours:
+                # Another program may just have made it.
+                found[at] = _kept(files[at], folder)
+                if found[at] is None:
+                    read(at)
+
+    def wait_or_read(at: int) -> None:
+        with _locked(files[at], _PATIENCE_S):
+            found[at] = _kept(files[at], folder)
+        # The other one was killed, or could keep nothing.  Those who have waited for it
+        # don't wait for each other.
+        if found[at] is None:
+            read(at)
+
+    is_here = all(files[at].is_local for at in missing)
+    at_once = _AT_ONCE if is_here else _AT_ONCE_AT_A_STORE
+    # First those that no other program reads now.
+    for step in (read_or_leave, wait_or_read):
+        missing = [at for at in missing if found[at] is None]
+        if missing:
+            with ThreadPoolExecutor(at_once) as pool:
+                for _ in pool.map(step, missing):
+                    pass
     return [contents for contents in found if contents is not None]
+
+
+@contextlib.contextmanager
+def _locked(file: File, patience: float) -> Iterator[bool]:
+    """Lock a shard among programs; the context's value is True if that succeeded.
+
+    It is also True where it can't be locked.
+    """
+    with contextlib.ExitStack() as stack:
+        is_ours = True
+        # Not every file system has locks.
+        with contextlib.suppress(OSError):
+            fd = stack.enter_context(_opened_to_lock(file))
+            is_ours = locked_within(fd, patience)
+        yield is_ours
+
+
+def _opened_to_lock(file: File) -> AbstractContextManager[int]:
+    if file.is_local:
+        return opened_to_lock(file.path, os.O_RDONLY)
+    caches = _caches()
+    caches.mkdir(parents=True, exist_ok=True)
+    # Some shards share one, so that there are few.
+    return opened_to_lock(caches / f"lock-{_name_of(file)[:2]}")
 
 
 def _places(file: File, folder: Path | None) -> Iterable[Path]:
     """Return where the contents of a shard may be kept, the best place first."""
-    name = hashlib.blake2b(os.fsencode(file.path), digest_size=16).hexdigest()
+    name = _name_of(file)
     if folder is not None:
         return [folder / f"{name}{_ENDING}"]
     places: list[Path] = []
     if file.is_local:
         shard = Path(file.path)
         places.append(shard.with_name(f".{shard.name}{_ENDING}"))
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    places.append(Path(caches).expanduser() / "mpiter" / f"{name}{_ENDING}")
+    places.append(_caches() / f"{name}{_ENDING}")
     return places
+
+
+def _caches() -> Path:
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(caches).expanduser() / "mpiter"
+
+
+def _name_of(file: File) -> str:
+    return hashlib.blake2b(os.fsencode(file.path), digest_size=16).hexdigest()
 
 
 def _signs(file: File) -> NDArray[Any]:

@@ -24,11 +24,11 @@ import hashlib
 import os
 import stat
 import struct
-import time
 import zlib
 from collections.abc import Iterator
 
 from ..errors import OptionError
+from ..machine import locked_within, opened_to_lock
 
 # At a copy's end stand a mark, the checksum and the number of bytes.
 _TAIL = struct.Struct("<4sIQ")
@@ -36,7 +36,6 @@ _TAIL = struct.Struct("<4sIQ")
 _LEDGER = struct.Struct("<qq")
 _NAME = "[0-9a-f]" * 2 + "/" + "[0-9a-f]" * 30
 _PART = ".part"
-_PAUSE_S = 0.01  # between two attempts to lock
 
 
 class Folder:
@@ -107,16 +106,9 @@ class Folder:
         the lock even if its process is killed.  Samples whose keys begin alike share a
         lock.
         """
-        until = time.monotonic() + patience
         name = f"claim-{key[:2]}{key[3]}"
-        with _opened(os.path.join(self.path, name)) as fd:
-            is_ours = _try_to_lock(fd)
-            # The system itself waits for a lock without a timeout, and whoever holds
-            # this one may be stopped.
-            while not is_ours and time.monotonic() < until:
-                time.sleep(_PAUSE_S)
-                is_ours = _try_to_lock(fd)
-            yield is_ours
+        with opened_to_lock(os.path.join(self.path, name)) as fd:
+            yield locked_within(fd, patience)
 
     def keep(self, key: str, data: bytes) -> bool:
         """Write the copy, which the caller has claimed.
@@ -179,7 +171,7 @@ class Folder:
     def _changing(self) -> Iterator[int]:
         """Lock the ledger; the context's value is its descriptor."""
         path = os.path.join(self.path, "ledger")
-        with _opened(path) as fd:
+        with opened_to_lock(path) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield fd
 
@@ -218,27 +210,6 @@ def _add(ledger: int, size: int, copies: int) -> None:
     size_now, copies_now = _totals(ledger)
     totals = _LEDGER.pack(size_now + size, copies_now + copies)
     os.pwrite(ledger, totals, 0)
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    """Open a file for locking, and create it if it is missing."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    fd = os.open(path, flags, 0o600)
-    try:
-        yield fd
-    finally:
-        # Closing alone would leave it locked if a process that was forked meanwhile has
-        # the file open too.
-        fcntl.flock(fd, fcntl.LOCK_UN)
-        os.close(fd)
-
-
-def _try_to_lock(fd: int) -> bool:
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
 
 
 def _tail(data: bytes) -> bytes:

@@ -14,9 +14,11 @@ import pickle
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import tarfile
 import tracemalloc
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -589,6 +591,99 @@ def test_a_killed_program_leaves_nothing_that_counts(folder: Path, moment: str) 
     assert [sample["json"]["number"] for sample in samples_of(dataset)] == [
         *range(2 * SAMPLES)
     ]
+
+
+READS = """
+import os, sys, tarfile
+from mpiter.files import Tar
+
+opened = 0
+usual = tarfile.open
+
+def counted(*arguments, **options):
+    global opened
+    opened += 1
+    if sys.argv[2] == "stays":
+        print("reading", flush=True)
+        sys.stdin.readline()
+    return usual(*arguments, **options)
+
+tarfile.open = counted
+print("ready", flush=True)
+sys.stdin.readline()
+samples = len(Tar(sys.argv[1]))
+print(samples, opened, flush=True)
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Any]:
+    """Starts programs that read shards once they are told to."""
+    script = tmp_path / "reads.py"
+    script.write_text(READS)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(folder: Path | str, how: str = "goes on") -> subprocess.Popen[str]:
+        program = subprocess.Popen(
+            [sys.executable, script, str(folder), how],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(mpiter.__file__).parents[1])},
+        )
+        started.append(program)
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        return program
+
+    yield start
+    for program in started:
+        program.kill()
+        program.communicate()
+
+
+def go(program: subprocess.Popen[str]) -> None:
+    assert program.stdin is not None
+    program.stdin.write("go\n")
+    program.stdin.flush()
+
+
+def told_by(program: subprocess.Popen[str]) -> list[int]:
+    assert program.stdout is not None
+    return [*map(int, program.stdout.readline().split())]
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_of_programs_that_begin_together_one_reads_the_headers_of_a_shard(
+    programs: Any, tmp_path: Path, scheme: str
+) -> None:
+    shards = 6
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for shard in range(shards):
+        write(folder / f"{shard}.tar", records(shard * SAMPLES))
+    three = [programs(f"{scheme}{folder}") for _ in range(3)]
+    for program in three:
+        go(program)
+    told = [told_by(program) for program in three]
+    assert [samples for samples, _ in told] == [shards * SAMPLES] * 3
+    assert sum(opened for _, opened in told) == shards
+    # Nothing is left beside what is kept.
+    names = [name for name in os.listdir(folder) if not name.endswith(".mpiter")]
+    assert len(names) == shards
+
+
+def test_a_program_that_waits_for_another_reads_once_that_is_killed(
+    programs: Any, folder: Path
+) -> None:
+    stays = programs(folder, "stays")
+    go(stays)
+    assert stays.stdout.readline() == "reading\n"
+    waits = programs(folder)
+    go(waits)
+    stays.kill()
+    stays.wait()
+    assert told_by(waits) == [2 * SAMPLES, 2]
 
 
 def test_the_progress_is_told(
