@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datasets.columns import in_words
+from ..datasets.columns import in_words, users
 from ..errors import OptionError
 from ..order.order import Order
+from ..worker.here import WorkerInfo, call_own_init
 from .components import Telling, components_in, own_order, told_of, unweighed
 from .lengths import lengths_for
 from .pack import Pack
@@ -63,6 +64,10 @@ class Balanced:
 
     def __getitem__(self, key: Any) -> Any:
         return self.dataset[key]
+
+    def worker_init(self, info: WorkerInfo) -> None:
+        """Call the ``worker_init`` of the dataset, if it has one, in a worker."""
+        call_own_init(users(self.dataset), info)
 
     def mpiter_words(self, key: Any) -> str:
         """Return in words which sample has this key, for errors and warnings."""

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..datasets.columns import Reader, as_dataset, offered, reader_of
+from ..datasets.columns import Reader, as_dataset, offered, reader_of, users
 from ..datasets.lengths import DocumentLengths, Numbers
 from ..engine.bringing import brings_order
 from ..errors import OptionError
 from ..order.brought import Brought
 from ..order.keyed import seed_of
 from ..order.order import Order, Sequential, Shuffled
+from ..worker.here import WorkerInfo, call_own_init
 from ..worker.underway import refuse_async
 
 # Passes whose orders are kept.  A step may lie in two passes of each component.
@@ -169,6 +170,16 @@ class Components:
             return found
 
         return read
+
+    def worker_init(self, info: WorkerInfo) -> None:
+        """Call the ``worker_init`` of each component that has one."""
+        begun: list[object] = []
+        for dataset in self.by_number:
+            theirs = users(dataset)
+            # One dataset may have several names.
+            if not any(theirs is one for one in begun):
+                begun.append(theirs)
+                call_own_init(theirs, info)
 
     def source(self, key: Any) -> Source:
         """Return where the sample with this key is from."""

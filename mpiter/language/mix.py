@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from ..datasets.columns import Reader, in_words
 from ..errors import OptionError, add_note
 from ..order.order import Order
+from ..worker.here import WorkerInfo
 from .components import Components, Joined, Source
 from .mix_order import Laid, MixOrder, Since, Stages, Terms
 
@@ -145,6 +146,10 @@ class Mix:
         if self.field is not None:
             return None
         return self._components.reader()
+
+    def worker_init(self, info: WorkerInfo) -> None:
+        """Call the ``worker_init`` of each component that has one, in a worker."""
+        self._components.worker_init(info)
 
     def __repr__(self) -> str:
         """Say in one line what it mixes."""

@@ -10,10 +10,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datasets.columns import Reader, in_words, reader_of
+from ..datasets.columns import Reader, in_words, reader_of, users
 from ..engine.bringing import brings_order
 from ..errors import OptionError
 from ..order.order import Order
+from ..worker.here import WorkerInfo, call_own_init
 from ..worker.underway import refuse_async
 from .components import components_in
 from .fit import Fits
@@ -188,6 +189,10 @@ class Pack:
         if read is None:
             return None
         return RowsReader(read, self.capacity)
+
+    def worker_init(self, info: WorkerInfo) -> None:
+        """Call the ``worker_init`` of the documents, if they have one, in a worker."""
+        call_own_init(users(self.dataset), info)
 
     def mpiter_words(self, row: Row) -> str:
         """Return in words which documents are in a row, for errors and warnings."""

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+
+from ..errors import OptionError
 
 NONE: frozenset[str] = frozenset()
 # What a sample's draws depend on: seed, epoch and position.
@@ -146,6 +149,31 @@ def was_asked() -> bool:
     asked = here.asked
     here.asked = False
     return asked
+
+
+def call_own_init(dataset: Any, info: WorkerInfo) -> None:
+    """Call the ``worker_init`` of a dataset, if its class has one.
+
+    It is looked up in the class, because instances of wrappers may seem to have any
+    attribute.
+    """
+    own = getattr(type(dataset), "worker_init", None)
+    if inspect.iscoroutinefunction(own):
+        raise OptionError(
+            f"{type(dataset).__qualname__}.worker_init is `async def`, and nothing "
+            "awaits it: open a client for coroutines on first use."
+        )
+    if not callable(own):
+        return
+    # One within another dataset is a worker's dataset as well.
+    if info.dataset is not dataset:
+        info = replace(info, dataset=dataset)
+    outer = here.now.worker
+    here.now.worker = info
+    try:
+        dataset.worker_init(info)
+    finally:
+        here.now.worker = outer
 
 
 # -- a row that is made of several samples ---------------------------------------------

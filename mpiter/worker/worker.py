@@ -10,7 +10,6 @@ and thread.
 from __future__ import annotations
 
 import gc
-import inspect
 import itertools
 import os
 import threading
@@ -24,7 +23,7 @@ from ..errors import OptionError, with_traceback
 from ..rules import Rules
 from . import home, seeding
 from .board import CELL, BlackBox, Board
-from .here import NONE, Frame, WorkerInfo, here, was_asked
+from .here import NONE, Frame, WorkerInfo, call_own_init, here, was_asked
 from .sheets import Writer
 from .underway import UnderWay, is_async
 
@@ -242,23 +241,12 @@ def call_hooks(
     info: WorkerInfo,
     worker_init: WorkerInit | None,
 ) -> None:
-    """Call the user's ``worker_init``, then the dataset's own, if its class has one.
-
-    It is looked up in the class, because instances of wrappers may seem to have any
-    attribute.
-    """
+    """Call the user's ``worker_init``, then the dataset's own, if its class has one."""
     outer = here.now.worker
     here.now.worker = info
     try:
         if worker_init is not None:
             worker_init(info)
-        own = getattr(type(info.dataset), "worker_init", None)
-        if inspect.iscoroutinefunction(own):
-            raise OptionError(
-                f"{type(info.dataset).__qualname__}.worker_init is `async def`, and "
-                "nothing awaits it: open a client for coroutines on first use."
-            )
-        if callable(own):
-            info.dataset.worker_init(info)
+        call_own_init(info.dataset, info)
     finally:
         here.now.worker = outer

@@ -15,7 +15,7 @@ import pytest
 from documents import Documents, Named, lognormal
 
 import mpiter
-from mpiter.language import Ending, Source
+from mpiter.language import Balanced, Ending, Source
 
 TWO: dict[str, Any] = {"web": Named("web", 100), "code": Named("code", 30)}
 
@@ -375,3 +375,60 @@ def test_columns_are_a_component_of_their_rows(as_dict: bool) -> None:
         assert (y == 10 * x).all()
         rows += len(x)
     assert rows == 12
+
+
+# -- in workers ------------------------------------------------------------------------
+
+
+class Opened:
+    """Documents that are there once ``worker_init`` has been called."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.begun: list[int] = []
+
+    def worker_init(self, info: mpiter.WorkerInfo) -> None:
+        assert info.dataset is self
+        assert mpiter.get_worker_info() is info
+        self.begun.append(info.num_workers)
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        [workers] = self.begun
+        return np.array([self.first + index, workers])
+
+
+def opened_in(kind: str) -> Any:
+    one = Opened(0)
+    mix = mpiter.Mix(
+        {"one": one, "two": Opened(100), "again": one, "plain": [np.zeros(2, int)]},
+        {"one": 1, "two": 1, "again": 1, "plain": 0},
+        length=61,
+    )
+    if kind == "Mix":
+        return mix
+    if kind == "Mix of Mix":
+        return mpiter.Mix({"inner": mix}, {"inner": 1})
+    if kind == "Pack":
+        return mpiter.Pack(Opened(0), 4, lengths=[2] * 20)
+    if kind == "Pack of Mix":
+        return mpiter.Pack(mix, 4, lengths=[2] * 61)
+    return Balanced(Opened(0), lengths=[2] * 20)
+
+
+@pytest.mark.parametrize(
+    "kind", ["Mix", "Mix of Mix", "Pack", "Pack of Mix", "Balanced"]
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_worker_init_of_what_is_within_is_called_once_in_each_worker(
+    kind: str, workers: int
+) -> None:
+    with mpiter.batches(opened_in(kind), 4, n_processes=workers, epochs=1) as stream:
+        for batch in stream:
+            tokens = batch
+            if kind.startswith("Pack"):
+                tokens = batch["tokens"].reshape(-1, 2)
+                tokens = tokens[tokens[:, 1] > 0]
+            assert (tokens[:, 1] == max(1, workers)).all()
