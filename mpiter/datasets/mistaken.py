@@ -7,7 +7,6 @@ over, and gives samples.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import os
 from itertools import islice
@@ -21,10 +20,12 @@ _OPENED_BY = {
     ".csv": "pandas.read_csv(path)",
     ".npy": "numpy.load(path, mmap_mode='r')",
     ".npz": "numpy.load(path)",
-    ".parquet": "pyarrow.parquet.read_table(path)",
+    ".parquet": "mpiter.files.Parquet(path)",
     ".tar": "mpiter.files.Tar(path)",
     ".zarr": "an array of zarr.open(path)",
 }
+# At most so many folders within a folder are looked into.
+_FOLDERS = 20
 # At most so many names of arrays are shown in an error.
 _FEW = 4
 
@@ -127,8 +128,9 @@ def _path(path: str) -> str:
     is_folder = os.path.isdir(path)
     if is_folder and ending not in _OPENED_BY:
         endings: set[str] = set()
-        with contextlib.suppress(OSError), os.scandir(path) as entries:
-            endings = {os.path.splitext(entry.name)[1] for entry in entries}
+        # A table may be divided into folders, such as year=2024.
+        for _, _, names in islice(os.walk(path), _FOLDERS):
+            endings |= {os.path.splitext(name)[1] for name in names}
         for kind in (".parquet", ".tar"):
             if kind in endings:
                 ending = kind
@@ -142,7 +144,9 @@ def _path(path: str) -> str:
     else:
         remedy = "open it, and pass what it holds"
     there = ""
-    if not os.path.exists(path):
+    # Parquet and Tar take patterns and addresses.
+    is_file = "*" not in path and "://" not in path
+    if is_file and not os.path.exists(path):
         there = " (nothing lies there)"
     return f"{path!r:.80} is a path{there}, not a dataset: {remedy}."
 

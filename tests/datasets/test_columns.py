@@ -218,7 +218,12 @@ def test_parts_of_a_zarr_store_are_columns(
             r"'nowhere/images' is a path \(nothing lies there\), "
             "not a dataset: open it",
         ),
-        (Path("rows.parquet"), r"pass pyarrow.parquet.read_table\(path\)"),
+        (Path("rows.parquet"), r"pass mpiter.files.Parquet\(path\)"),
+        (
+            "table/*.parquet",
+            r"is a path, not a dataset: pass mpiter.files.Parquet\(path\)",
+        ),
+        ("s3://here/a.parquet", r"is a path, not .*: pass mpiter.files.Parquet"),
         ("shard.tar", r"pass mpiter.files.Tar\(path\)"),
         ("rows.csv", r"pass pandas.read_csv\(path\)"),
         (
@@ -258,13 +263,15 @@ def test_columns_that_are_passed_apart_are_refused(size: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("part-0.parquet", r"pass pyarrow.parquet.read_table\(path\)"),
+        ("part-0.parquet", r"pass mpiter.files.Parquet\(path\)"),
+        ("year=2024/month=1/0.parquet", r"pass mpiter.files.Parquet\(path\)"),
         ("0.tar", r"pass mpiter.files.Tar\(path\)"),
     ],
 )
 def test_a_folder_of_such_files_is_read_as_one(
     name: str, says: str, tmp_path: Path
 ) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).touch()
     for door in DOORS:
         with pytest.raises(mpiter.OptionError, match=says):
