@@ -19,6 +19,9 @@ from .rows import ADDED, NUMBERS, TOKENS, Array, Row, counting
 
 # What a reader returns that can't make the samples at once.
 _NOTHING: tuple[Any, ...] = ()
+# If so many more calls fail than succeed, documents are read one by one from then on:
+# what is joined in vain is read twice.  A single document that is wrong ends nothing.
+_FAILURES = 3
 
 
 class RowsReader:
@@ -27,9 +30,20 @@ class RowsReader:
     def __init__(self, read: Reader, capacity: int) -> None:
         self._read = read
         self._capacity = capacity
+        self._failures = 0
 
     def __call__(self, rows: Sequence[Row]) -> Any:
         """Return the rows with these keys; nothing if a document isn't as it must."""
+        if self._failures >= _FAILURES:
+            return _NOTHING
+        found = self._joined(rows)
+        if found is None:
+            self._failures += 1
+            return _NOTHING
+        self._failures = max(0, self._failures - 1)
+        return found
+
+    def _joined(self, rows: Sequence[Row]) -> Rows | None:
         numbers = [*itertools.chain.from_iterable(rows)]
         begins = numbers[1::NUMBERS]
         stops = numbers[2::NUMBERS]
@@ -42,13 +56,13 @@ class RowsReader:
         for name, values in fields.items():
             columns = [*map(np.asarray, values)]
             if name in ADDED or not _are_alike(columns, lengths):
-                return _NOTHING
+                return None
             if not are_whole:
                 parts = zip(columns, begins, stops, strict=True)
                 columns = [column[begin:stop] for column, begin, stop in parts]
             found[name] = layout.joined(columns)
         if not found:
-            return _NOTHING
+            return None
         found["positions"] = layout.positions()
         found["segment_ids"] = layout.segments()
         return Rows(found, len(rows))

@@ -179,6 +179,53 @@ def test_what_is_wrong_with_a_document_is_said_as_if_read_alone(
         batches_of(rows, shuffle=False)
 
 
+class Counted(AtOnce):
+    """It counts how many documents were read at once and one by one."""
+
+    def __init__(self, documents: Sequence[Any]) -> None:
+        super().__init__(documents)
+        self.at_once = 0
+        self.singly = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.singly += 1
+        return super().__getitem__(index)
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        self.at_once += len(indices)
+        return super().__getitems__(indices)
+
+
+@pytest.mark.parametrize("wrong", ["all", "one"])
+def test_documents_that_cannot_be_joined_are_read_twice_a_few_times_only(
+    wrong: str,
+) -> None:
+    # Each row has one type, and another one than the next.
+    kinds = [np.int32, np.int64] if wrong == "all" else [np.int32]
+    documents = []
+    for number in range(90):
+        documents.append(np.arange(CAPACITY, dtype=kinds[number % len(kinds)]))
+    if wrong == "one":
+        documents[0] = documents[0].astype(np.int64)
+    dataset = Counted(documents)
+    lengths = [CAPACITY] * len(documents)
+    rows = mpiter.Pack(dataset, CAPACITY, lengths=lengths, how="cut")
+    found = []
+    options: dict[str, Any] = {"shuffle": False, "repeat": False}
+    with mpiter.SerialIterator(rows, 3, **options) as stream:
+        for batch in stream:
+            found += [row["tokens"] for row in batch]
+    for row, document in zip(found, documents, strict=True):
+        assert row.dtype == document.dtype
+        assert row.tolist() == document.tolist()
+    if wrong == "all":
+        assert dataset.singly == 90
+        assert dataset.at_once <= 3 * 3
+    else:
+        assert dataset.singly <= 2 * 3
+        assert dataset.at_once >= 90 - 3
+
+
 def test_a_number_beyond_a_file_is_an_error_for_many_as_for_one(tmp_path: Path) -> None:
     np.arange(6, dtype=np.uint16).tofile(tmp_path / "tokens")
     documents = Tokens(tmp_path / "tokens", [0, 3, 6])
