@@ -38,6 +38,8 @@ _COMPRESSED = {
 }
 # Members about a shard that belong to no sample.
 _ABOUT = re.compile(r"__[^/]*__($|/)")
+# Bytes that are looked at in one go behind an archive's end.
+_AT_ONCE = 1 << 16
 
 
 class Contents(NamedTuple):
@@ -87,6 +89,10 @@ class _Found:
         self._sizes.append(member.size)
         self._numbers.append(self._fields.setdefault(field, len(self._fields)))
 
+    def begin_archive(self) -> None:
+        """Have what comes belong to no sample of an archive before it."""
+        self._last_key = None
+
     def contents(self, damage: str) -> Contents:
         self._firsts.append(len(self._begins))
         self._borders.append(len(self._keys))
@@ -122,7 +128,25 @@ def contents_of(file: File, tell: Tell) -> Contents:
 
 def _read(file: File, opened: BinaryIO, found: _Found, tell: Tell) -> str:
     """Collect the members; return why there are no more, if that isn't the end."""
-    told = 0
+    damage = ""
+    # `cat a.tar b.tar` makes a file of several archives.
+    archive: int | None = 0
+    while archive is not None and not damage:
+        opened.seek(archive)
+        found.begin_archive()
+        end, damage = _read_archive(file, opened, found, tell)
+        archive = _behind_zeros(opened, end)
+    return damage
+
+
+def _read_archive(
+    file: File, opened: BinaryIO, found: _Found, tell: Tell
+) -> tuple[int, str]:
+    """Collect the members of the archive that begins here.
+
+    Return the byte where they end, and why, if no mark of an end stands there.
+    """
+    told = opened.tell()
     count = 0
     with tarfile.open(
         fileobj=opened, mode="r:", encoding=CODING[0], errors=CODING[1]
@@ -142,7 +166,7 @@ def _read(file: File, opened: BinaryIO, found: _Found, tell: Tell) -> str:
             if member.isreg():
                 found.add(member)
             if member.size < 0 or (file.size and end > file.size):
-                return (
+                return end, (
                     f"its member {member.name!r} at byte {member.offset_data:,} has "
                     f"{member.size:,} bytes, and the file ends at {file.size:,}"
                 )
@@ -155,11 +179,23 @@ def _read(file: File, opened: BinaryIO, found: _Found, tell: Tell) -> str:
         # tarfile takes a damaged header for the end, and so the end of the file.
         opened.seek(tar.offset)
         block = opened.read(_BLOCK)
+    damage = ""
     if len(block) < _BLOCK:
-        return f"it ends at byte {tar.offset:,} without the mark of an archive's end"
-    if block.count(0) < _BLOCK:
-        return f"at byte {tar.offset:,} stands no header"
-    return ""
+        damage = f"it ends at byte {tar.offset:,} without the mark of an archive's end"
+    elif block.count(0) < _BLOCK:
+        damage = f"at byte {tar.offset:,} stands no header"
+    return tar.offset, damage
+
+
+def _behind_zeros(opened: BinaryIO, at: int) -> int | None:
+    """Return the block behind the zeros that stand at a byte; None for none."""
+    opened.seek(at)
+    while some := opened.read(_AT_ONCE):
+        zeros = len(some) - len(some.lstrip(b"\0"))
+        if zeros < len(some):
+            return at + zeros // _BLOCK * _BLOCK
+        at += len(some)
+    return None
 
 
 def _refuse_compressed(file: File, opened: BinaryIO) -> None:

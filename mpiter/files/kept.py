@@ -31,7 +31,7 @@ from .paths import File
 
 _log = logging.getLogger("mpiter")
 # The form of what is written; another number makes all anew.
-_FORM = 1
+_FORM = 2
 _ENDING = ".mpiter"
 # A store takes long for each shard.  Here the headers of one keep a core busy.
 _AT_ONCE_AT_A_STORE = 16

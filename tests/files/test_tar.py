@@ -786,6 +786,40 @@ def test_of_a_cut_shard_what_is_whole_remains(form: int, tmp_path: Path) -> None
     assert {*lengths} == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.parametrize("zeros", [0, 512, 102_400])
+def test_archives_that_were_joined_are_read_to_the_end(
+    zeros: int, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # `cat 0.tar 1.tar`, and what fills a file up is no damage.
+    parts = [(folder / f"{shard}.tar").read_bytes() for shard in range(2)]
+    joined = folder / "joined.tar"
+    joined.write_bytes(bytes(zeros).join(parts) + bytes(zeros))
+    dataset = Tar(joined)
+    assert samples_of(dataset) == samples_of(Tar([folder / "0.tar", folder / "1.tar"]))
+    assert caplog.text == ""
+    # A sample doesn't go on in the next archive.
+    joined.write_bytes(parts[0] * 2)
+    assert len(Tar(joined)) == 2 * SAMPLES
+
+
+def test_what_is_no_archive_behind_the_end_of_one_is_named(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "0.tar"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"nothing" * 1000)
+    dataset = Tar(path)
+    assert f"at byte {len(whole):,} stands no header" in caplog.text
+    assert len(dataset) == SAMPLES
+    assert dataset[SAMPLES - 2]["json"] == {"number": SAMPLES - 2}
+
+
+def test_one_sample_joined_to_itself_is_two(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.tar", [("a.txt", b"1")])
+    path.write_bytes(path.read_bytes() * 2)
+    assert samples_of(Tar(path)) == [{"__key__": "a", "txt": "1"}] * 2
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_cut_shard_is_named_or_its_sample_left_out(
     folder: Path, workers: int, caplog: pytest.LogCaptureFixture
