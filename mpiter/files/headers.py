@@ -36,8 +36,8 @@ _COMPRESSED = {
     b"\xfd7zXZ": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
 }
-# Members about a shard that belong to no sample.
-_ABOUT = re.compile(r"__[^/]*__($|/)")
+# Folders whose members are about a shard, or are macOS's: they belong to no sample.
+_ABOUT = re.compile(r"(.*/)?(__[^/]*__|__MACOSX)(/|$)")
 # Bytes that are looked at in one go behind an archive's end.
 _AT_ONCE = 1 << 16
 

@@ -158,6 +158,8 @@ def test_members_are_decoded_by_their_extensions(workers: int, tmp_path: Path) -
 def test_a_sample_is_what_follows_each_other_under_a_name(tmp_path: Path) -> None:
     items = [
         ("__meta__/about.json", b"{}"),
+        ("./__meta__/about.json", b"{}"),
+        ("a/__MACOSX/x.txt", b"macOS's"),
         ("a/x.1.TXT", b"1"),
         ("a/readme", b"no extension"),
         ("a/x.b.txt", b"2"),
