@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +14,6 @@ from .headers import CODING, Contents
 
 # Keys that are made in one go.
 _AT_ONCE = 1 << 12
-
-
-class Spans(NamedTuple):
-    """Where some samples lie."""
-
-    # The shard of each, its first member, and the one behind its last.
-    shards: list[int]
-    firsts: list[int]
-    ends: list[int]
-    # The byte of the shard where its first member begins, and where its last one ends.
-    begins: list[int]
-    stops: list[int]
 
 
 class Members:
@@ -76,17 +63,18 @@ class Members:
     def __len__(self) -> int:
         return len(self.firsts) - 1
 
-    def spans(self, samples: Indices) -> Spans:
+    def spans(self, samples: Indices) -> list[list[int]]:
+        """Return of some samples what ``Span`` has, each fact of all samples."""
         firsts = self.firsts[samples]
         ends = self.firsts[samples + 1]
         stops = self.begins[ends - 1] + self.sizes[ends - 1]
-        return Spans(
+        return [
             self._shards_of(samples).tolist(),
             firsts.tolist(),
             ends.tolist(),
             self.begins[firsts].tolist(),
             stops.tolist(),
-        )
+        ]
 
     def _shards_of(self, samples: Indices) -> Indices:
         return np.searchsorted(self._shards, samples, side="right") - 1

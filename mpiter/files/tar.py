@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,18 +17,13 @@ from ..order.order import Indices, Order, Shuffled
 from .decoders import Asked, Field, fields_of
 from .grouped import GroupedOrder
 from .kept import contents_of_all
-from .members import Members
 from .paths import Paths, files_of
-from .ranges import Ranges
+from .shards import Shards, Span
 
 __all__ = ["Tar"]
 
 # A window has so many runs of neighbours.
 _RUNS = 16
-# Samples that follow each other are read in one go: so many bytes at most, and with
-# such gaps between them.
-_AT_ONCE = 1 << 22
-_GAP = 1 << 16
 
 _log = logging.getLogger("mpiter")
 
@@ -107,17 +102,16 @@ class Tar:
                     file.path,
                     shard.damage,
                 )
-        self._members = Members(shards)
-        if not len(self._members):
+        self._shards = Shards(self.files, shards)
+        if not len(self):
             raise OptionError(
                 f"{self.files[0].path} and the other shards have no samples: files "
                 "that are named KEY.EXTENSION."
             )
-        self._fields: list[Field] = fields_of(self._members.names, decode)
-        self._ranges = Ranges(self.files)
+        self._fields: list[Field] = fields_of(self._shards.fields, decode)
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._shards)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self.samples([index])[0]
@@ -131,134 +125,51 @@ class Tar:
         for key in (keys.min(), keys.max()):
             if not 0 <= key < len(self):
                 raise IndexError(f"{key} isn't from 0 to before {len(self)}")
-        shards, firsts, ends, begins, stops = self._members.spans(keys)
-        found: list[dict[str, Any]] = []
-        at = 0
-        while at < len(shards):
-            last = at
-            # In order, samples lie side by side.
-            while (
-                last + 1 < len(shards)
-                and shards[last + 1] == shards[at]
-                and 0 <= begins[last + 1] - stops[last] <= _GAP
-                and stops[last + 1] - begins[at] <= _AT_ONCE
-            ):
-                last += 1
-            data = self._read(shards[at], firsts[at], begins[at], stops[last])
-            for one in range(at, last + 1):
-                sample = int(keys[one])
-                found.append(
-                    self._sample(sample, firsts[one], ends[one], data, begins[at])
-                )
-            at = last + 1
-        return found
+        return [self._sample(span, values) for span, values in self._shards.read(keys)]
 
-    def _sample(
-        self, number: int, first: int, end: int, data: bytes, base: int
-    ) -> dict[str, Any]:
-        """Return a sample whose shard has ``data`` at the byte ``base``."""
-        members = self._members
-        damage = members.damage.get(number)
-        if damage is not None:
-            self._fail(end - 1, f"is the last one before the damage: {damage}")
-        sample: dict[str, Any] = {"__key__": members.key(number)}
-        begins = members.begins[first:end].tolist()
-        sizes = members.sizes[first:end].tolist()
-        fields = members.fields[first:end].tolist()
-        for at, begin in enumerate(begins):
-            name, decode, is_ours = self._fields[fields[at]]
-            size = sizes[at]
-            value: Any = data[begin - base : begin - base + size]
-            if len(value) < size:
-                self._fail_short(first + at, len(value))
+    def _sample(self, span: Span, values: Sequence[bytes]) -> dict[str, Any]:
+        """Return a sample, decoded."""
+        sample: dict[str, Any] = {"__key__": self._shards.key(span.sample)}
+        numbers = self._shards.numbers[span.first : span.end].tolist()
+        for at, value in enumerate(values):
+            name, decode, is_ours = self._fields[numbers[at]]
+            member = span.first + at
             if name in sample:
-                self._fail(first + at, "has the name of another one")
-            if decode is not None:
-                try:
-                    value = decode(value)
-                except MemoryError:
-                    raise
-                except Exception as error:
-                    if is_ours:
-                        self._fail(first + at, f"can't be decoded: {error}", error)
-                    add_note(error, f"mpiter: decoding {self.source(first + at)}.")
-                    raise
-            sample[name] = value
+                self._shards.fail(member, "has the name of another one")
+            if decode is None:
+                sample[name] = value
+                continue
+            try:
+                sample[name] = decode(value)
+            except MemoryError:
+                raise
+            except Exception as error:
+                if is_ours:
+                    self._shards.fail(member, f"can't be decoded: {error}", error)
+                where = self._shards.source(member)
+                add_note(error, f"mpiter: decoding {where}.")
+                raise
         return sample
-
-    def _read(self, shard: int, member: int, begin: int, end: int) -> bytes:
-        try:
-            return self._ranges.read(shard, begin, end)
-        except Exception as error:
-            add_note(error, f"mpiter: reading {self.source(member)}.")
-            raise
-
-    def _fail_short(self, member: int, there: int) -> NoReturn:
-        size = int(self._members.sizes[member])
-        self._fail(member, f"has {size:,} bytes, and the file ends after {there:,}")
-
-    def _fail(
-        self, member: int, why: str, cause: BaseException | None = None
-    ) -> NoReturn:
-        raise DamagedFile(f"{self.source(member)} {why}.") from cause
-
-    def mpiter_words(self, number: Any) -> str:
-        """Return in words which sample this is, for errors."""
-        members = self._members
-        first = int(members.firsts[number])
-        path = self.files[members.shard_of(first)].path
-        last = ", the last one before its damage" if number in members.damage else ""
-        return f"{number} ({members.key(number)!r} of {path}{last})"
-
-    # -- single members ----------------------------------------------------------------
 
     @property
     def fields(self) -> list[str]:
         """The names of all fields that samples have."""
-        return [field.name for field in self._fields]
+        return self._shards.fields
 
-    def sample_keys(self) -> Iterator[str]:
-        """Yield the keys of all samples, without reading these."""
-        return self._members.keys()
+    def mpiter_words(self, number: Any) -> str:
+        """Return in words which sample this is, for errors."""
+        return self._shards.words(int(number))
 
-    def find(self, fields: Collection[str]) -> Indices:
-        """Return the number of each sample's first member in one of these fields.
-
-        It is -1 where a sample has none.
-        """
-        return self._members.find(fields)
-
-    def fetch(self, member: int) -> bytes:
-        """Read the bytes of the member with this number."""
-        members = self._members
-        damage = members.damage.get(members.sample_of(member))
-        if damage is not None:
-            self._fail(member, f"is the last one before the damage: {damage}")
-        begin = int(members.begins[member])
-        size = int(members.sizes[member])
-        data = self._read(members.shard_of(member), member, begin, begin + size)
-        if len(data) < size:
-            self._fail_short(member, len(data))
-        return data
-
-    def name(self, member: int) -> str:
-        """Return the name of a member; its extension is in small letters."""
-        return self._members.name(member)
-
-    def source(self, member: int) -> str:
-        """Return in words where a member lies."""
-        path = self.files[self._members.shard_of(member)].path
-        begin = int(self._members.begins[member])
-        return f"{path}: member {self.name(member)!r} at byte {begin:,}"
-
-    # -- order -------------------------------------------------------------------------
+    def mpiter_members(self) -> Shards:
+        """Return what reads single members, for an ``ImageFolder``."""
+        return self._shards
 
     def mpiter_order(self, seed: int, shuffle: bool | None) -> Order:
         """Return the order of the first epoch."""
         shuffles = shuffle is not False
         if shuffles and self.shuffle == "full":
             return Shuffled(len(self), seed)
-        runs = self._members.runs(max(1, self.window // _RUNS))
+        runs = self._shards.runs(max(1, self.window // _RUNS))
         return GroupedOrder(runs, self.window, seed, shuffles)
 
     def __repr__(self) -> str:

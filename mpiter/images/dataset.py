@@ -8,21 +8,20 @@ pictures from elsewhere, override ``source`` and ``fetch``.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, SupportsIndex, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..datasets.packed import Packed
 from ..engine import describing
 from ..errors import OptionError, warn
+from ..order.order import Order
 from .decoding import EXTENSIONS, Decoding, is_picture
-from .tarred import Shards, Tarred
+from .places import Below, Classed, Place, walk
+from .tarred import HasShards, in_shards
 from .transforms import Picture, adapted, check_is_one, is_pillows, plain
 
 Path = str | os.PathLike[str]
@@ -40,15 +39,14 @@ class Form(TypedDict, total=False):
 
 
 class Pictures:
-    """The pictures in the files ``names`` below ``root``.
+    """Pictures at a place.
 
     A sample is ``(picture, label)``, or the picture if ``labels`` is None.
     """
 
     def __init__(
         self,
-        root: Path,
-        names: Iterable[str],
+        place: Place,
         labels: Any,
         transform: Any,
         form: Form,
@@ -60,14 +58,10 @@ class Pictures:
             )
         layout = form.get("layout", "HWC")
         check_is_one("layout", layout, ("HWC", "CHW"))
-        self.root = os.fspath(root)
+        self._place = place
+        self.root = place.root
+        self.paths = place.paths
         self.labels = labels
-        # All workers share this memory, since there may be millions of names.
-        self.paths: Sequence[str]
-        if isinstance(names, Sequence):
-            self.paths = names
-        else:
-            self.paths = Packed(names)
         decoder = form.get("decoder", "auto")
         mode = form.get("mode", "RGB")
         self._decoding = Decoding(decoder, mode)
@@ -91,18 +85,15 @@ class Pictures:
 
     def _facts(self) -> describing.Facts:
         about_labels = "no labels" if self.labels is None else "labelled"
-        return [f"{_pictures(len(self))}, {about_labels}", self.root]
+        return [f"{_pictures(len(self))}, {about_labels}", str(self._place)]
 
     def source(self, index: int) -> str:
-        """Return the path or the URL of the file."""
-        path = self.paths[index]
-        if "://" in path:
-            return path
-        return os.path.join(self.root, path)
+        """Return the path or the URL of the file; in a shard, in words where it is."""
+        return self._place.source(index)
 
     def fetch(self, index: int) -> bytes:
         """Read the bytes of the file."""
-        return bytes_at(self.source(index))
+        return self._place.fetch(index, self.source(index))
 
     def read(self, index: int, *, in_array: bool = True) -> Any:
         """Return the decoded sample.
@@ -188,42 +179,52 @@ class ImageFolder(Pictures):
     ((6, 8, 3), 0)
     """
 
+    # Loaders ask a dataset for its order by this name, if it has one.
+    mpiter_order: Callable[[int, bool | None], Order] | None = None
+
     def __init__(
         self,
-        root: Path | Shards,
+        root: Path | HasShards,
         transform: Any = None,
         **options: Unpack[Form],
     ) -> None:
-        self._tar: Tarred | None = None
-        if not isinstance(root, (str, os.PathLike)):
-            self._tar = Tarred(root)
-            self.classes = self._tar.classes
-            self.class_to_idx = _numbered(self.classes)
-            # Loaders ask for an order by this name; a derived class may have its own.
-            if not hasattr(type(self), "mpiter_order"):
-                self.mpiter_order = root.mpiter_order
-            names_there = self._tar.names()
-            super().__init__("", names_there, self._tar.labels, transform, options)
-            return
-        if os.fspath(root).endswith(".tar"):
+        if isinstance(root, (str, os.PathLike)):
+            found = self._in_folder(os.fspath(root))
+        else:
+            found = in_shards(root)
+        self.classes = found.classes
+        self.class_to_idx = _numbered(self.classes)
+        # A derived class may have an order of its own.
+        if self.mpiter_order is None:
+            self.mpiter_order = found.mpiter_order
+        super().__init__(found.place, found.labels, transform, options)
+
+    def _facts(self) -> describing.Facts:
+        facts = _pictures(len(self))
+        if self.classes:
+            facts += f" of {len(self.classes):,} classes"
+        return [facts, str(self._place)]
+
+    def _in_folder(self, root: str) -> Classed:
+        if root.lower().endswith(".tar"):
             raise OptionError(
-                f"{os.fspath(root)!r:.80} is no folder; pass "
+                f"{root!r:.80} is no folder; pass "
                 "ImageFolder(mpiter.files.Tar(…)) for tar shards."
             )
-        classes, names = self._found(os.fspath(root))
-        self.classes = sorted(classes)
-        self.class_to_idx = _numbered(self.classes)
+        found, names = self._found(root)
+        classes = sorted(found)
+        numbers = _numbered(classes)
         in_order = list[tuple[str, str, str, str]]()
         for name in names:
             folder = name.partition("/")[0]
-            if folder in self.class_to_idx and is_picture(name):
+            if folder in numbers and is_picture(name):
                 in_order.append((folder, *name.rpartition("/")))
         in_order.sort()
         if not in_order:
             raise OptionError(
                 f"{root} has no subfolder with pictures ({', '.join(EXTENSIONS)})."
             )
-        without = self.class_to_idx.keys() - {folder for folder, *_ in in_order}
+        without = numbers.keys() - {folder for folder, *_ in in_order}
         if without:
             few = sorted(without)[:_FEW]
             named = ", ".join(map(repr, few))
@@ -233,33 +234,9 @@ class ImageFolder(Pictures):
                 f"folders in {root} without pictures ({len(without)}) count as classes "
                 f"too: {named}."
             )
-        numbers = [self.class_to_idx[folder] for folder, *_ in in_order]
-        labels = np.array(numbers, np.int32)
+        labels = np.array([numbers[folder] for folder, *_ in in_order], np.int32)
         paths = ("".join(path) for _, *path in in_order)
-        super().__init__(
-            root,
-            paths,
-            labels,
-            transform,
-            options,
-        )
-
-    def _facts(self) -> describing.Facts:
-        if self._tar is not None:
-            return [_pictures(len(self)), repr(self._tar.shards)]
-        return [f"{_pictures(len(self))} of {len(self.classes):,} classes", self.root]
-
-    def source(self, index: int) -> str:
-        """Return the path of the file, or in words where it lies in a shard."""
-        if self._tar is not None:
-            return self._tar.source(index)
-        return super().source(index)
-
-    def fetch(self, index: int) -> bytes:
-        """Read the bytes of the file."""
-        if self._tar is not None:
-            return self._tar.fetch(index)
-        return super().fetch(index)
+        return Classed(Below(root, paths), classes, labels)
 
     def _found(self, root: str) -> tuple[Iterable[str], Iterable[str]]:
         """Return the names of the classes, and of all files."""
@@ -276,37 +253,6 @@ class ImageFolder(Pictures):
 
 def _numbered(classes: Iterable[str]) -> dict[str, int]:
     return {name: number for number, name in enumerate(classes)}
-
-
-def walk(
-    top: str,
-    onerror: Callable[[OSError], None],
-) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield for ``top`` and each folder below it its path, and the names in it.
-
-    The path is that from ``top`` ("", "cat/", …); the folders' names come before the
-    files'.  Links are followed, except to a folder that contains them.  ``onerror``
-    gets the error of listing a folder.
-    """
-    # This has where each folder that is still to come really lies, and those around it.
-    around = {top: {os.path.realpath(top)}}
-    for folder, folders, files in os.walk(top, onerror=onerror, followlinks=True):
-        here = around.pop(folder)
-        entered = list[str]()
-        for name in folders:
-            path = os.path.join(folder, name)
-            place = os.path.realpath(path)
-            # A link to a folder around it would lead round and round.
-            if place not in here:
-                entered.append(name)
-                around[path] = {*here, place}
-        # `os.walk` enters what is left in its own list.
-        folders[:] = entered
-        prefix = ""
-        if folder != top:
-            within = os.path.relpath(folder, top)
-            prefix = os.path.join(within, "")
-        yield prefix, folders, files
 
 
 class ImageList(Pictures):
@@ -348,13 +294,8 @@ class ImageList(Pictures):
         if True in labelled:
             labels = np.array([label for _, label in items])
             names = [name for name, _ in items]
-        super().__init__(
-            root,
-            map(os.fspath, names),
-            labels,
-            transform,
-            options,
-        )
+        place = Below(root, map(os.fspath, names))
+        super().__init__(place, labels, transform, options)
 
 
 def _lines(path: Path) -> list[Any]:
@@ -385,25 +326,3 @@ def _lines(path: Path) -> list[Any]:
         return lines
     halves = (line.rsplit(None, 1) for line in lines)
     return [(name, int(label)) for name, label in halves]
-
-
-def bytes_at(source: str) -> bytes:
-    """Return all bytes of the file that a path or a URL names.
-
-    A pipe or a device, which may never end, is an error.
-    """
-    if "://" not in source:
-        with open(source, "rb", opener=_open_at_once) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode):
-                raise OSError(errno.EINVAL, "Not a regular file", source)
-            return file.read()
-    import fsspec  # of mpiter[staging]
-
-    system, path = fsspec.core.url_to_fs(source)
-    return bytes(system.cat_file(path))
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    # Opening a pipe would otherwise wait until somebody writes to it.
-    return os.open(path, flags | os.O_NONBLOCK)

@@ -26,8 +26,9 @@ import numpy as np
 from .. import machine
 from ..errors import OptionError
 from ..transport.memory import write_all
-from .dataset import Form, ImageFolder, Path, bytes_at, walk
+from .dataset import Form, ImageFolder, Path
 from .decoding import BrokenImage
+from .places import bytes_at, walk
 
 # The fixed part of a member's record; its name, an extra field and the data follow.
 _LOCAL_BYTES = 30

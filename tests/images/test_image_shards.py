@@ -24,6 +24,7 @@ from mpiter.images import (
     ImageFolder,
     Normalize,
     RandomResizedCrop,
+    Resize,
 )
 
 PICTURES = 30
@@ -73,6 +74,19 @@ def test_classes_are_those_in_members_of_their_own(numbered: Path) -> None:
         assert label == number % 7
         wanted = np.asarray(Image.open(io.BytesIO(picture(number))))
         assert np.array_equal(pixels, wanted)
+
+
+def test_labels_serve_as_an_array(numbered: Path) -> None:
+    labels = ImageFolder(Tar(numbered)).labels
+    wanted = np.arange(2 * PICTURES) % 7
+    assert labels[:9].tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1]
+    assert np.array_equal(labels, wanted)
+    assert np.array_equal(labels == 1, wanted == 1)
+    assert np.array_equal(labels[labels == 3], wanted[wanted == 3])
+    assert np.array_equal(np.bincount(labels), np.bincount(wanted))
+    assert labels[-1] == labels[np.int64(59)] == 59 % 7
+    with pytest.raises(IndexError):
+        labels[60]
 
 
 @pytest.mark.parametrize("begin", ["", "./"])
@@ -158,6 +172,12 @@ def test_pictures_and_classes_that_are_broken_are_named(tmp_path: Path) -> None:
         DamagedFile, match=r"sample 3 \('d' of .*0\.tar\) has no picture"
     ):
         dataset[3]
+    # Of all together those stand out that have none.
+    assert [*dataset.labels] == dataset.labels[:].tolist() == [1, -1, -1, 1, 1]
+    assert [*dataset.paths] == ["a.jpg", "b.jpg", "c.jpg", "", "e.jpg"]
+    assert dataset.paths[2:4] == ["c.jpg", ""]
+    with pytest.raises(DamagedFile, match="has no picture"):
+        dataset.paths[3]
     with mpiter.batches(
         dataset, 4, on_error="skip", n_processes=0, shuffle=False, epochs=1
     ) as stream:
@@ -198,3 +218,34 @@ def test_what_cannot_be_a_folder_of_pictures_is_refused(tmp_path: Path) -> None:
         ImageFolder(Tar(path))
     with pytest.raises(mpiter.OptionError, match=r"ImageFolder\(mpiter\.files\.Tar"):
         ImageFolder(path)
+    for wrong in ([str(path)], [path], ((1, 2), 3), None):
+        with pytest.raises(
+            mpiter.OptionError,
+            match=r"a folder, or mpiter\.files\.Tar\(…\) .*, and not \w+",
+        ):
+            ImageFolder(wrong)  # type: ignore[arg-type]
+
+
+class Backwards(mpiter.Order):
+    """An order that a dataset brings."""
+
+    def __len__(self) -> int:
+        return 2 * PICTURES
+
+    def take(self, start: int, stop: int) -> list[int]:
+        return [2 * PICTURES - 1 - at for at in range(start, stop)]
+
+    def later(self, epochs: int) -> Backwards:
+        return self
+
+
+class Ordered(ImageFolder):
+    def mpiter_order(self, seed: int, shuffle: bool | None) -> mpiter.Order:
+        return Backwards()
+
+
+def test_a_derived_class_keeps_its_order(numbered: Path) -> None:
+    dataset = Ordered(Tar(numbered), Resize(8))
+    with mpiter.batches(dataset, 60, n_processes=0, epochs=1) as stream:
+        [(_, labels)] = stream
+    assert labels.tolist() == [number % 7 for number in reversed(range(60))]
