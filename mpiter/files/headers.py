@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from ..errors import OptionError
 from ..order.order import Indices
+from .links import CODING, Links
 from .paths import File
 
 # Of members that were read, as they come: the bytes until there, and their number.
 Tell = Callable[[int, int], None]
-# How names become the bytes of keys: those that aren't UTF-8 come back as they were.
-CODING = ("utf-8", "surrogateescape")
 
 _BLOCK = 512
 # Members between two words about the progress.
@@ -38,6 +37,8 @@ _COMPRESSED = {
 }
 # Folders whose members are about a shard, or are macOS's: they belong to no sample.
 _ABOUT = re.compile(r"(.*/)?(__[^/]*__|__MACOSX)(/|$)")
+# In place of the byte where a member begins.
+_NOWHERE = -1
 # Bytes that are looked at in one go behind an archive's end.
 _AT_ONCE = 1 << 16
 
@@ -58,6 +59,8 @@ class Contents(NamedTuple):
     borders: Indices
     # Why the last sample may lack members and none can be read behind it; or nothing.
     damage: str
+    # The links in samples that lead to no file of their archive, and are left out.
+    lost: list[str]
 
 
 class _Found:
@@ -72,11 +75,21 @@ class _Found:
         self._keys = bytearray()
         self._borders = array("q")
         self._last_key: str | None = None
+        self._links = Links()
+        self._lost: list[str] = []
         # The byte behind the last member that was read.
         self.end = 0
 
     def add(self, member: tarfile.TarInfo) -> None:
+        is_link = member.islnk() or member.issym()
+        if not is_link and not member.isreg():
+            return
         split = _split(member.name)
+        if is_link:
+            number = None if split is None else len(self._begins)
+            self._links.add_link(member, number)
+        else:
+            self._links.add_file(member)
         if split is None:
             return
         key, field = split
@@ -85,18 +98,26 @@ class _Found:
             self._firsts.append(len(self._begins))
             self._borders.append(len(self._keys))
             self._keys += key.encode(*CODING)
-        self._begins.append(member.offset_data)
-        self._sizes.append(member.size)
+        # Where a link's bytes lie is known at the archive's end.
+        self._begins.append(_NOWHERE if is_link else member.offset_data)
+        self._sizes.append(0 if is_link else member.size)
         self._numbers.append(self._fields.setdefault(field, len(self._fields)))
 
-    def begin_archive(self) -> None:
-        """Have what comes belong to no sample of an archive before it."""
+    def end_archive(self) -> None:
+        """Have what comes belong to no sample of this archive, and be no link's end."""
+        for number, link in self._links.found():
+            if link.lies is None:
+                self._lost.append(link.name)
+            else:
+                self._begins[number], self._sizes[number] = link.lies
+        self._links = Links()
         self._last_key = None
 
     def contents(self, damage: str) -> Contents:
+        self.end_archive()
         self._firsts.append(len(self._begins))
         self._borders.append(len(self._keys))
-        return Contents(
+        contents = Contents(
             [*self._fields],
             np.array(self._begins, np.int64),
             np.array(self._sizes, np.int64),
@@ -105,7 +126,28 @@ class _Found:
             np.array(self._keys, np.uint8),
             np.array(self._borders, np.int64),
             damage,
+            self._lost,
         )
+        if self._lost:
+            return _without_lost(contents)
+        return contents
+
+
+def _without_lost(found: Contents) -> Contents:
+    """Leave out members that lie nowhere, and samples that have no others."""
+    is_there = found.begins != _NOWHERE
+    before = np.concatenate(([0], np.cumsum(is_there)))
+    firsts = before[found.firsts]
+    has_some = np.diff(firsts) > 0
+    lengths = np.diff(found.borders)
+    return found._replace(
+        begins=found.begins[is_there],
+        sizes=found.sizes[is_there],
+        numbers=found.numbers[is_there],
+        firsts=np.append(firsts[:-1][has_some], firsts[-1]),
+        keys=found.keys[np.repeat(has_some, lengths)],
+        borders=np.concatenate(([0], np.cumsum(lengths[has_some]))),
+    )
 
 
 def contents_of(file: File, tell: Tell) -> Contents:
@@ -133,8 +175,8 @@ def _read(file: File, opened: BinaryIO, found: _Found, tell: Tell) -> str:
     archive: int | None = 0
     while archive is not None and not damage:
         opened.seek(archive)
-        found.begin_archive()
         end, damage = _read_archive(file, opened, found, tell)
+        found.end_archive()
         archive = _behind_zeros(opened, end)
     return damage
 
@@ -162,9 +204,11 @@ def _read_archive(
                     f"member {member.name!r} of {file.path} is sparse, and its bytes "
                     "don't lie side by side; make the shard without --sparse."
                 )
-            found.end = end = member.offset_data + member.size
+            found.end = end = member.offset_data
+            # Some programs tell a size of links, too, whose bytes aren't there.
             if member.isreg():
-                found.add(member)
+                found.end = end = member.offset_data + member.size
+            found.add(member)
             if member.size < 0 or (file.size and end > file.size):
                 return end, (
                     f"its member {member.name!r} at byte {member.offset_data:,} has "
@@ -229,6 +273,8 @@ def as_arrays(contents: Contents) -> dict[str, Any]:
     arrays["fields"] = np.frombuffer(joined, np.uint8)
     damage = contents.damage.encode(*CODING)
     arrays["damage"] = np.frombuffer(damage, np.uint8)
+    lost = "\0".join(contents.lost).encode(*CODING)
+    arrays["lost"] = np.frombuffer(lost, np.uint8)
     return arrays
 
 
@@ -239,4 +285,7 @@ def of_arrays(arrays: dict[str, NDArray[Any]]) -> Contents:
     joined = told.pop("fields").tobytes().decode(*CODING)
     damage = told.pop("damage").tobytes().decode(*CODING)
     fields = joined.split("/") if joined else []
-    return Contents(fields=fields, damage=damage, **told)
+    # No name has a zero.
+    links = told.pop("lost").tobytes().decode(*CODING)
+    lost = links.split("\0") if links else []
+    return Contents(fields=fields, damage=damage, lost=lost, **told)

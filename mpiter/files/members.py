@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from ..order.order import Indices
 from .grouped import Groups
-from .headers import CODING, Contents
+from .headers import Contents
+from .links import CODING
 
 # Keys that are made in one go.
 _AT_ONCE = 1 << 12
+# What lies side by side has such gaps between its parts, in bytes.
+GAP = 1 << 16
 
 
 class Members:
@@ -59,6 +62,13 @@ class Members:
         )
         self._borders: Indices = _joined([*borders, np.array([letters])])
         self._shards: Indices = np.array(ends, np.int64)
+        # The samples whose members don't all lie side by side: some are links.
+        gaps = self.begins[1:] - (self.begins[:-1] + self.sizes[:-1])
+        is_first = np.zeros(members + 1, bool)
+        is_first[self.firsts] = True
+        is_apart = ((gaps < 0) | (gaps > GAP)) & ~is_first[1:-1]
+        apart = np.flatnonzero(is_apart)
+        self.apart = {*map(self.sample_of, apart.tolist())}
 
     def __len__(self) -> int:
         return len(self.firsts) - 1

@@ -9,14 +9,12 @@ from ..errors import DamagedFile, add_note
 from ..order.order import Indices
 from .grouped import Groups
 from .headers import Contents
-from .members import Members
+from .members import GAP, Members
 from .paths import File
 from .ranges import Ranges
 
-# Samples that follow each other are read in one go: so many bytes at most, and with
-# such gaps between them.
+# Samples that follow each other are read in one go: so many bytes at most.
 _AT_ONCE = 1 << 22
-_GAP = 1 << 16
 
 
 class Span(NamedTuple):
@@ -70,8 +68,14 @@ class Shards:
     def read(self, samples: Indices) -> Iterator[tuple[Span, list[bytes]]]:
         """Yield the bytes of the members of each of some samples."""
         run: list[Span] = []
-        for its in zip(samples.tolist(), *self._members.spans(samples), strict=True):
-            span = Span(*its)
+        facts = zip(samples.tolist(), *self._members.spans(samples), strict=True)
+        for span in map(Span._make, facts):
+            if span.sample in self._members.apart:
+                if run:
+                    yield from self._values(run)
+                    run = []
+                yield span, [*map(self.fetch, range(span.first, span.end))]
+                continue
             if run and not _goes_on(run, span):
                 yield from self._values(run)
                 run = []
@@ -83,15 +87,18 @@ class Shards:
         """Read samples that lie side by side in one go."""
         base = run[0].begin
         data = self._range(run[0].shard, run[0].first, base, run[-1].stop)
+        members = self._members
         for span in run:
-            self._fail_if_last(span.sample, span.end - 1)
-            begins = self._members.begins[span.first : span.end].tolist()
-            sizes = self._members.sizes[span.first : span.end].tolist()
+            if span.sample in members.damage:
+                self._fail_as_last(span.sample, span.end - 1)
+            begins = members.begins[span.first : span.end].tolist()
+            sizes = members.sizes[span.first : span.end].tolist()
             values: list[bytes] = []
-            for begin, size in zip(begins, sizes, strict=True):
-                value = data[begin - base : begin - base + size]
+            for at, size in enumerate(sizes):
+                begin = begins[at] - base
+                value = data[begin : begin + size]
                 if len(value) < size:
-                    self._fail_short(span.first + len(values), len(value))
+                    self._fail_short(span.first + at, len(value))
                 values.append(value)
             yield span, values
 
@@ -117,7 +124,9 @@ class Shards:
     def fetch(self, member: int) -> bytes:
         """Read the bytes of a member."""
         members = self._members
-        self._fail_if_last(members.sample_of(member), member)
+        sample = members.sample_of(member)
+        if sample in members.damage:
+            self._fail_as_last(sample, member)
         begin = int(members.begins[member])
         size = int(members.sizes[member])
         data = self._range(members.shard_of(member), member, begin, begin + size)
@@ -132,11 +141,10 @@ class Shards:
             add_note(error, f"mpiter: reading {self.source(member)}.")
             raise
 
-    def _fail_if_last(self, sample: int, member: int) -> None:
+    def _fail_as_last(self, sample: int, member: int) -> NoReturn:
         """Raise an error of a sample that may lack members."""
-        damage = self._members.damage.get(sample)
-        if damage is not None:
-            self.fail(member, f"is the last one before the damage: {damage}")
+        damage = self._members.damage[sample]
+        self.fail(member, f"is the last one before the damage: {damage}")
 
     def _fail_short(self, member: int, there: int) -> NoReturn:
         size = int(self._members.sizes[member])
@@ -152,4 +160,4 @@ def _goes_on(run: Sequence[Span], span: Span) -> bool:
     """True if a sample lies behind others, and is read together with them."""
     gap = span.begin - run[-1].stop
     length = span.stop - run[0].begin
-    return span.shard == run[0].shard and 0 <= gap <= _GAP and length <= _AT_ONCE
+    return span.shard == run[0].shard and 0 <= gap <= GAP and length <= _AT_ONCE

@@ -16,6 +16,7 @@ from ..errors import DamagedFile, OptionError, add_note
 from ..order.order import Indices, Order, Shuffled
 from .decoders import Asked, Field, fields_of
 from .grouped import GroupedOrder
+from .headers import Contents
 from .kept import contents_of_all
 from .paths import Paths, files_of
 from .shards import Shards, Span
@@ -35,7 +36,8 @@ class Tar:
     dot behind the last slash.  A sample is a dict: ``__key__`` is that name, and each
     member is a field, called like its extension in small letters.  Where a key comes
     again later, another sample begins.  Members without an extension, hidden ones, and
-    those in a folder with a name like ``__this__`` are left out.
+    those in a folder with a name like ``__this__`` are left out; so are links, unless
+    they lead to a file of the same shard.
 
     Headers are read once, and kept in a hidden file beside each shard; where none can
     be written, in ``~/.cache/mpiter``.  They are read anew when a shard has another
@@ -102,6 +104,7 @@ class Tar:
                     file.path,
                     shard.damage,
                 )
+        self._warn_of_lost(shards)
         self._shards = Shards(self.files, shards)
         if not len(self):
             raise OptionError(
@@ -109,6 +112,24 @@ class Tar:
                 "that are named KEY.EXTENSION."
             )
         self._fields: list[Field] = fields_of(self._shards.fields, decode)
+
+    def _warn_of_lost(self, shards: Sequence[Contents]) -> None:
+        """Tell of the links that lead to no file, once for all shards."""
+        lost = sum(len(shard.lost) for shard in shards)
+        if not lost:
+            return
+        path, name = next(
+            (file.path, shard.lost[0])
+            for file, shard in zip(self.files, shards, strict=True)
+            if shard.lost
+        )
+        _log.warning(
+            "tar: %s links lead to no file in their shard, and are left out; the first "
+            "is %r of %s.  tar --dereference writes files in place of links",
+            f"{lost:,}",
+            name,
+            path,
+        )
 
     def __len__(self) -> int:
         return len(self._shards)

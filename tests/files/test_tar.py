@@ -199,20 +199,98 @@ def test_samples_are_read_in_any_order(folder: Path) -> None:
     assert found == asked
 
 
-def test_only_files_are_members(tmp_path: Path) -> None:
+def test_folders_and_devices_are_no_members(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "0.tar", "w") as shard:
         for kind, name in [
             (tarfile.DIRTYPE, "folder.d"),
-            (tarfile.SYMTYPE, "folder.d/link.txt"),
+            (tarfile.FIFOTYPE, "folder.d/pipe.txt"),
             (tarfile.REGTYPE, "folder.d/file.txt"),
         ]:
             member = tarfile.TarInfo(name)
             member.type = kind
-            member.linkname = "file.txt"
             shard.addfile(member)
     dataset = Tar(tmp_path)
     assert len(dataset) == 1
     assert dataset[0] == {"__key__": "folder.d/file", "txt": ""}
+
+
+def add_link(shard: tarfile.TarFile, kind: bytes, name: str, target: str) -> None:
+    member = tarfile.TarInfo(name)
+    member.type = kind
+    member.linkname = target
+    shard.addfile(member)
+
+
+def add_file(shard: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    shard.addfile(member, io.BytesIO(data))
+
+
+def test_links_within_a_shard_are_the_files_that_they_lead_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tarfile.open(tmp_path / "0.tar", "w") as shard:
+        add_link(shard, tarfile.SYMTYPE, "a/0.txt", "../b/3.txt")
+        add_file(shard, "a/0.cls", b"0")
+        add_file(shard, "./a/1.TXT", b"one")
+        add_file(shard, "./a/1.bin", bytes(200_000))
+        add_link(shard, tarfile.LNKTYPE, "a/2.txt", "a/1.TXT")
+        # A link to a link, and one to a file that is no member of a sample.
+        add_link(shard, tarfile.SYMTYPE, "a/2.b.txt", "0.txt")
+        add_file(shard, "shared", b"of all")
+        add_link(shard, tarfile.LNKTYPE, "a/2.c.txt", "shared")
+        add_file(shard, "b/3.txt", b"three")
+    dataset = Tar(tmp_path)
+    wanted = [
+        {"__key__": "a/0", "txt": "three", "cls": 0},
+        {"__key__": "./a/1", "txt": "one", "bin": bytes(200_000)},
+        {"__key__": "a/2", "txt": "one", "b.txt": "three", "c.txt": "of all"},
+        {"__key__": "b/3", "txt": "three"},
+    ]
+    assert samples_of(dataset) == wanted
+    assert dataset.samples([3, 2, 0]) == [wanted[3], wanted[2], wanted[0]]
+    assert samples_of(Tar(tmp_path)) == wanted
+    assert caplog.text == ""
+
+
+def test_links_that_lead_nowhere_are_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(2):
+        with tarfile.open(tmp_path / f"{number}.tar", "w") as shard:
+            add_link(shard, tarfile.SYMTYPE, "a.jpg", "/data/a.jpg")
+            add_link(shard, tarfile.SYMTYPE, "b.txt", "../../b.txt")
+            add_file(shard, "b.cls", b"1")
+            add_link(shard, tarfile.SYMTYPE, "c.txt", "d.txt")
+            add_link(shard, tarfile.SYMTYPE, "d.txt", "c.txt")
+            add_file(shard, "e.txt", b"5")
+            add_link(shard, tarfile.LNKTYPE, "f.txt", "e.txt")
+    wanted = [
+        {"__key__": "b", "cls": 1},
+        {"__key__": "e", "txt": "5"},
+        {"__key__": "f", "txt": "5"},
+    ]
+    # What is kept of the headers tells it again.
+    for _ in range(2):
+        caplog.clear()
+        assert samples_of(Tar(tmp_path)) == 2 * wanted
+        [record] = caplog.records
+        assert "8 links lead to no file" in record.message
+        assert "'a.jpg' of " in record.message
+
+
+def test_links_lead_to_files_of_their_own_archive(tmp_path: Path) -> None:
+    parts = list[bytes]()
+    for number in range(2):
+        path = tmp_path / f"{number}.tar"
+        with tarfile.open(path, "w") as shard:
+            add_file(shard, "a.txt", b"%d" % number)
+            add_link(shard, tarfile.LNKTYPE, "b.txt", "a.txt")
+        parts.append(path.read_bytes())
+    joined = tmp_path / "joined.tar"
+    joined.write_bytes(b"".join(parts))
+    assert [sample["txt"] for sample in samples_of(Tar(joined))] == ["0", "0", "1", "1"]
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
