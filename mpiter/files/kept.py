@@ -145,7 +145,11 @@ def _places(file: File, folder: Path | None) -> Iterable[Path]:
     if file.is_local:
         shard = Path(file.path)
         places.append(shard.with_name(f".{shard.name}{_ENDING}"))
-    places.append(_caches() / f"{name}{_ENDING}")
+    named = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    caches = os.path.expanduser(named)
+    # A user without a home has no caches.
+    if os.path.isabs(caches):
+        places.append(Path(caches) / "mpiter" / f"{name}{_ENDING}")
     return places
 
 

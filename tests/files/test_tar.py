@@ -652,6 +652,30 @@ def test_where_nothing_can_be_kept_it_is_said_and_goes_on(
     ]
 
 
+def test_a_user_without_a_home_has_no_caches(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = """
+    import os, pwd, sys
+    from mpiter.files import Tar
+
+    def unknown(uid):
+        raise KeyError(uid)
+
+    pwd.getpwuid = unknown
+    del os.environ["HOME"], os.environ["XDG_CACHE_HOME"]
+    print(len(Tar(sys.argv[1])))
+    """
+    beside = [folder / f".{shard}.tar.mpiter" for shard in range(2)]
+    assert run(folder, text, folder).ended_well().lines == ["240"]
+    for place in beside:
+        place.unlink()
+        (place / "in the way").mkdir(parents=True)
+    outcome = run(folder, text, folder)
+    assert (outcome.code, outcome.lines) == (0, ["240"])
+    assert "index= names a folder" in outcome.err
+
+
 def test_a_folder_may_be_named_for_it(folder: Path, tmp_path: Path) -> None:
     index = tmp_path / "a new" / "folder"
     wanted = samples_of(Tar(folder, index=index))
