@@ -15,8 +15,7 @@ import logging
 import os
 import threading
 import time
-import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -175,15 +174,9 @@ def _kept(file: File, folder: Path | None) -> Contents | None:
                 told = {name: arrays[name] for name in arrays.files}
             if np.array_equal(told.pop("signs"), _signs(file)):
                 return of_arrays(told)
-        # There is none, or it can't be read, or another program wrote it.
-        except (
-            OSError,
-            EOFError,
-            ValueError,
-            KeyError,
-            TypeError,
-            zipfile.BadZipFile,
-        ):
+        # There is none, or it is damaged: of that NumPy and zipfile raise errors of
+        # many types.
+        except Exception:
             continue
     return None
 

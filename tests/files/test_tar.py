@@ -624,6 +624,21 @@ def test_what_was_kept_and_is_damaged_is_made_again(folder: Path, there: bytes) 
     assert places[0].read_bytes() == whole
 
 
+def test_what_was_kept_with_any_byte_changed_does_no_harm(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "0.tar", records(0, 2))
+    wanted = samples_of(Tar(path))
+    place = tmp_path / ".0.tar.mpiter"
+    whole = place.read_bytes()
+    # Beside the values themselves, which have a checksum, ZIP tells how they lie.
+    for at in range(0, len(whole), 3):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << (at % 8)
+        place.write_bytes(changed)
+        assert samples_of(Tar(path)) == wanted
+
+
 def test_where_no_file_can_be_written_the_users_caches_have_it(
     folder: Path, caches: Path
 ) -> None:
