@@ -78,36 +78,23 @@ def contents_of_all(files: Sequence[File], folder: Path | None) -> list[Contents
     missing = [at for at, contents in enumerate(found) if contents is None]
     progress = _Progress(sum(files[at].size for at in missing))
 
-    def read(at: int) -> None:
+    def read(at: int) -> str:
         contents = contents_of(files[at], progress.tell)
-        _keep(files[at], folder, contents)
         found[at] = contents
+        return _keep(files[at], folder, contents)
 
-    def read_or_leave(at: int) -> None:
-        with _locked(files[at], 0.0) as is_ours:
-            if is_ours:
-                # Another program may just have made it.
-                found[at] = _kept(files[at], folder)
-                if found[at] is None:
-                    read(at)
-
-    def wait_or_read(at: int) -> None:
-        with _locked(files[at], _PATIENCE_S):
-            found[at] = _kept(files[at], folder)
-        # The other one was killed, or could keep nothing.  Those who have waited for it
-        # don't wait for each other.
-        if found[at] is None:
-            read(at)
-
-    is_here = all(files[at].is_local for at in missing)
-    at_once = _AT_ONCE if is_here else _AT_ONCE_AT_A_STORE
-    # First those that no other program reads now.
-    for step in (read_or_leave, wait_or_read):
-        missing = [at for at in missing if found[at] is None]
-        if missing:
-            with ThreadPoolExecutor(at_once) as pool:
-                for _ in pool.map(step, missing):
-                    pass
+    if missing:
+        is_here = all(files[at].is_local for at in missing)
+        at_once = _AT_ONCE if is_here else _AT_ONCE_AT_A_STORE
+        with ThreadPoolExecutor(at_once) as pool:
+            problems = [problem for problem in pool.map(read, missing) if problem]
+        if problems:
+            _log.warning(
+                "tar: what %s shards have can't be kept (%s), so their headers are "
+                "read again next time; index= names a folder for that",
+                f"{len(problems):,}",
+                problems[0],
+            )
     return [contents for contents in found if contents is not None]
 
 
@@ -181,20 +168,16 @@ def _kept(file: File, folder: Path | None) -> Contents | None:
     return None
 
 
-def _keep(file: File, folder: Path | None, contents: Contents) -> None:
-    problem: OSError | None = None
+def _keep(file: File, folder: Path | None, contents: Contents) -> str:
+    """Keep what a shard has; return why it can't be kept, or nothing."""
+    problem = f"{file.path}: no folder of caches"
     for place in _places(file, folder):
         try:
             # A folder that was named is made; those of shards are there.
             place.parent.mkdir(parents=True, exist_ok=True)
             with replacing(place) as opened:
                 np.savez(opened, signs=_signs(file), **as_arrays(contents))
-            return
+            return ""
         except OSError as error:
-            problem = error
-    _log.warning(
-        "tar: what %s has can't be kept (%s), so its headers are read again next time; "
-        "index= names a folder for that",
-        file.path,
-        problem,
-    )
+            problem = f"{file.path}: {error}"
+    return problem
