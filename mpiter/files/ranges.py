@@ -2,6 +2,7 @@
 
 A file is opened once in a process, and few are open at a time.  Reads don't move a
 common place in it, so threads and processes that were forked don't disturb each other.
+Guarantees that a file which has changed by the time it is opened is an error.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from ..errors import DamagedFile
 from .paths import File, store_of
 
 # Descriptors that a process keeps open: many systems allow 1,024.
@@ -20,10 +22,18 @@ _MOST = 32
 class _Opened:
     """A descriptor, closed when nothing refers to it any more."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, file: File) -> None:
         self._pid = -1
-        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.number = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         self._pid = os.getpid()
+        status = os.fstat(self.number)
+        now = status.st_size, str(status.st_mtime_ns)
+        if now != (file.size, file.version):
+            raise DamagedFile(
+                f"{file.path} has changed: it had {file.size:,} bytes when the dataset "
+                f"was made, and now has {status.st_size:,}, or another time.  Make the "
+                "dataset again."
+            )
 
     def __del__(self) -> None:
         # In a process that was forked, the number may be another file's by now.
@@ -71,7 +81,7 @@ class Ranges:
         with self._lock:
             opened = self._opened.get(number)
             if opened is None:
-                opened = self._opened[number] = _Opened(self._files[number].path)
+                opened = self._opened[number] = _Opened(self._files[number])
                 # Another thread that reads from the oldest one still refers to it.
                 if len(self._opened) > _MOST:
                     self._opened.popitem(last=False)

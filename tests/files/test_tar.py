@@ -1047,15 +1047,39 @@ def test_two_members_of_one_name_are_an_error_of_their_sample(tmp_path: Path) ->
 
 def test_a_shard_that_is_cut_or_goes_later_is_named(folder: Path) -> None:
     dataset = Tar(folder)
+    assert dataset[SAMPLES]["json"] == {"number": SAMPLES}
     path = folder / "1.tar"
     os.truncate(path, 2000)
+    # It is open.
     assert dataset[SAMPLES]["json"] == {"number": SAMPLES}
     says = r"1\.tar: member '0200\.json' at byte [\d,]+ has 15 bytes, and the file ends"
     with pytest.raises(DamagedFile, match=says):
         dataset[200]
     shutil.move(folder / "0.tar", folder / "moved")
     with pytest.raises(FileNotFoundError, match=r"0\.tar"):
-        Tar(folder / "1.tar") and dataset[0]
+        dataset[0]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("change", ["size", "time"])
+def test_a_shard_that_has_changed_when_it_is_opened_is_named(
+    folder: Path, change: str, workers: int
+) -> None:
+    dataset = Tar(folder)
+    path = folder / "1.tar"
+    status = path.stat()
+    # Samples of as many bytes, or more of them.
+    write(path, records(1000, SAMPLES + (20 if change == "size" else 0)))
+    later = status.st_mtime_ns + (change == "time")
+    os.utime(path, ns=(status.st_atime_ns, later))
+    options = {"n_processes": workers, "shuffle": False, "epochs": 1}
+    with (
+        mpiter.batches(dataset, 8, **options) as stream,
+        pytest.raises(
+            DamagedFile, match=r"1\.tar has changed.* Make the dataset again"
+        ),
+    ):
+        numbers_of(stream)
 
 
 def test_sparse_members_are_refused(tmp_path: Path) -> None:
