@@ -95,9 +95,8 @@ class Tar:
         self.files = files_of(paths, ".tar")
         folder = None if index is None else Path(index)
         shards = contents_of_all(self.files, folder)
+        self._refuse_unreadable(shards)
         for file, shard in zip(self.files, shards, strict=True):
-            if shard.damage and not len(shard.begins):
-                raise DamagedFile(f"{file.path} can't be read: {shard.damage}.")
             if shard.damage:
                 _log.warning(
                     "%s is cut or damaged: %s; its samples before that are read",
@@ -112,6 +111,17 @@ class Tar:
                 "that are named KEY.EXTENSION."
             )
         self._fields: list[Field] = fields_of(self._shards.fields, decode)
+
+    def _refuse_unreadable(self, shards: Sequence[Contents]) -> None:
+        """Raise an error if nothing of a shard can be read."""
+        bad = [
+            f"{file.path} can't be read: {shard.damage}"
+            for file, shard in zip(self.files, shards, strict=True)
+            if shard.damage and not len(shard.begins)
+        ]
+        if bad:
+            others = f" (and {len(bad) - 1:,} more so)" if len(bad) > 1 else ""
+            raise DamagedFile(f"{bad[0]}{others}.  Leave it out of the list of shards.")
 
     def _warn_of_lost(self, shards: Sequence[Contents]) -> None:
         """Tell of the links that lead to no file, once for all shards."""

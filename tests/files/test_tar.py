@@ -864,8 +864,15 @@ def test_compressed_shards_are_refused_with_a_remedy(folder: Path) -> None:
 def test_files_that_are_no_shards_are_named(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "0.tar"
     path.write_bytes(data)
-    with pytest.raises(DamagedFile, match=r"0\.tar can't be read"):
+    with pytest.raises(
+        DamagedFile, match=r"0\.tar can't be read: .*\w\.  Leave it out of the list"
+    ):
         Tar(path)
+    whole = write(tmp_path / "2.tar", records())
+    shutil.copy(path, tmp_path / "1.tar")
+    with pytest.raises(DamagedFile, match=r"0\.tar can't be read: .*and 1 more so"):
+        Tar(tmp_path)
+    assert len(Tar([whole])) == SAMPLES
 
 
 def test_shards_without_samples_are_refused(folder: Path, tmp_path: Path) -> None:
