@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import glob
 import io
+import logging
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import OptionError
 
+_log = logging.getLogger("mpiter")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+# Numbers from one to another, or words.
+_BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
@@ -81,16 +87,45 @@ def version_of(opened: Any) -> tuple[int, int]:
     return int(getattr(opened, "size", 0) or 0), 0
 
 
-def _version_in(status: os.stat_result) -> tuple[int, int]:
-    return status.st_size, status.st_mtime_ns
+class _Chosen:
+    """The files with an ending in folders, and what is left out."""
+
+    def __init__(self, ending: str) -> None:
+        self._ending = ending
+        compressed = [ending + way for way in _COMPRESSED]
+        if ending == ".tar":
+            compressed.append(".tgz")
+        self._compressed = tuple(compressed)
+        # Files that would have the ending if they weren't compressed.
+        self.left_out: list[str] = []
+
+    def takes(self, name: str, below: Iterable[str]) -> bool:
+        """True for a file that lies so ``below`` a folder, if it is one of those.
+
+        What lies below a name that begins with ``.`` or ``_`` isn't: so programs name
+        what isn't finished, or isn't data.
+        """
+        if any(part.startswith((".", "_")) for part in below):
+            return False
+        small = name.lower()
+        if small.endswith(self._compressed):
+            self.left_out.append(name)
+        return small.endswith(self._ending)
+
+    def why(self) -> str:
+        """Say what is left out."""
+        if not self.left_out:
+            return ""
+        return (
+            f"{len(self.left_out):,} compressed files, such as {self.left_out[0]}, are "
+            "left out: decompress them"
+        )
 
 
 def files_of(paths: Paths, ending: str) -> list[File]:
     """Return the files that ``paths`` name, in the order of their names.
 
-    Of a folder these are the files with this ``ending``, however deep they lie, but for
-    those below a name that begins with ``.`` or ``_``: so programs name what isn't
-    finished, or isn't data.
+    Of a folder these are the files with this ``ending``, however deep they lie.
     """
     if isinstance(paths, (str, os.PathLike)):
         given = [os.fspath(paths)]
@@ -98,16 +133,51 @@ def files_of(paths: Paths, ending: str) -> list[File]:
         given = [os.fspath(path) for path in paths]
     found: list[File] = []
     for path in given:
-        some = _at_a_store(path, ending) if "://" in path else _here(path, ending)
+        if not path:
+            raise OptionError("a path is empty; '.' is the current folder.")
+        chosen = _Chosen(ending)
+        some: list[File] = []
+        for one in _without_braces(path):
+            some += _at_a_store(one, chosen) if "://" in one else _here(one, chosen)
+        why = chosen.why()
         if not some:
-            raise OptionError(f"{path!r} names no {ending} file.")
+            reason = f": {why}" if why else ""
+            raise OptionError(f"{path!r} names no {ending} file{reason}.")
+        if why:
+            _log.warning("in %s %s", path, why)
         found += some
     if not found:
         raise OptionError(f"{paths!r:.60} names no files.")
     return found
 
 
-def _here(path: str, ending: str) -> list[File]:
+def _without_braces(path: str) -> list[str]:
+    """Return the paths that one with braces stands for, in a shell and in WebDataset.
+
+    >>> _without_braces("{8..10}-{a,b}")
+    ['8-a', '8-b', '9-a', '9-b', '10-a', '10-b']
+    >>> _without_braces("{008..010}.tar")
+    ['008.tar', '009.tar', '010.tar']
+    """
+    braces = _BRACES.search(path)
+    if braces is None or os.path.exists(path):
+        return [path]
+    first, last, words = braces.groups()
+    if words is None:
+        width = 0
+        if first.startswith("0") or last.startswith("0"):
+            width = max(len(first), len(last))
+        step = 1 if int(first) <= int(last) else -1
+        numbers = range(int(first), int(last) + step, step)
+        choices = [f"{number:0{width}}" for number in numbers]
+    else:
+        choices = words.split(",")
+    before = path[: braces.start()]
+    rests = _without_braces(path[braces.end() :])
+    return [before + choice + rest for choice in choices for rest in rests]
+
+
+def _here(path: str, chosen: _Chosen) -> list[File]:
     place = Path(path).expanduser()
     names = [place]
     is_pattern = any(sign in path for sign in "*?[") and not place.exists()
@@ -118,10 +188,11 @@ def _here(path: str, ending: str) -> list[File]:
         # Some programs write a table as a folder.
         files = [name]
         if name.is_dir():
-            files = sorted(name.rglob(f"*{ending}"))
-            files = [
-                one for one in files if not _is_hidden(one.relative_to(name).parts)
-            ]
+            files = sorted(
+                one
+                for one in name.rglob("*")
+                if chosen.takes(one.name, one.relative_to(name).parts)
+            )
         for one in files:
             # A path that doesn't exist raises FileNotFoundError, with its name.
             status = os.stat(one)
@@ -133,10 +204,6 @@ def _here(path: str, ending: str) -> list[File]:
                 version = str(status.st_mtime_ns)
                 found.append(File(where, status.st_size, version, folders))
     return found
-
-
-def _is_hidden(parts: Iterable[str]) -> bool:
-    return any(part.startswith((".", "_")) for part in parts)
 
 
 def store_of(path: str) -> tuple[Any, str]:
@@ -151,7 +218,7 @@ def store_of(path: str) -> tuple[Any, str]:
     return system, inner
 
 
-def _at_a_store(path: str, ending: str) -> list[File]:
+def _at_a_store(path: str, chosen: _Chosen) -> list[File]:
     system, inner = store_of(path)
     scheme, _, _ = path.partition("://")
     # What a store tells of many files at once spares a request for each.
@@ -168,10 +235,9 @@ def _at_a_store(path: str, ending: str) -> list[File]:
             files[name] = entry, name.rpartition("/")[0]
             continue
         for one, its in sorted(system.find(name, detail=True).items()):
-            below = one.removeprefix(name)
-            if one.endswith(ending) and not _is_hidden(below.split("/")):
-                path_told = one if is_pattern else below
-                files[one] = its, path_told.rpartition("/")[0]
+            below = one.removeprefix(name).split("/")
+            if chosen.takes(below[-1], below):
+                files[one] = its
     found = []
     for name, (entry, folders) in files.items():
         version = ""

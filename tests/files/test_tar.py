@@ -30,7 +30,7 @@ from scripts import run
 
 import mpiter
 from mpiter.errors import DamagedFile
-from mpiter.files import Tar, kept
+from mpiter.files import Parquet, Tar, kept
 from mpiter.staging import Staging
 
 SAMPLES = 120
@@ -367,6 +367,54 @@ def test_shards_are_named_by_path_pattern_folder_list_and_address(
         Tar(folder / "2.tar")
     with pytest.raises(mpiter.OptionError, match=r"names no \.tar file"):
         Tar(folder / "*.txt")
+
+
+def test_braces_stand_for_several_shards(folder: Path) -> None:
+    assert len(Tar(f"{folder}/{{0..1}}.tar")) == 2 * SAMPLES
+    assert Tar(f"{folder}/{{1..0}}.tar")[0]["json"] == {"number": SAMPLES}
+    assert len(Tar(f"{folder}/{{1,0,1}}.tar")) == 3 * SAMPLES
+    for number in range(8, 12):
+        write(folder / f"a{number:03}.tar", records(number, 1))
+    dataset = Tar(f"{folder}/{{a,a}}{{008..011}}.tar")
+    numbers = [sample["json"]["number"] for sample in samples_of(dataset)]
+    assert numbers == 2 * [8, 9, 10, 11]
+    with pytest.raises(FileNotFoundError, match=r"a012\.tar"):
+        Tar(f"{folder}/a{{011..012}}.tar")
+    # A file that has such a name is itself.
+    write(folder / "{0,1}.tar", records(7, 1))
+    assert len(Tar(f"{folder}/{{0,1}}.tar")) == 1
+
+
+@pytest.mark.parametrize("begin", ["", "file://"])
+def test_what_is_compressed_in_a_folder_is_told(
+    begin: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if begin:
+        pytest.importorskip(
+            "fsspec", reason="fsspec is not installed: run python3 tests"
+        )
+    (folder / "0.tar").rename(folder / "0.TAR")
+    assert len(Tar(f"{begin}{folder}")) == 2 * SAMPLES
+    assert caplog.text == ""
+    for name in ("2.tar.gz", "3.tgz", ".4.tar.gz"):
+        (folder / name).write_bytes(b"compressed")
+    assert len(Tar(f"{begin}{folder}")) == 2 * SAMPLES
+    [record] = caplog.records
+    assert "2 compressed files, such as " in record.message
+    for path in folder.glob("*.[tT][aA][rR]"):
+        path.unlink()
+    with pytest.raises(
+        mpiter.OptionError,
+        match=r"names no \.tar file: 2 compressed files.*decompress them\.",
+    ):
+        Tar(f"{begin}{folder}")
+
+
+@pytest.mark.parametrize("make", [Tar, Parquet])
+def test_an_empty_path_is_refused(make: Any) -> None:
+    for paths in ("", [""]):
+        with pytest.raises(mpiter.OptionError, match=r"empty; '\.' is the current"):
+            make(paths)
 
 
 def test_shards_at_a_store_are_read_by_ranges(folder: Path, caches: Path) -> None:
