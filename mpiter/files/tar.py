@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -145,14 +146,19 @@ class Tar:
         return len(self._shards)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.samples([index])[0]
+        return self.samples([operator.index(index)])[0]
 
     def mpiter_reader(self) -> Reader:
         return self.samples
 
     def samples(self, indices: Sequence[int] | Indices) -> list[dict[str, Any]]:
         """Return the samples with these numbers."""
-        keys: Indices = np.asarray(indices, np.int64)
+        if not len(indices):
+            return []
+        keys: Indices = np.asarray(indices)
+        if keys.dtype.kind not in "iu":
+            raise TypeError(f"{indices!r:.60} aren't whole numbers")
+        keys = keys.astype(np.int64, copy=False)
         for key in (keys.min(), keys.max()):
             if not 0 <= key < len(self):
                 raise IndexError(f"{key} isn't from 0 to before {len(self)}")

@@ -436,6 +436,18 @@ def test_numbers_beyond_the_end_are_refused(folder: Path) -> None:
             dataset[number]
 
 
+def test_numbers_are_whole(folder: Path) -> None:
+    dataset = Tar(folder)
+    assert dataset.samples([]) == []
+    assert dataset[np.int64(3)] == dataset[3]
+    wrong: Any
+    for wrong in (1.5, "0", None):
+        with pytest.raises(TypeError):
+            dataset[wrong]
+        with pytest.raises(TypeError, match="aren't whole numbers"):
+            dataset.samples([wrong])
+
+
 def test_options_that_mean_nothing_are_refused(folder: Path) -> None:
     with pytest.raises(mpiter.OptionError, match="must be 'window' or 'full'"):
         Tar(folder, shuffle=False)  # type: ignore[arg-type]
