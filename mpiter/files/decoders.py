@@ -17,8 +17,9 @@ import numpy as np
 from ..errors import OptionError
 
 Decoder = Callable[[bytes], Any]
-# What users ask for: a function by ending, None for bytes as they are; False for none.
-Asked = Mapping[str, Decoder | None] | Literal[False] | None
+# What users ask for: a function by ending, None or False for bytes as they are; False
+# for none.
+Asked = Mapping[str, Decoder | Literal[False] | None] | Literal[False] | None
 
 
 class Field(NamedTuple):
@@ -109,10 +110,16 @@ def fields_of(names: Sequence[str], asked: Asked) -> list[Field]:
     if asked is False:
         return [Field(name) for name in names]
     chosen = _checked(asked)
+    # The ending of a field such as "mask.png" says how it is decoded.
+    endings = {name: name.rpartition(".")[2] for name in names}
+    unknown = chosen.keys() - endings.keys() - {*endings.values()}
+    if unknown:
+        raise OptionError(
+            f"decode= has a function for {min(unknown)!r:.60}, and no sample has such "
+            f"an extension; they have {', '.join(map(repr, names)):.200}."
+        )
     found: list[Field] = []
-    for name in names:
-        # The ending of a field such as "mask.png" says how it is decoded.
-        ending = name.rpartition(".")[2]
+    for name, ending in endings.items():
         if name in chosen or ending in chosen:
             decode = chosen.get(name, chosen.get(ending))
             found.append(Field(name, decode, is_ours=False))
@@ -141,6 +148,8 @@ def _checked(asked: Any) -> dict[str, Decoder | None]:
         )
     found: dict[str, Decoder | None] = {}
     for name, decode in asked.items():
+        if decode is False:
+            decode = None
         if not isinstance(name, str) or not (decode is None or callable(decode)):
             raise OptionError(
                 f"decode= has {decode!r:.60} for {name!r:.60}; it must have a function "

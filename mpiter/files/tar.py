@@ -53,15 +53,16 @@ class Tar:
     what follows it isn't there.
 
     Args:
-        paths: a file, a pattern, a folder, an address that fsspec opens, or a list of
-            such; files are sorted by name.
+        paths: a file, a pattern, braces such as ``{000..147}.tar``, a folder, an
+            address that fsspec opens, or a list of such; files are sorted by name.
         window: the size of the samples that are shuffled among each other, as they lie
             in the shards: bytes, or text such as "64MB".
         shuffle: "window", or "full" for a fully random order, for local disks.
         decode: functions of bytes by extension, such as ``{"json": parse}``, in place
-            of those below; None leaves the bytes as they are, and ``decode=False``
-            leaves all.  Pictures become arrays (RGB), ``.json`` what is in it, ``.npy``
-            an array, ``.txt`` text, ``.cls`` a whole number; all else is bytes.
+            of those below; None or False leaves the bytes as they are, and
+            ``decode=False`` leaves all.  Pictures become arrays (RGB), ``.json`` what
+            is in it, ``.npy`` an array, ``.txt`` text, ``.cls`` a whole number; all
+            else is bytes.
         index: a folder that keeps what was found in the headers.
 
     >>> import io, os, tarfile, tempfile

@@ -316,6 +316,7 @@ def test_decode_says_what_members_become(folder: Path) -> None:
     for decode, value in [
         (False, raw),
         ({"json": None}, raw),
+        ({"json": False}, raw),
         ({".JSON": len}, len(raw)),
         ({"json": lambda data: data[:1]}, b"{"),
         ({}, {"number": 0}),
@@ -327,7 +328,11 @@ def test_decode_says_what_members_become(folder: Path) -> None:
     path = write(folder / "one.tar", [("a.b.txt", b"1"), ("a.txt", b"2")])
     dataset = Tar(path, decode={"txt": int, "b.txt": float})
     assert dataset[0] == {"__key__": "a", "b.txt": 1.0, "txt": 2}
-    for wrong in (len, {"json": 1}, {1: len}, True):
+    with pytest.raises(
+        mpiter.OptionError, match=r"for 'jsn', and no .* they have 'json', 'bin'\."
+    ):
+        Tar(folder / "0.tar", decode={"jsn": len, "json": len})
+    for wrong in (len, {"json": 1}, {"json": True}, {1: len}, True):
         with pytest.raises(mpiter.OptionError, match=r"decode="):
             Tar(folder, decode=wrong)
 
