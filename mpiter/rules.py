@@ -81,7 +81,8 @@ class Rules:
     sample_timeout: float | None = None
     # The number of samples that a worker fetches before it is replaced.
     max_samples: int | None = None
-    # The most samples that a worker has under way; 0 of a stream, which has no keys.
+    # The most samples that a worker has under way; 0 of a stream, which has no keys,
+    # and of a dataset that reads many at once.
     concurrency: int = 1
     # The most rows that it has begun for that, which may be whole batches.
     rows_begun: int = 1

@@ -18,6 +18,8 @@ _HAND_OVER_S = 0.0003
 _MOST_TOLD = 64
 # The number of workers that hide loading is multiplied by this.
 _TO_SPARE = 1.02
+# Where samples wait, so many workers are worth a try.
+_SOME_WORKERS = 8
 # Samples that take less than this don't wait for anything worth telling.
 _A_WAIT_S = 0.0005
 _RARE = ("skipped", "restarts", "odd_rows", "copies")
@@ -83,7 +85,8 @@ class Stats:
     skips: tuple[tuple[Any, str], ...] = ()
     # When the first batch came: it tells these counters from those of other workers.
     _began_s: float | None = field(default=None, repr=False, compare=False)
-    # The samples that a worker may have under way; 0 of a stream, which has no keys.
+    # The samples that a worker may have under way; 0 of a stream, which has no keys,
+    # and of a dataset that reads many at once.
     _concurrency: int = field(default=1, repr=False, compare=False)
     _taken_s: float = field(
         default_factory=lambda: time.monotonic(), init=False, repr=False, compare=False
@@ -179,7 +182,7 @@ class Stats:
         enough = self.enough_workers
         if not self.workers:
             if enough is None:
-                return "fetched without workers"
+                return f"fetched without workers{self._worth_trying()}"
             if enough == 0:
                 return "fetched without workers; none are needed"
             return f"fetched without workers; {enough} would hide it"
@@ -196,7 +199,37 @@ class Stats:
             )
         if enough is not None and enough > self.workers:
             return f"workers can't keep up; {enough} would"
+        if enough is None and self._has_waited:
+            waiting = 1 - self._working
+            return f"workers wait {waiting:.0%} of their time: have more of them"
         return "workers can't keep up"
+
+    def _worth_trying(self) -> str:
+        """Say what would be faster where the step takes less than all that is fetched.
+
+        ``next()`` fetches.
+        """
+        if self.recent_share < _WORTH_TELLING:
+            return ""
+        several = self.useful_concurrency
+        if several is not None:
+            return f"; one with concurrency={several} would wait less"
+        if self._has_waited:
+            return f"; {_SOME_WORKERS} would wait less"
+        cores = machine.cores()
+        batch_s = self.sample_s * self.samples / max(self.batches, 1)
+        if cores > 1 and batch_s / cores > _HAND_OVER_S:
+            return f"; {cores}, one on each core, would be faster"
+        return ""
+
+    @property
+    def _has_waited(self) -> bool:
+        """True if samples wait for a disk or a network, more than they use a core."""
+        working = self._working
+        if self.sample_s * max(self._concurrency, 1) < _A_WAIT_S:
+            return False
+        # Workers that share few cores wait for these, too.
+        return working <= 0.5 and working * self.workers <= machine.cores() / 2
 
     @property
     def _working(self) -> float:
@@ -210,13 +243,9 @@ class Stats:
         None if workers have no time to spare, or their samples come as a stream.
         """
         now = self._concurrency
-        working = self._working
-        if not now or self.sample_s * now < _A_WAIT_S:
+        if not now or not self._has_waited:
             return None
-        # Workers that share few cores wait for these, too.
-        if working > 0.5 or working * self.workers > machine.cores() / 2:
-            return None
-        most = min(now / max(working, 1e-9), _MOST_TOLD)
+        most = min(now / max(self._working, 1e-9), _MOST_TOLD)
         wanted = most
         if enough := self.enough_workers:
             wanted = now * enough / max(self.workers, 1)

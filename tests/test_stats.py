@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -292,7 +293,11 @@ def test_as_many_workers_suffice_as_a_batch_takes_times_as_long_as_a_step(
         wanted = f"workers wait {waiting} of their time: concurrency={several}"
         wanted += f", or {enough} workers" if enough else ""
     assert stats.verdict() == wanted
-    hidden = f"; {enough} would hide it" if enough is not None else ""
+    hidden = f"; {enough} would hide it"
+    if enough is None and several is not None:
+        hidden = f"; one with concurrency={several} would wait less"
+    elif enough is None:
+        hidden = "; 4, one on each core, would be faster"
     assert replace(stats, workers=0).verdict() == f"fetched without workers{hidden}"
     light = replace(stats, sample_s=1e-7, sample_cpu_s=1e-7)
     assert [light.enough_workers, replace(light, recent_wait_s=0.0).verdict()] == [
@@ -303,6 +308,69 @@ def test_as_many_workers_suffice_as_a_batch_takes_times_as_long_as_a_step(
         replace(light, workers=0).verdict()
         == "fetched without workers; none are needed"
     )
+
+
+class Waits:
+    """Samples that wait, and are read many at once."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.01)
+        return index
+
+    def mpiter_reader(self) -> Any:
+        return lambda indices: [self[int(index)] for index in indices]
+
+
+class WaitsAlone(Waits):
+    """A class derived from such a dataset, with a ``[]`` of its own."""
+
+    def __getitem__(self, index: int) -> int:
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_where_samples_cannot_be_under_way_together_workers_are_advised(
+    workers: int,
+) -> None:
+    def verdict(dataset: Any) -> str:
+        with mpiter.batches(dataset, 10, n_processes=workers, seed=0) as stream:
+            for _ in range(6):
+                next(stream)
+            seen = stream.stats()
+        # A moment counts as nothing on a fast machine.
+        seen = replace(seen, recent_s=10.0, recent_wait_s=9.999, recent_batches=5)
+        return seen.verdict()
+
+    wanted = {
+        0: "fetched without workers; 8 would wait less",
+        1: "% of their time: have more of them",
+    }
+    assert wanted[workers] in verdict(Waits())
+    assert "concurrency=" in verdict(WaitsAlone())
+
+
+def test_without_workers_little_is_advised_where_little_would_help(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mpiter.machine.cores", lambda: 4)
+    stats = Stats(
+        batches=100,
+        samples=3200,
+        sample_s=0.01,
+        sample_cpu_s=0.01,
+        recent_batches=10,
+        recent_s=3.2,
+        recent_wait_s=3.199,
+    )
+    assert stats.verdict().endswith("; 4, one on each core, would be faster")
+    # Handing over takes as long.
+    light = replace(stats, sample_s=3e-5, sample_cpu_s=3e-5)
+    assert light.verdict() == "fetched without workers"
+    monkeypatch.setattr("mpiter.machine.cores", lambda: 1)
+    assert stats.verdict() == "fetched without workers"
 
 
 def test_a_dict_for_loggers_has_every_number_under_a_prefix() -> None:

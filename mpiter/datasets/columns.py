@@ -390,6 +390,14 @@ def reader_of(dataset: Any) -> Reader | None:
     return None
 
 
+def reads_together(dataset: object) -> bool:
+    """Return True if many samples are read at once, and none in a thread of its own.
+
+    In place of a user's ``__getitems__`` the user may ask for single samples.
+    """
+    return reader_of(dataset) is not None and not has_getitems(dataset)
+
+
 def brings_reader(kind: type) -> bool:
     """True if a class of ours says how many samples are read at once.
 

@@ -14,6 +14,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from operator import is_
 from typing import Any
@@ -239,7 +240,7 @@ class _Reading:
         return all(map(is_, self.cargo, cargo))
 
     def stats(self) -> Stats:
-        return self.tally.look()
+        return replace(self.tally.look(), _concurrency=self._rules.concurrency)
 
     def fetch(self, plan: Plan, seed: int) -> Delivery:
         """Return the planned batch, or the error in its place, as a delivery."""

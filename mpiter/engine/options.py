@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..datasets.columns import InBatches, as_dataset, offered, users
+from ..datasets.columns import InBatches, as_dataset, offered, reads_together, users
 from ..datasets.mistaken import refuse_mistaken
 from ..errors import OptionError, warn
 from ..hook import Hook
@@ -174,7 +174,7 @@ class Options:
         if isinstance(self.on_error, Skip):
             most_skipped = self.on_error.most
         concurrency = self.concurrency
-        if self.is_stream:
+        if self.is_stream or reads_together(self.dataset):
             concurrency = 0
         elif concurrency is None:
             concurrency = ASYNC if is_async(self.dataset) else 1
