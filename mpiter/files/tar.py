@@ -149,6 +149,10 @@ class Tar:
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self.samples([operator.index(index)])[0]
 
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the samples with these numbers."""
+        return self.samples(indices)
+
     def mpiter_reader(self) -> Reader:
         return self.samples
 

@@ -441,6 +441,30 @@ def test_numbers_beyond_the_end_are_refused(folder: Path) -> None:
             dataset[number]
 
 
+class Doubled(Tar):
+    """A derived class with a function of samples."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Any) -> list[dict[str, Any]]:
+        return [
+            {"json": {"number": 2 * sample["json"]["number"]}}
+            for sample in super().__getitems__(indices)
+        ]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_derived_class_keeps_the_order(folder: Path, workers: int) -> None:
+    options = {"n_processes": workers, "seed": 1, "epochs": 1}
+    with mpiter.batches(Tar(folder, window=WINDOW), 8, **options) as stream:
+        wanted = [2 * number for number in numbers_of(stream)]
+    dataset = Doubled(folder, window=WINDOW)
+    with mpiter.batches(dataset, 8, **options) as stream:
+        assert numbers_of(stream) == wanted
+    assert dataset[3] == {"json": {"number": 6}}
+
+
 def test_numbers_are_whole(folder: Path) -> None:
     dataset = Tar(folder)
     assert dataset.samples([]) == []
