@@ -162,7 +162,8 @@ class ImageFolder(Pictures):
     Args:
         root: a folder, or ``mpiter.files.Tar(…)``, whose pictures come in the order of
             its shards.  Their classes are the numbers in ``.cls`` members, which have
-            no names in ``classes``; without these, the first folder of each key.
+            no names in ``classes``; without these, the first folder of each key.  In
+            slices of ``labels`` and ``paths``, -1 and "" stand where a sample has none.
         transform: a function of an array (height, width, channels), or a transform of
             this package, Albumentations or torchvision.
         options: ``decoder`` ("auto", "pillow", "simplejpeg"), ``mode`` ("RGB", "RGBA",
