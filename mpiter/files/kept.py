@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -78,23 +78,48 @@ def contents_of_all(files: Sequence[File], folder: Path | None) -> list[Contents
     missing = [at for at, contents in enumerate(found) if contents is None]
     progress = _Progress(sum(files[at].size for at in missing))
 
-    def read(at: int) -> str:
+    # Why shards can't be kept.
+    problems: list[str] = []
+
+    def read(at: int) -> None:
         contents = contents_of(files[at], progress.tell)
         found[at] = contents
-        return _keep(files[at], folder, contents)
+        problem = _keep(files[at], folder, contents)
+        if problem:
+            problems.append(problem)
 
-    if missing:
-        is_here = all(files[at].is_local for at in missing)
-        at_once = _AT_ONCE if is_here else _AT_ONCE_AT_A_STORE
-        with ThreadPoolExecutor(at_once) as pool:
-            problems = [problem for problem in pool.map(read, missing) if problem]
-        if problems:
-            _log.warning(
-                "tar: what %s shards have can't be kept (%s), so their headers are "
-                "read again next time; index= names a folder for that",
-                f"{len(problems):,}",
-                problems[0],
-            )
+    def read_or_leave(at: int) -> None:
+        with _locked(files[at], 0.0) as is_ours:
+            if is_ours:
+                # Another program may just have made it.
+                found[at] = _kept(files[at], folder)
+                if found[at] is None:
+                    read(at)
+
+    def wait_or_read(at: int) -> None:
+        with _locked(files[at], _PATIENCE_S):
+            found[at] = _kept(files[at], folder)
+        # The other one was killed, or could keep nothing.  Those who have waited for it
+        # don't wait for each other.
+        if found[at] is None:
+            read(at)
+
+    is_here = all(files[at].is_local for at in missing)
+    at_once = _AT_ONCE if is_here else _AT_ONCE_AT_A_STORE
+    # First those that no other program reads now.
+    for step in (read_or_leave, wait_or_read):
+        missing = [at for at in missing if found[at] is None]
+        if missing:
+            with ThreadPoolExecutor(at_once) as pool:
+                for _ in pool.map(step, missing):
+                    pass
+    if problems:
+        _log.warning(
+            "tar: what %s shards have can't be kept (%s), so their headers are "
+            "read again next time; index= names a folder for that",
+            f"{len(problems):,}",
+            problems[0],
+        )
     return [contents for contents in found if contents is not None]
 
 
@@ -117,6 +142,8 @@ def _opened_to_lock(file: File) -> AbstractContextManager[int]:
     if file.is_local:
         return opened_to_lock(file.path, os.O_RDONLY)
     caches = _caches()
+    if caches is None:
+        raise FileNotFoundError("there is no folder of caches")
     caches.mkdir(parents=True, exist_ok=True)
     # Some shards share one, so that there are few.
     return opened_to_lock(caches / f"lock-{_name_of(file)[:2]}")
@@ -131,17 +158,19 @@ def _places(file: File, folder: Path | None) -> Iterable[Path]:
     if file.is_local:
         shard = Path(file.path)
         places.append(shard.with_name(f".{shard.name}{_ENDING}"))
-    named = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    caches = os.path.expanduser(named)
-    # A user without a home has no caches.
-    if os.path.isabs(caches):
-        places.append(Path(caches) / "mpiter" / f"{name}{_ENDING}")
+    caches = _caches()
+    if caches is not None:
+        places.append(caches / f"{name}{_ENDING}")
     return places
 
 
-def _caches() -> Path:
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(caches).expanduser() / "mpiter"
+def _caches() -> Path | None:
+    """Return the folder of caches; None for a user without a home."""
+    named = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    caches = os.path.expanduser(named)
+    if not os.path.isabs(caches):
+        return None
+    return Path(caches) / "mpiter"
 
 
 def _name_of(file: File) -> str:

@@ -87,6 +87,10 @@ def version_of(opened: Any) -> tuple[int, int]:
     return int(getattr(opened, "size", 0) or 0), 0
 
 
+def _version_in(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
+
+
 class _Chosen:
     """The files with an ending in folders, and what is left out."""
 
@@ -235,9 +239,11 @@ def _at_a_store(path: str, chosen: _Chosen) -> list[File]:
             files[name] = entry, name.rpartition("/")[0]
             continue
         for one, its in sorted(system.find(name, detail=True).items()):
-            below = one.removeprefix(name).split("/")
-            if chosen.takes(below[-1], below):
-                files[one] = its
+            below = one.removeprefix(name)
+            parts = below.split("/")
+            if chosen.takes(parts[-1], parts):
+                path_told = one if is_pattern else below
+                files[one] = its, path_told.rpartition("/")[0]
     found = []
     for name, (entry, folders) in files.items():
         version = ""
