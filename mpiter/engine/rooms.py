@@ -17,18 +17,21 @@ from ..errors import LeafError
 from ..rules import Rules
 from ..samples.copying import copied
 from ..samples.envelope import Raw
+from ..samples.rows import Rows
 from ..samples.tree import (
     MANY,
     Aside,
     Contents,
     Layout,
     Node,
+    asides_of,
     check_memory,
     describe,
     is_record,
     merge,
     scatter,
     with_room_for,
+    with_texts,
 )
 from ..transport.slots import Slots
 from .delivery import OBJECTS, Delivery, Room
@@ -82,6 +85,8 @@ class Rooms:
         self._was_full = -_OFTEN
         # The number of batches before the present layout.
         self._laid_out = 0
+        # Values have left a column since others at their place didn't fit.
+        self._lost_texts = False
 
     @property
     def is_new(self) -> bool:
@@ -218,6 +223,8 @@ class Rooms:
         )
         if batch.all_asides is not None:
             contents.asides = batch.all_asides
+            if layout is self._layout and not self.are_settled:
+                self._lay_out_texts(layout.tree, batch.all_asides)
         elif layout.asides:
             nothing = (None,) * layout.asides
             contents.asides = [batch.asides.get(row, nothing) for row in range(rows)]
@@ -231,6 +238,14 @@ class Rooms:
             with contextlib.suppress(LeafError):
                 self._widen(layout, [*odd.values()], rows)
         return contents
+
+    def _lay_out_texts(self, tree: Node, asides: Rows) -> None:
+        """Give texts a column each, where samples come together with their texts."""
+        if self._lost_texts:
+            return
+        wider = with_texts(tree, iter(asides.columns), self._rows)
+        if wider != tree:
+            self._lay_out(wider)
 
     def _widen(self, layout: Layout, odd: list[Any], rows: int) -> None:
         """Widen the layout if many samples did not fit, so that those like them will.
@@ -258,6 +273,8 @@ class Rooms:
         if long:
             tree = with_room_for(tree, long, self._rows)
         if tree != layout.tree:
+            # Some of these weren't texts, and mustn't be taken for texts again.
+            self._lost_texts |= asides_of(tree) > layout.asides
             self._lay_out(tree)
 
     def give_back(self, batch: Delivery) -> None:

@@ -53,11 +53,12 @@ class Area:
         self._first = first
         self.at = [first * room, len(values)]
 
-    def __getitem__(self, rows: slice) -> Area:
+    def __getitem__(self, rows: slice) -> Self:
         """Return the rows from ``rows.start`` on."""
         row = rows.start
         first = self._first + row
-        return Area(self.values, self.starts[row:], self.stops[row:], self._room, first)
+        starts = self.starts[row:]
+        return type(self)(self.values, starts, self.stops[row:], self._room, first)
 
     @property
     def nbytes(self) -> int:
@@ -100,10 +101,10 @@ class Area:
         starts[rows] = stops[-1]
         return self.values[: int(stops[-1])], starts
 
-    def copy(self) -> Area:
+    def copy(self) -> Self:
         # A row that wasn't written names any place.
         end = min(max(int(self.stops.max()), 0), len(self.values))
-        return Area(
+        return type(self)(
             self.values[:end].copy(),
             self.starts.copy(),
             self.stops.copy(),
@@ -113,19 +114,90 @@ class Area:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Ragged(Kind):
-    """A ragged column of arrays, tensors or JAX's arrays.
+class Uneven(Kind):
+    """A column whose values have several lengths.
 
-    ``shape`` is that of a value without its first dimension.  No single value shows
-    that it is one of these: ``widened`` makes it of two that differ.
+    ``shape`` is that of a value without its first dimension.
     """
 
-    # What each value is.
-    item: type[Array] = Array
     # Elements of the first dimension for each row: what is reserved.
     room: int = 0
 
     is_ragged: ClassVar[bool] = True
+    area: ClassVar[type[Area]] = Area
+
+    def length(self, value: Any) -> int:
+        """Return how many elements a value takes."""
+        raise NotImplementedError
+
+    def _values(self, rows: int) -> int:
+        """Return the bytes of the values."""
+        size = rows * self.room * prod(self.shape) * self.dtype.itemsize
+        return aligned(size)
+
+    def size(self, rows: int) -> int:
+        return self._values(rows) + aligned((rows + 1) * _NUMBER) + rows * _NUMBER
+
+    def column(
+        self,
+        memory: Any,
+        at: int,
+        rows: int,
+        count: int,
+    ) -> Any:
+        length = rows * self.room
+        values = np.ndarray((length, *self.shape), self.dtype, memory, at)
+        at += self._values(rows)
+        starts = np.ndarray(count + 1, np.int64, memory, at)
+        at += aligned((rows + 1) * _NUMBER)
+        stops = np.ndarray(count, np.int64, memory, at)
+        return self.area(values, starts, stops, self.room)
+
+    def sent(self, column: Any) -> list[Column]:
+        """Return the values that were written, and the begins and ends of the rows."""
+        return [column.values[: column.at[0]], column.starts[:-1], column.stops]
+
+    def fill(
+        self,
+        column: Any,
+        row: int,
+        rows: int,
+        sent: Iterator[Any],
+    ) -> None:
+        values = np.frombuffer(next(sent), self.dtype).reshape(-1, *self.shape)
+        begin = row * self.room
+        column.values[begin : begin + len(values)] = values
+        for numbers in (column.starts, column.stops):
+            numbers[row : row + rows] = np.frombuffer(next(sent), np.int64)
+            numbers[row : row + rows] += begin
+
+    def with_room_for(self, values: Sequence[Any], rows: int) -> Self:
+        """Return the column with room for batches of ``rows`` values like these.
+
+        It is more room than before.
+        """
+        lengths = np.array([*map(self.length, values)])
+        shared = max(1, rows // _SHARED_BY)
+        likely = lengths.mean() * _MORE + _DEVIATIONS * lengths.std() / shared**0.5
+        room = max(1, ceil(min(likely, lengths.max() * _MORE)))
+        if self.room:
+            room = max(room, ceil(self.room * _MORE))
+        return dataclasses.replace(self, room=room)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ragged(Uneven):
+    """A ragged column of arrays, tensors or JAX's arrays.
+
+    No single value shows that it is one of these: ``widened`` makes it of two that
+    differ.
+    """
+
+    # What each value is.
+    item: type[Array] = Array
+
+    def length(self, value: Any) -> int:
+        return len(value)
 
     def lines(self, code: Code, value: str) -> None:
         array = self.item.shown(code, value)
@@ -224,62 +296,6 @@ class Ragged(Kind):
         shape = (len(offsets) - 1, int(offsets[1]), *self.shape)
         return self.item(self.dtype, shape[1:]).tensor(values.reshape(shape))
 
-    # -- where it lies in memory -------------------------------------------------------
-
-    def _values(self, rows: int) -> int:
-        """Return the bytes of the values."""
-        size = rows * self.room * prod(self.shape) * self.dtype.itemsize
-        return aligned(size)
-
-    def size(self, rows: int) -> int:
-        return self._values(rows) + aligned((rows + 1) * _NUMBER) + rows * _NUMBER
-
-    def column(
-        self,
-        memory: Any,
-        at: int,
-        rows: int,
-        count: int,
-    ) -> Any:
-        length = rows * self.room
-        values = np.ndarray((length, *self.shape), self.dtype, memory, at)
-        at += self._values(rows)
-        starts = np.ndarray(count + 1, np.int64, memory, at)
-        at += aligned((rows + 1) * _NUMBER)
-        stops = np.ndarray(count, np.int64, memory, at)
-        return Area(values, starts, stops, self.room)
-
-    def sent(self, column: Any) -> list[Column]:
-        """Return the values that were written, and the begins and ends of the rows."""
-        return [column.values[: column.at[0]], column.starts[:-1], column.stops]
-
-    def fill(
-        self,
-        column: Any,
-        row: int,
-        rows: int,
-        sent: Iterator[Any],
-    ) -> None:
-        values = np.frombuffer(next(sent), self.dtype).reshape(-1, *self.shape)
-        begin = row * self.room
-        column.values[begin : begin + len(values)] = values
-        for numbers in (column.starts, column.stops):
-            numbers[row : row + rows] = np.frombuffer(next(sent), np.int64)
-            numbers[row : row + rows] += begin
-
-    def with_room_for(self, values: Sequence[Any], rows: int) -> Self:
-        """Return the column with room for batches of ``rows`` values like these.
-
-        It is more room than before.
-        """
-        lengths = np.array([len(value) for value in values])
-        shared = max(1, rows // _SHARED_BY)
-        likely = lengths.mean() * _MORE + _DEVIATIONS * lengths.std() / shared**0.5
-        room = max(1, ceil(min(likely, lengths.max() * _MORE)))
-        if self.room:
-            room = max(room, ceil(self.room * _MORE))
-        return dataclasses.replace(self, room=room)
-
 
 def widened(known: Kind, seen: Kind) -> Ragged | None:
     """Return the ragged column that two columns fit, without any room yet.
@@ -304,4 +320,4 @@ def widened(known: Kind, seen: Kind) -> Ragged | None:
         return None
     if isinstance(known, Ragged):
         return known
-    return Ragged(known.dtype, shape, item)
+    return Ragged(known.dtype, shape, item=item)

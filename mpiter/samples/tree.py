@@ -23,8 +23,9 @@ from .envelope import aligned
 from .jagged import Jagged
 from .kinds import Column, Kind, leaf_for
 from .leaf import Added, added
-from .ragged import Ragged, widened
+from .ragged import Uneven, widened
 from .rows import Rows
+from .texts import TEXTS, TextColumn, Texts
 
 PAGE = 4096
 # A batch of more rows may not fit into memory.
@@ -44,6 +45,9 @@ _PLAIN_KEYS = {str, int, bool, bytes, type(None)}
 @dataclasses.dataclass(frozen=True, slots=True)
 class Aside:
     """A leaf without a column: its values differ in size, or are of no known kind."""
+
+    # The type of the value that shows it, if a column of texts might take it.
+    text: type | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -228,7 +232,10 @@ def _describe(
         group = "namedtuple"
         parts = tuple.__iter__(value)
     else:
-        return leaf_for(value) or Aside()
+        leaf = leaf_for(value)
+        if leaf is None and kind in TEXTS:
+            return Aside(kind)
+        return leaf or Aside()
     nodes = []
     for part in parts:
         if not depth or next(left, None) is None:
@@ -269,6 +276,8 @@ def _tree_of_columns(samples: Rows) -> Node:
         if isinstance(part, np.ndarray):
             # All its rows are alike.
             nodes.append(describe(part[0]))
+        elif isinstance(part, Texts):
+            nodes.append(Aside())
         elif isinstance(part, Jagged):
             lengths = part.lengths
             is_even = bool((lengths == lengths[0]).all())
@@ -328,6 +337,8 @@ def scatter(
         return all(scatter(part, held, columns, start, asides) for part, held in pairs)
     if isinstance(node, Kind):
         return node.write(next(columns), start, samples)
+    if isinstance(samples, Texts):
+        samples = samples.tolist()
     asides.append(samples)
     return True
 
@@ -364,6 +375,8 @@ def merge(
     """
     if known == seen or isinstance(known, Aside):
         return known
+    if isinstance(known, TextColumn) and isinstance(seen, Aside):
+        return known if seen.text in known.taken else Aside()
     if isinstance(known, Kind) and isinstance(seen, Kind):
         wider = widened(known, seen) if ragged else None
         return wider or Aside()
@@ -394,7 +407,7 @@ def with_room_for(
 
     They have enough for batches of ``rows`` samples like ``samples``, which fit it.
     """
-    if isinstance(node, Ragged):
+    if isinstance(node, Uneven):
         return node.with_room_for(samples, rows)
     if not isinstance(node, Group):
         return node
@@ -405,6 +418,20 @@ def with_room_for(
     for part, values in zip(node.parts, held, strict=True):
         parts.append(with_room_for(part, values, rows))
     return dataclasses.replace(node, parts=tuple(parts))
+
+
+def with_texts(node: Node, asides: Iterator[Sequence[Any]], rows: int) -> Node:
+    """Return the tree with columns for those values that are texts or bytes.
+
+    ``asides`` has the values of each leaf that has no column, in samples that came
+    together; batches have ``rows`` rows.
+    """
+    if isinstance(node, Group):
+        parts = tuple([with_texts(part, asides, rows) for part in node.parts])
+        return dataclasses.replace(node, parts=parts)
+    if isinstance(node, Aside):
+        return TextColumn.fitting(next(asides), rows) or node
+    return node
 
 
 @dataclasses.dataclass
