@@ -18,15 +18,27 @@ from numpy.typing import NDArray
 from ..order.order import Indices
 from ..samples.jagged import Jagged
 from ..samples.rows import Rows
+from ..samples.texts import Texts
+from .uneven import (
+    Uneven,
+    Which,
+    filled,
+    has_arrays,
+    has_nan,
+    is_list,
+    is_number,
+    lists_as_bytes,
+    nulls_in,
+    offsets_in,
+    some,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The values of some rows: an array, a list, lists of numbers as ``Jagged``, or ``Rows``
-# of a struct's fields.
-Values = NDArray[Any] | list[Any] | Jagged | Rows
-# Rows of a group: those that follow each other, or any.
-Which = slice | Indices
+# The values of some rows: an array, a list, lists of numbers as ``Jagged``, texts as
+# ``Texts``, or ``Rows`` of a struct's fields.
+Values = NDArray[Any] | list[Any] | Jagged | Texts | Rows
 
 
 class Column(Protocol):
@@ -48,20 +60,6 @@ class _Numbers:
         return self._values[rows]
 
 
-class Lists:
-    """Lists of numbers, each an array.
-
-    They are bytes to Arrow, which takes these in a third of the time of lists.
-    """
-
-    def __init__(self, array: pa.Array, kind: np.dtype[Any]) -> None:
-        self.array = array
-        self.kind = kind
-
-    def take(self, rows: Which) -> Values:
-        return arrays_in(_some(self.array, rows), self.kind)
-
-
 class _ListsWithNulls:
     """Lists of whole numbers or truth values; one with a null among them is a list.
 
@@ -69,7 +67,7 @@ class _ListsWithNulls:
     """
 
     def __init__(
-        self, lists: Lists, holes: NDArray[Any], offsets: NDArray[Any]
+        self, lists: Uneven, holes: NDArray[Any], offsets: NDArray[Any]
     ) -> None:
         self._lists = lists
         self._holes = holes
@@ -127,7 +125,7 @@ class _Objects:
         self.array = array
 
     def take(self, rows: Which) -> Values:
-        found: list[Any] = _some(self.array, rows).to_pylist()
+        found: list[Any] = some(self.array, rows).to_pylist()
         return found
 
 
@@ -162,31 +160,6 @@ def _without(found: list[Any], absent: NDArray[Any] | None, rows: Which) -> list
     return found
 
 
-def _some(array: pa.Array, rows: Which) -> pa.Array:
-    if isinstance(rows, slice):
-        return array[rows]
-    return array.take(rows)
-
-
-def arrays_in(array: pa.Array, kind: np.dtype[Any]) -> Values:
-    """Return lists of numbers, which are bytes to Arrow, in new memory."""
-    _, borders, content = array.buffers()
-    every = np.frombuffer(borders, np.int64)
-    offsets = every[array.offset : array.offset + len(array) + 1]
-    first = int(offsets[0])
-    if content is None:
-        content = b""
-    values = np.frombuffer(content, np.uint8)[first : int(offsets[-1])]
-    found = Jagged(values.copy().view(kind), (offsets - first) // kind.itemsize)
-    absent = nulls_in(array)
-    if absent is None:
-        return found
-    return [
-        None if is_absent else one
-        for is_absent, one in zip(absent.tolist(), found, strict=True)
-    ]
-
-
 def count(rows: Which) -> int:
     """Return the number of rows."""
     if isinstance(rows, slice):
@@ -210,14 +183,14 @@ def numbers_in(array: pa.Array) -> NDArray[Any] | None:
         return found
     if isinstance(array, pa.ExtensionArray):
         return numbers_in(array.storage)
-    if types.is_dictionary(kind) and _is_number(kind.value_type):
+    if types.is_dictionary(kind) and is_number(kind.value_type):
         return numbers_in(array.dictionary_decode())
-    if _is_number(kind):
-        if has_nulls and not _has_nan(kind):
+    if is_number(kind):
+        if has_nulls and not has_nan(kind):
             return None
         found = array.to_numpy(zero_copy_only=False)
         return found
-    if types.is_fixed_size_list(kind) and _has_arrays(array) and not has_nulls:
+    if types.is_fixed_size_list(kind) and has_arrays(array) and not has_nulls:
         found = array.flatten().to_numpy(zero_copy_only=False)
         return found.reshape(len(array), kind.list_size)
     return None
@@ -239,17 +212,17 @@ def column_of(array: pa.Array) -> Column:
     if types.is_dictionary(kind):
         return column_of(array.dictionary_decode())
     absent = nulls_in(array)
-    if _is_number(kind):
+    if is_number(kind):
         assert absent is not None
-        return _WithNulls(_filled(array), absent)
-    if _is_list(kind) and _is_number(kind.value_type):
+        return _WithNulls(filled(array), absent)
+    if is_list(kind) and is_number(kind.value_type):
         holes = None
-        if not _has_arrays(array):
+        if not has_arrays(array):
             holes = nulls_in(array.values)
-        lists = Lists(*as_bytes(array))
+        lists = Uneven(*lists_as_bytes(array))
         if holes is None:
             return lists
-        return _ListsWithNulls(lists, holes, _offsets_in(array))
+        return _ListsWithNulls(lists, holes, offsets_in(array))
     if types.is_struct(kind):
         names = [field.name for field in kind]
         fields: dict[str, Column] = {}
@@ -259,140 +232,6 @@ def column_of(array: pa.Array) -> Column:
     if "_view" in str(kind):
         return _Singly(array)
     return _Objects(array)
-
-
-def nulls_in(array: pa.Array) -> NDArray[Any] | None:
-    """Return which values are null; None if none is."""
-    if not array.null_count:
-        return None
-    found: NDArray[Any] = array.is_null().to_numpy(zero_copy_only=False)
-    return found
-
-
-def _filled(array: pa.Array) -> NDArray[Any]:
-    """Return numbers, with anything where whole numbers or truth values are null."""
-    from pyarrow import types
-
-    if array.null_count and not _has_nan(array.type):
-        array = array.fill_null(False if types.is_boolean(array.type) else 0)
-    found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return found
-
-
-def lists_in(array: pa.Array) -> tuple[pa.Array, np.dtype[Any]] | None:
-    """Return lists that are arrays as bytes, and the type of their numbers.
-
-    None for other values.
-    """
-    import pyarrow as pa
-
-    if isinstance(array, pa.ExtensionArray) or not _is_list(array.type):
-        return None
-    if not _has_arrays(array):
-        return None
-    return as_bytes(array)
-
-
-def as_bytes(array: Any) -> tuple[pa.Array, np.dtype[Any]]:
-    """Return lists of numbers as bytes, and the type of the numbers."""
-    import pyarrow as pa
-
-    values = np.ascontiguousarray(_filled(array.values))
-    valid = None
-    absent = nulls_in(array)
-    if absent is not None:
-        valid = pa.array(~absent).buffers()[1]
-    offsets = _offsets_in(array) * values.itemsize
-    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(values.view(np.uint8))]
-    lists = pa.Array.from_buffers(pa.large_binary(), len(array), buffers)
-    return lists, values.dtype
-
-
-def _offsets_in(array: Any) -> NDArray[np.int64]:
-    """Return where each list begins among the values, and where the last one ends."""
-    from pyarrow import types
-
-    found: NDArray[np.int64]
-    if types.is_fixed_size_list(array.type):
-        found = np.arange(array.offset, array.offset + len(array) + 1)
-        found *= array.type.list_size
-        return found
-    found = array.offsets.to_numpy().astype(np.int64)
-    return found
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    from pyarrow import types
-
-    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-    return any(test(kind) for test in tests)
-
-
-def _has_nan(kind: pa.DataType) -> bool:
-    """True for numbers among which a null is NaN or NaT."""
-    from pyarrow import types
-
-    return bool(types.is_floating(kind) or types.is_temporal(kind))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    from pyarrow import types
-
-    tests = (
-        types.is_integer,
-        types.is_floating,
-        types.is_boolean,
-        types.is_timestamp,
-        types.is_date,
-        types.is_duration,
-    )
-    return any(test(kind) for test in tests)
-
-
-def _has_arrays(lists: Any) -> bool:
-    """True for lists of numbers that are arrays, unless they are null."""
-    kind = lists.type.value_type
-    if not _is_number(kind):
-        return False
-    return _has_nan(kind) or not lists.values.null_count
-
-
-class Takes:
-    """Rows of several groups, and the order in which they are wanted."""
-
-    def __init__(self, rows: Sequence[Which], back: Indices) -> None:
-        self.rows = rows
-        self.back = back
-        # As Arrow has them, once that is asked for.
-        self._arrow: tuple[list[Any], pa.Array] | None = None
-
-    def values(self, columns: Sequence[Column]) -> Values:
-        """Return the values of a column, which is given for each group."""
-        first = columns[0]
-        arrays: list[pa.Array] = []
-        for column in columns:
-            if isinstance(column, (_Objects, Lists)) and type(column) is type(first):
-                arrays.append(column.array)
-        if len(arrays) < len(columns):
-            both = zip(columns, self.rows, strict=True)
-            return joined([column.take(its) for column, its in both], self.back)
-        array = self._taken(arrays)
-        if isinstance(first, Lists):
-            return arrays_in(array, first.kind)
-        values: list[Any] = array.to_pylist()
-        return values
-
-    def _taken(self, arrays: Sequence[pa.Array]) -> pa.Array:
-        import pyarrow as pa
-
-        if self._arrow is None:
-            rows = list[Any]()
-            for its in self.rows:
-                rows.append(its if isinstance(its, slice) else pa.array(its))
-            self._arrow = rows, pa.array(self.back)
-        rows, back = self._arrow
-        some = [_some(array, its) for array, its in zip(arrays, rows, strict=True)]
-        return pa.concat_arrays(some).take(back)
 
 
 def joined(parts: Sequence[Values], back: Indices) -> Values:
@@ -408,5 +247,6 @@ def joined(parts: Sequence[Values], back: Indices) -> Values:
         return np.concatenate(arrays)[back]
     found: list[Any] = []
     for part in parts:
+        # NumPy would add an array to the list.
         found.extend(part)
     return [found[at] for at in back.tolist()]

@@ -2,8 +2,9 @@
 
 Where rows are read in random order, each value of a row would lie in another line of
 memory in columns, and fetching these takes longer than all else.  So values of one size
-lie side by side, in a record for each row.  Other columns are Arrow's; where rows are
-read as they lie all are, which takes less time to write.
+lie side by side, in a record for each row, together with views of its texts and lists
+(``uneven.py``).  Other columns are Arrow's; where rows are read as they lie all are,
+which takes less time to write.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..order.order import Indices
-from . import arrow
-from .arrow import Column, Values, Which
+from . import arrow, uneven
+from .arrow import Column, Values
+from .uneven import Which
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,29 +39,48 @@ class _Header(NamedTuple):
     # The type of a record, and the number of records.
     kind: np.dtype[Any]
     rows: int
-    # Arrow's columns are behind the records.
-    has_others: bool
-    # Those of them that are lists as bytes, and the types of the lists' numbers.
-    lists: dict[str, np.dtype[Any]]
+    # The fields that are views: what they refer to, and the size of that.
+    views: dict[str, tuple[uneven.Kind, int]]
+    # Arrow's columns, which lie behind all else: those of bytes, and what these are.
+    others: dict[str, uneven.Kind | None]
+
+
+class Viewed(NamedTuple):
+    """What the views of a field refer to."""
+
+    kind: uneven.Kind
+    data: pa.Buffer
 
 
 class Group:
     """The values of a row group."""
 
-    def __init__(self, records: Records, columns: dict[str, Column]) -> None:
+    def __init__(
+        self,
+        records: Records,
+        viewed: dict[str, Viewed],
+        columns: dict[str, Column],
+    ) -> None:
         self.records = records
         # NumPy looks at each field of a record, but not at those of plain bytes.
         self.plain = records.view(np.dtype((np.void, records.dtype.itemsize)))
+        self.viewed = viewed
         self.columns = columns
         # Groups of one form have the same columns in records.
-        self.form = str(records.dtype)
+        kinds = [(name, its.kind) for name, its in viewed.items()]
+        self.form = str(records.dtype), repr(kinds)
 
     def take(self, name: str, rows: Which) -> Values:
         """Return a column's values in some rows."""
         if name in self.columns:
             return self.columns[name].take(rows)
         # A slice is a view.
-        return np.array(self.records[name][rows])
+        values = np.array(self.records[name][rows])
+        if name in self.viewed:
+            kind, data = self.viewed[name]
+            numbers = np.zeros(len(values), np.int32)
+            return uneven.viewed(values, numbers, [data], kind)
+        return values
 
 
 def gathered(
@@ -76,45 +97,47 @@ def gathered(
     first = groups[0]
     # Where a column has nulls in some groups only, these have other records.
     are_alike = all(group.form == first.form for group in groups)
-    records: Records = first.records[:0]
+    in_records: dict[str, Values] = {}
     if are_alike and first.records.dtype.names:
-        records = _taken(groups, rows, back).view(first.records.dtype)
-    takes: arrow.Takes | None = None
-    if back is not None:
-        takes = arrow.Takes(rows, back)
+        in_records = _from_records(groups, rows, back)
     found: dict[str, Values] = {}
     for name in names:
-        if are_alike and name not in first.columns:
-            found[name] = records[name]
-        elif takes is None:
-            found[name] = first.take(name, rows[0])
-        elif all(name in group.columns for group in groups):
-            found[name] = takes.values([group.columns[name] for group in groups])
-        else:
-            parts = [
-                group.take(name, its) for group, its in zip(groups, rows, strict=True)
-            ]
-            found[name] = arrow.joined(parts, takes.back)
+        if name in in_records:
+            found[name] = in_records[name]
+            continue
+        parts = [group.take(name, its) for group, its in zip(groups, rows, strict=True)]
+        found[name] = parts[0] if back is None else arrow.joined(parts, back)
     return found
 
 
-def _taken(
+def _from_records(
     groups: Sequence[Group], rows: Sequence[Which], back: Indices | None
-) -> Records:
-    """Return some records of each group as plain bytes, in the order of ``back``."""
+) -> dict[str, Values]:
+    """Return the columns that records have; those of all groups have one form."""
+    first = groups[0]
     sizes = [arrow.count(its) for its in rows]
-    found = np.empty(sum(sizes), groups[0].plain.dtype)
+    plain = np.empty(sum(sizes), first.plain.dtype)
     end = 0
     for group, its, size in zip(groups, rows, sizes, strict=True):
         begin = end
         end += size
         if isinstance(its, slice):
-            found[begin:end] = group.plain[its]
+            plain[begin:end] = group.plain[its]
         else:
-            group.plain.take(its, out=found[begin:end], mode="clip")
-    if back is None:
-        return found
-    return found.take(back)
+            group.plain.take(its, out=plain[begin:end], mode="clip")
+    numbers = np.repeat(np.arange(len(groups), dtype=np.int32), sizes)
+    if back is not None:
+        plain = plain.take(back)
+        numbers = numbers[back]
+    records: Records = plain.view(first.records.dtype)
+    found: dict[str, Values] = {}
+    for name in records.dtype.names or ():
+        found[name] = records[name]
+        if name in first.viewed:
+            data = [group.viewed[name].data for group in groups]
+            kind = first.viewed[name].kind
+            found[name] = uneven.viewed(records[name], numbers, data, kind)
+    return found
 
 
 def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
@@ -125,8 +148,10 @@ def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
     import pyarrow as pa
 
     arrays: dict[str, NDArray[Any]] = {}
+    views: dict[str, tuple[uneven.Kind, int]] = {}
+    buffers: list[pa.Buffer] = []
     others: dict[str, pa.Array] = {}
-    kinds: dict[str, np.dtype[Any]] = {}
+    kinds: dict[str, uneven.Kind | None] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         array = column.chunk(0)
         # Each process would have the values in memory of its own.
@@ -138,27 +163,36 @@ def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
         if numbers is not None:
             arrays[name] = numbers
             continue
-        lists = arrow.lists_in(array)
-        others[name] = array
-        if lists is not None:
-            others[name], kinds[name] = lists
+        as_bytes = uneven.as_bytes(array)
+        if as_bytes is None:
+            others[name], kinds[name] = array, None
+        elif in_order or as_bytes[0].null_count:
+            others[name], kinds[name] = as_bytes
+        else:
+            its, kind = as_bytes
+            arrays[name], data = uneven.views_of(its)
+            views[name] = kind, data.size
+            buffers.append(data)
     fields = [(name, values.dtype, values.shape[1:]) for name, values in arrays.items()]
     # NumPy reads fields that are aligned faster.
-    kind = np.dtype(fields, align=True)
-    header = pickle.dumps(_Header(kind, len(table), bool(others), kinds)[:])
+    record = np.dtype(fields, align=True)
+    header = pickle.dumps(_Header(record, len(table), views, kinds)[:])
     with open(descriptor, "wb", closefd=False) as file:
         file.write(len(header).to_bytes(_LENGTH, "little") + header)
         file.write(_padding(_LENGTH + len(header)))
-        for some in _records(arrays, kind, len(table)):
+        for some in _records(arrays, record, len(table)):
             file.write(some.data)
-        file.write(_padding(kind.itemsize * len(table)))
+        file.write(_padding(record.itemsize * len(table)))
+        for data in buffers:
+            file.write(data)
+            file.write(_padding(data.size))
     if others:
-        its = pa.table(others)
+        rest = pa.table(others)
         with (
             pa.OSFile(f"/dev/fd/{descriptor}", "ab") as sink,
-            pa.ipc.new_stream(sink, its.schema) as writer,
+            pa.ipc.new_stream(sink, rest.schema) as writer,
         ):
-            writer.write_table(its)
+            writer.write_table(rest)
 
 
 def _records(
@@ -192,16 +226,20 @@ def read(descriptor: int) -> Group:
     at = _aligned(_LENGTH + length)
     records: Records = np.ndarray(header.rows, header.kind, memory, at)
     at = _aligned(at + header.rows * header.kind.itemsize)
+    viewed: dict[str, Viewed] = {}
+    for name, (kind, size) in header.views.items():
+        viewed[name] = Viewed(kind, memory[at : at + size])
+        at = _aligned(at + size)
     columns: dict[str, Column] = {}
-    if header.has_others:
+    if header.others:
         table = pa.ipc.open_stream(memory[at:]).read_all().combine_chunks()
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            array = column.chunk(0)
-            if name in header.lists:
-                columns[name] = arrow.Lists(array, header.lists[name])
-            else:
+        for name, its in header.others.items():
+            array = table[name].chunk(0)
+            if its is None:
                 columns[name] = arrow.column_of(array)
-    return Group(records, columns)
+            else:
+                columns[name] = uneven.Uneven(array, its)
+    return Group(records, viewed, columns)
 
 
 def _aligned(at: int) -> int:

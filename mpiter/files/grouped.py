@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..order.keyed import key_of, lots, permutation
 from ..order.order import Indices, Order, shuffled
 
-# The most groups of a window.  A process has a descriptor for each of two windows, of
+# The most groups of a window.  A process has a descriptor for each of three windows, of
 # every dataset that it reads, and many systems allow 1,024.
 MOST = 64
 # Places that are evaluated at once.
@@ -39,6 +39,12 @@ class Groups:
     @property
     def samples(self) -> int:
         return int(self.begins[-1])
+
+    def behind(self, group: int, most: int) -> list[int]:
+        """Return the groups that follow a group: one, or some of ``most`` bytes."""
+        ends = np.cumsum(self.sizes[group + 1 :])
+        count = int(np.searchsorted(ends, most, side="right"))
+        return [*range(group + 1, group + 1 + min(max(1, count), len(ends)))]
 
     def holding(self, *samples: int) -> list[int]:
         """Return the group of each of some samples."""
@@ -68,6 +74,8 @@ class GroupedOrder(Order):
             return
         # The groups in the order in which they come, and the place where each begins.
         self._came = permutation(len(groups), key_of(seed, epoch, "groups"))
+        # The turn of each group.
+        self._turns = np.argsort(self._came)
         self._places = np.concatenate(([0], np.cumsum(groups.counts[self._came])))
         # The first group of each window, and the number of all groups.
         self._firsts = _windows(groups.sizes[self._came], window)
@@ -82,6 +90,21 @@ class GroupedOrder(Order):
         return GroupedOrder(
             self._groups, self._window, self._seed, self._shuffles, epoch
         )
+
+    def window_after(self, groups: Sequence[int]) -> list[int] | None:
+        """Return the groups of the window that comes after those of some groups.
+
+        None if these are further apart than two windows that follow each other: then
+        another order has chosen them.
+        """
+        windows = np.searchsorted(self._firsts, self._turns[groups], side="right") - 1
+        last = int(windows.max())
+        if last - int(windows.min()) > 1:
+            return None
+        if last + 2 >= len(self._firsts):
+            return []
+        first, stop = self._firsts[last + 1 : last + 3].tolist()
+        return list(self._came[first:stop].tolist())
 
     def take(self, start: int, stop: int) -> Indices | range:
         if not self._shuffles:

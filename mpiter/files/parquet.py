@@ -20,14 +20,14 @@ from ..datasets.columns import Reader
 from ..errors import DamagedFile, OptionError
 from ..order.order import Indices
 from ..samples.rows import Rows
-from ..worker.here import get_worker_info
-from .arrow import Which
+from ..worker.here import get_worker_info, here
 from .group import Group, gathered, read, write
 from .grouped import GroupedOrder, Groups
 from .hive import Divided, divided_by
 from .paths import File, Paths, Watched, files_of, version_of
 from .places import Door
 from .shelf import Shelf
+from .uneven import Which
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,8 +47,10 @@ _WIDTHS = {
     "DOUBLE": 8,
 }
 _DECIMAL = 16
-# Bytes that Arrow has for each text, beside its letters.
-_BORDER = 4
+# Bytes for each text beside its letters: in memory a view and a NUL, in a file its
+# length.
+_BORDER = 17
+_BORDER_IN_FILE = 4
 # Bytes of a page's header beside its least and greatest value, and values of a page, as
 # Arrow writes them.
 _HEADER = 40
@@ -153,6 +155,10 @@ class Parquet:
         self._began = threading.Lock()
         self._shelf: Shelf[Group] | None = None
         self._door: Door | None = None
+        # The order of the rows that are read now, by seed and epoch.
+        self._order: tuple[tuple[int, int], GroupedOrder] | None = None
+        # Rows come in another order than the dataset's own.
+        self._is_strange = False
 
     def __len__(self) -> int:
         return self._groups.samples
@@ -182,11 +188,15 @@ class Parquet:
         for key in (least, most):
             if not 0 <= key < len(self):
                 raise IndexError(f"{key} isn't from 0 to before {len(self)}")
-        in_order = count == most - least + 1 and bool((keys[1:] > keys[:-1]).all())
         first, last = self._groups.holding(least, most)
         shelf = self._opened_shelf()
+        # A single row doesn't show how others are read.
+        in_order = count == most - least + 1 > 1 and bool((keys[1:] > keys[:-1]).all())
         if first == last:
-            [group] = shelf.take([first], in_order)
+            coming: Sequence[int] = ()
+            if count > 1:
+                coming = self._coming([first], in_order)
+            [group] = shelf.take([first], in_order, coming)
             begin = int(self._groups.begins[first])
             which: Which = keys - begin
             if in_order:
@@ -205,8 +215,32 @@ class Parquet:
             if start < stop:
                 wanted.append(first + at)
                 rows.append(sorted_keys[start:stop] - begins[at])
-        groups = shelf.take(wanted, in_order)
+        groups = shelf.take(wanted, in_order, self._coming(wanted, in_order))
         return Rows(gathered(self.columns, groups, rows, back), count)
+
+    def _coming(self, groups: Sequence[int], in_order: bool) -> Sequence[int]:
+        """Return the row groups that will be needed after these.
+
+        They follow from the dataset's own order.  Where rows come in another one, none
+        are decoded ahead, which would be in vain.
+        """
+        at = here.now.at
+        if at is None or self._is_strange:
+            return ()
+        info = here.now.worker
+        if in_order:
+            # Each worker decodes another one.
+            count = 1 if info is None else info.num_workers
+            return self._groups.behind(groups[-1], self.window)[:count]
+        seed, epoch, _ = at()
+        if self._order is None or self._order[0] != (seed, epoch):
+            order = GroupedOrder(self._groups, self.window, seed, True, epoch)
+            self._order = (seed, epoch), order
+        coming = self._order[1].window_after(groups)
+        if coming is None:
+            self._is_strange = True
+            return ()
+        return coming
 
     def mpiter_order(self, seed: int, shuffle: bool | None) -> GroupedOrder:
         """Return the order of the first epoch."""
@@ -430,14 +464,15 @@ def _texts(column: pq.ColumnChunkMetaData, levels: pq.ColumnSchema) -> int:
     """
     count: int = column.num_values
     size: int = column.total_uncompressed_size
+    as_they_are = size + count * (_BORDER - _BORDER_IN_FILE)
     if not column.has_dictionary_page or not count:
-        return size
+        return as_they_are
     # Numbers are about as long as they were before they were compressed.
     numbers: int = column.total_compressed_size
     numbers -= column.data_page_offset - column.dictionary_page_offset
     # Where a dictionary would be too large, a file has the texts as they are.
     if numbers > _NUMBER * count:
-        return size
+        return as_they_are
     dictionary = size - numbers
     longest: int = dictionary
     present = count

@@ -9,11 +9,12 @@ Where memory can't be shared so, each process decodes for itself.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import sys
 import tempfile
 import threading
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
@@ -29,13 +30,16 @@ _SHARES = sys.platform == "linux"
 
 # So many groups are kept, however large they are.
 _LEAST = 2
-# So many windows of groups are kept: other processes may be somewhat behind.
-_WINDOWS = 2
+# So many windows of groups are kept: the next one is decoded meanwhile, and other
+# processes may be somewhat behind.
+_WINDOWS = 3
+# At least those of so many are, by what ``sizes`` tells, so that none of these is
+# decoded again and again where the groups are larger than that.
+_NEEDED = 2
 # Bytes of memory that tell where its values lie.
 _HEADERS = 1 << 12
-# At most so many, since each may have a descriptor: the groups of two windows, as an
-# order goes from one to the next.
-_MOST = 2 * MOST
+# At most so many groups, since each may have a descriptor.
+_MOST = _WINDOWS * MOST
 
 
 class _Kept(NamedTuple, Generic[T]):
@@ -73,7 +77,6 @@ class Shelf(Generic[T]):
         # guarded by _lock: the bytes that they take, and those that ``sizes`` tells.
         self._bytes = 0
         self._told = 0
-        self._last = -2
         self._begin()
         self._window = window
         self._decode = decode
@@ -91,6 +94,11 @@ class Shelf(Generic[T]):
         self._lock = threading.Lock()
         # guarded by _lock: of several threads that need a group, one gets it for all.
         self._turns: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+        # guarded by _lock: the groups that a thread is to decode, whether there is one,
+        # and the groups that it was told last.
+        self._coming: deque[int] = deque()
+        self._is_ahead = False
+        self._asked: set[int] = set()
 
     def __del__(self) -> None:
         for kept in self._kept.values():
@@ -109,10 +117,16 @@ class Shelf(Generic[T]):
             return self._decodes.copy()
         return self._places.decodes()
 
-    def take(self, groups: Sequence[int], in_order: bool = False) -> list[T]:
+    def take(
+        self,
+        groups: Sequence[int],
+        in_order: bool = False,
+        coming: Sequence[int] = (),
+    ) -> list[T]:
         """Return these groups, which are kept, mapped or decoded.
 
-        ``in_order`` says whether samples are read as they lie.
+        ``in_order`` says whether samples are read as they lie.  ``coming`` are groups
+        that will be needed soon: a thread decodes them meanwhile.
         """
         if self._pid != os.getpid():
             self._begin()
@@ -124,22 +138,43 @@ class Shelf(Generic[T]):
                 busy.append(group)
             else:
                 found[group] = one
-        # Another process is decoding these.  Where groups are read one after the other,
-        # decode the next one instead of waiting at once.
-        if busy and self._goes_on(groups):
-            self._get(groups[-1] + 1, in_order, waits=False)
+        self._go_ahead(coming, in_order)
+        # Others are decoding these.
         for group in busy:
             one = self._get(group, in_order, waits=True)
             assert one is not None
             found[group] = one
-        self._last = groups[-1]
         return [found[group] for group in groups]
 
-    def _goes_on(self, groups: Sequence[int]) -> bool:
-        """True if these groups are the one that was used last and the next, or that."""
-        last = self._last
-        in_order = ([last + 1], [last, last + 1])
-        return [*groups] in in_order and last + 2 < len(self._sizes)
+    def _go_ahead(self, groups: Sequence[int], in_order: bool) -> None:
+        """Have a thread decode groups, unless they are kept or it was told already."""
+        with self._lock:
+            new = [group for group in groups if group not in self._asked]
+            self._asked = set(groups)
+            self._coming += new
+            if not self._coming or self._is_ahead:
+                return
+            self._is_ahead = True
+        # It sees which worker it decodes for.
+        context = contextvars.copy_context()
+        # It isn't a daemon: Python must not end while it is in Arrow's code.
+        thread = threading.Thread(
+            target=context.run,
+            args=(self._decode_ahead, in_order),
+            name="mpiter-decodes-ahead",
+        )
+        thread.start()
+
+    def _decode_ahead(self, in_order: bool) -> None:
+        while True:
+            with self._lock:
+                if not self._coming or not threading.main_thread().is_alive():
+                    self._is_ahead = False
+                    return
+                group = self._coming.popleft()
+            # A damaged group is an error for those rows that are asked for.
+            with contextlib.suppress(Exception):
+                self._get(group, in_order, waits=False)
 
     def _get(self, group: int, in_order: bool, waits: bool) -> T | None:
         """Return a group; None if it would have to be waited for."""
@@ -215,7 +250,8 @@ class Shelf(Generic[T]):
     def _is_full(self) -> bool:
         if len(self._kept) > _MOST:
             return True
-        return self._bytes > _WINDOWS * self._window and self._told > self._window
+        has_needed = self._told > _NEEDED * self._window
+        return has_needed and self._bytes > _WINDOWS * self._window
 
     @staticmethod
     def _let_go(kept: _Kept[T]) -> None:

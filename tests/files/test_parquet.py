@@ -650,15 +650,16 @@ def test_ranks_of_one_machine_decode_each_row_group_once_together(
     assert counts[0] == ["1"] * (2 * ROWS // GROUP)
 
 
-def test_no_more_row_groups_are_kept_than_two_windows_have(folder: Path) -> None:
+def test_no_more_row_groups_are_kept_than_three_windows_have(folder: Path) -> None:
     dataset = Parquet(folder, window=WINDOW)
     before = len(os.listdir("/proc/self/fd"))
     most = 0
     with mpiter.batches(dataset, 5, n_processes=0, seed=1, epochs=3) as stream:
         for _ in stream:
             most = max(most, len(os.listdir("/proc/self/fd")) - before)
-    # A descriptor each, and those of what is shared: the words twice, and the socket.
-    assert most <= 2 * 3 + 3
+    # A descriptor each, those of one that is written, and those of what is shared: the
+    # words twice, and the socket.
+    assert most <= 3 * 3 + 3 + 3
 
 
 def texts(seed: int, count: int, longest: int) -> list[str]:
@@ -728,12 +729,13 @@ def test_a_window_has_the_size_that_was_asked_for_once_it_is_decoded(
     with mpiter.batches(dataset, 250, ragged="list", **options) as stream:
         for _ in stream:
             most = max(most, memory_of_row_groups())
-    assert most <= 2.5 * window
+    # The present window, the next and the last one.
+    assert most <= 3.5 * window
     assert (dataset.decodes() == 1).all()
 
 
 @pytest.mark.parametrize("row_groups", [1, 10])
-def test_row_groups_larger_than_footers_tell_are_kept_for_one_window(
+def test_row_groups_larger_than_footers_tell_are_kept_for_two_windows(
     row_groups: int, tmp_path: Path
 ) -> None:
     rng = random.Random(0)
@@ -755,7 +757,7 @@ def test_row_groups_larger_than_footers_tell_are_kept_for_one_window(
     with mpiter.batches(dataset, 250, n_processes=0, seed=1, epochs=1) as stream:
         for _ in stream:
             most = max(most, memory_of_row_groups())
-    assert most <= max(2 * window, in_window * size) + 2 * size
+    assert most <= max(3 * window, 2 * in_window * size) + 2 * size
     assert (dataset.decodes() <= 1 + (np.arange(20) == 0)).all()
     # What was decoded changes nothing about the order.
     again = np.asarray(dataset.mpiter_order(1, True).take(0, 1000))

@@ -1,0 +1,236 @@
+"""Values of several lengths, texts and lists of numbers, as bytes of Arrow's.
+
+Rows that lie side by side are a slice of Arrow's array.  Rows in random order are
+*views*: a view is of 16 bytes, lies in the row's record, and says where the row's bytes
+are, or has them itself if they are few.  So Arrow gathers the bytes of a thousand rows
+of several groups in one call, which looks at no offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..order.order import Indices
+from ..samples.jagged import Jagged
+from ..samples.texts import Texts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Rows of a group: those that follow each other, or any.
+Which = slice | Indices
+# What the bytes are: numbers of a dtype, or texts of a type.
+Kind = np.dtype[Any] | type
+# Views, each of four numbers, of which these are the length and the buffer's number.
+Views = NDArray[np.int32]
+VIEW = (np.int32, (4,))
+_LENGTH = 0
+_BUFFER = 2
+# A view of so many bytes has them itself.
+_INSIDE = 12
+# Arrow counts the bytes of texts that it joins, and of views, in 31 bits.
+_MOST = 1 << 30
+
+
+def as_bytes(array: pa.Array) -> tuple[pa.Array, Kind] | None:
+    """Return texts, bytes or lists of numbers as bytes, and what they are.
+
+    None for other values.
+    """
+    import pyarrow as pa
+    from pyarrow import types
+
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray) or array.nbytes > _MOST:
+        return None
+    if types.is_string(kind) or types.is_large_string(kind):
+        return _joined(array), str
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return _joined(array), bytes
+    if is_list(kind) and has_arrays(array):
+        return lists_as_bytes(array)
+    return None
+
+
+def _joined(array: Any) -> pa.Array:
+    """Return texts as ``Texts`` has them: each with a NUL, and a null without."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    lengths = filled(compute.binary_length(array))
+    offsets = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(lengths + 1, out=offsets[1:])
+    absent = nulls_in(array)
+    if absent is not None:
+        offsets[1:] -= np.cumsum(absent)
+        array = array.drop_null()
+    # Arrow joins the values of each list, and all are the only one.  An empty one comes
+    # last, so that a NUL is behind each of the others.
+    array = pa.concat_arrays([array, pa.array([""], array.type)])
+    whole = pa.ListArray.from_arrays([0, len(array)], array)
+    joined = compute.binary_join(whole, pa.scalar("\0", array.type))
+    return _binary(offsets, joined[0].as_buffer())
+
+
+def lists_as_bytes(array: Any) -> tuple[pa.Array, np.dtype[Any]]:
+    """Return lists of numbers as bytes, and the type of the numbers."""
+    import pyarrow as pa
+
+    values = np.ascontiguousarray(filled(array.values))
+    valid = None
+    absent = nulls_in(array)
+    if absent is not None:
+        valid = pa.array(~absent).buffers()[1]
+    offsets = offsets_in(array) * values.itemsize
+    data = pa.py_buffer(values.view(np.uint8))
+    return _binary(offsets, data, valid), values.dtype
+
+
+def _binary(
+    offsets: NDArray[np.int64],
+    data: pa.Buffer,
+    valid: pa.Buffer | None = None,
+) -> pa.Array:
+    import pyarrow as pa
+
+    buffers = [valid, pa.py_buffer(offsets), data]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
+class Uneven:
+    """A column of such values, as an array of Arrow's."""
+
+    def __init__(self, array: pa.Array, kind: Kind) -> None:
+        self._array = array
+        self._kind = kind
+
+    def take(self, rows: Which) -> Jagged | Texts | list[Any]:
+        return values_in(some(self._array, rows), self._kind)
+
+
+def some(array: pa.Array, rows: Which) -> pa.Array:
+    if isinstance(rows, slice):
+        return array[rows]
+    return array.take(rows)
+
+
+def values_in(array: pa.Array, kind: Kind) -> Jagged | Texts | list[Any]:
+    """Return values that are bytes to Arrow, in new memory or in the array's."""
+    _, borders, content = array.buffers()
+    every = np.frombuffer(borders, np.int64)
+    offsets = every[array.offset : array.offset + len(array) + 1]
+    data = np.frombuffer(content or b"", np.uint8)
+    if isinstance(kind, type):
+        return Texts.laid_out(kind, data, offsets)
+    first = int(offsets[0])
+    values = data[first : int(offsets[-1])].copy().view(kind)
+    found = Jagged(values, (offsets - first) // kind.itemsize)
+    absent = nulls_in(array)
+    if absent is None:
+        return found
+    return [
+        None if is_absent else one
+        for is_absent, one in zip(absent.tolist(), found, strict=True)
+    ]
+
+
+# -- views -----------------------------------------------------------------------------
+
+
+def views_of(array: pa.Array) -> tuple[Views, pa.Buffer]:
+    """Return views of bytes, none of which is null, and the buffer they refer to."""
+    import pyarrow as pa
+
+    _, views, *data = array.cast(pa.binary_view()).buffers()
+    found = np.frombuffer(views, np.int32).reshape(-1, 4)[: len(array)]
+    return found, data[0] if data else pa.py_buffer(b"")
+
+
+def viewed(
+    views: Views,
+    numbers: NDArray[np.int32],
+    buffers: Sequence[pa.Buffer],
+    kind: Kind,
+) -> Jagged | Texts | list[Any]:
+    """Return the values that views refer to; each has the number of its buffer."""
+    import pyarrow as pa
+
+    views = np.ascontiguousarray(views)
+    np.copyto(views[:, _BUFFER], numbers, where=views[:, _LENGTH] > _INSIDE)
+    all_buffers = [None, pa.py_buffer(views), *buffers]
+    array = pa.Array.from_buffers(pa.binary_view(), len(views), all_buffers)
+    return values_in(array.cast(pa.large_binary()), kind)
+
+
+# -- what Arrow has of values ----------------------------------------------------------
+
+
+def nulls_in(array: pa.Array) -> NDArray[Any] | None:
+    """Return which values are null; None if none is."""
+    if not array.null_count:
+        return None
+    found: NDArray[Any] = array.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def filled(array: pa.Array) -> NDArray[Any]:
+    """Return numbers, with anything where whole numbers or truth values are null."""
+    from pyarrow import types
+
+    if array.null_count and not has_nan(array.type):
+        array = array.fill_null(False if types.is_boolean(array.type) else 0)
+    found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return found
+
+
+def offsets_in(array: Any) -> NDArray[np.int64]:
+    """Return where each list begins among the values, and where the last one ends."""
+    from pyarrow import types
+
+    found: NDArray[np.int64]
+    if types.is_fixed_size_list(array.type):
+        found = np.arange(array.offset, array.offset + len(array) + 1)
+        found *= array.type.list_size
+        return found
+    found = array.offsets.to_numpy().astype(np.int64)
+    return found
+
+
+def is_list(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def has_nan(kind: pa.DataType) -> bool:
+    """True for numbers among which a null is NaN or NaT."""
+    from pyarrow import types
+
+    return bool(types.is_floating(kind) or types.is_temporal(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    tests = (
+        types.is_integer,
+        types.is_floating,
+        types.is_boolean,
+        types.is_timestamp,
+        types.is_date,
+        types.is_duration,
+    )
+    return any(test(kind) for test in tests)
+
+
+def has_arrays(lists: Any) -> bool:
+    """True for lists of numbers that are arrays, unless they are null."""
+    kind = lists.type.value_type
+    if not is_number(kind):
+        return False
+    return has_nan(kind) or not lists.values.null_count
