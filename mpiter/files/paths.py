@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import io
 import logging
@@ -254,3 +255,10 @@ def _at_a_store(path: str, chosen: _Chosen) -> list[File]:
         where = name if "://" in name else f"{scheme}://{name}"
         found.append(File(where, int(entry["size"] or 0), version, folders))
     return found
+
+
+def raise_if_not_the_files(error: Exception) -> None:
+    """Raise an error again that says nothing of the file, such as want of memory."""
+    theirs = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)
+    if isinstance(error, OSError) and error.errno in theirs:
+        raise error
