@@ -195,7 +195,7 @@ def ours(turn: Turn) -> Answer:
     dataset = Tar(
         paths_of(turn.case),
         shuffle="full" if turn.row == "ours, full" else "window",
-        decode={"jpg": pixels},
+        decode={"jpg": pixels} if "jpg" in kind.fields else None,
     )
     with mpiter.batches(
         dataset,
