@@ -24,12 +24,12 @@ from ..samples.tree import (
     Contents,
     Layout,
     Node,
-    asides_of,
     check_memory,
     describe,
     is_record,
     merge,
     scatter,
+    texts_of,
     with_room_for,
     with_texts,
 )
@@ -85,8 +85,8 @@ class Rooms:
         self._was_full = -_OFTEN
         # The number of batches before the present layout.
         self._laid_out = 0
-        # Values have left a column since others at their place didn't fit.
-        self._lost_texts = False
+        # A column of texts was given up, since other values came.
+        self._gave_up_texts = False
 
     @property
     def is_new(self) -> bool:
@@ -241,7 +241,7 @@ class Rooms:
 
     def _lay_out_texts(self, tree: Node, asides: Rows) -> None:
         """Give texts a column each, where samples come together with their texts."""
-        if self._lost_texts:
+        if self._gave_up_texts:
             return
         wider = with_texts(tree, iter(asides.columns), self._rows)
         if wider != tree:
@@ -273,8 +273,8 @@ class Rooms:
         if long:
             tree = with_room_for(tree, long, self._rows)
         if tree != layout.tree:
-            # Some of these weren't texts, and mustn't be taken for texts again.
-            self._lost_texts |= asides_of(tree) > layout.asides
+            # Layouts only widen: what has left a column of texts doesn't come back.
+            self._gave_up_texts |= texts_of(tree) < texts_of(layout.tree)
             self._lay_out(tree)
 
     def give_back(self, batch: Delivery) -> None:

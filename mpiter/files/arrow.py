@@ -20,7 +20,7 @@ from ..samples.jagged import Jagged
 from ..samples.rows import Rows
 from ..samples.texts import Texts
 from .uneven import (
-    Uneven,
+    BytesColumn,
     Which,
     filled,
     has_arrays,
@@ -67,7 +67,7 @@ class _ListsWithNulls:
     """
 
     def __init__(
-        self, lists: Uneven, holes: NDArray[Any], offsets: NDArray[Any]
+        self, lists: BytesColumn, holes: NDArray[Any], offsets: NDArray[Any]
     ) -> None:
         self._lists = lists
         self._holes = holes
@@ -219,7 +219,7 @@ def column_of(array: pa.Array) -> Column:
         holes = None
         if not has_arrays(array):
             holes = nulls_in(array.values)
-        lists = Uneven(*lists_as_bytes(array))
+        lists = BytesColumn(*lists_as_bytes(array))
         if holes is None:
             return lists
         return _ListsWithNulls(lists, holes, offsets_in(array))

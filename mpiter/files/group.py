@@ -39,16 +39,18 @@ class _Header(NamedTuple):
     # The type of a record, and the number of records.
     kind: np.dtype[Any]
     rows: int
+    # The columns that records have; NumPy's names of the fields are their numbers.
+    fields: list[str]
     # The fields that are views: what they refer to, and the size of that.
-    views: dict[str, tuple[uneven.Kind, int]]
+    views: dict[str, tuple[uneven.Meaning, int]]
     # Arrow's columns, which lie behind all else: those of bytes, and what these are.
-    others: dict[str, uneven.Kind | None]
+    others: dict[str, uneven.Meaning | None]
 
 
 class Viewed(NamedTuple):
     """What the views of a field refer to."""
 
-    kind: uneven.Kind
+    kind: uneven.Meaning
     data: pa.Buffer
 
 
@@ -58,24 +60,27 @@ class Group:
     def __init__(
         self,
         records: Records,
+        fields: Sequence[str],
         viewed: dict[str, Viewed],
         columns: dict[str, Column],
     ) -> None:
         self.records = records
         # NumPy looks at each field of a record, but not at those of plain bytes.
         self.plain = records.view(np.dtype((np.void, records.dtype.itemsize)))
+        # The field of each column.
+        self.fields = {name: str(at) for at, name in enumerate(fields)}
         self.viewed = viewed
         self.columns = columns
         # Groups of one form have the same columns in records.
         kinds = [(name, its.kind) for name, its in viewed.items()]
-        self.form = str(records.dtype), repr(kinds)
+        self.form = str(records.dtype), repr(fields), repr(kinds)
 
     def take(self, name: str, rows: Which) -> Values:
         """Return a column's values in some rows."""
         if name in self.columns:
             return self.columns[name].take(rows)
         # A slice is a view.
-        values = np.array(self.records[name][rows])
+        values = np.array(self.records[self.fields[name]][rows])
         if name in self.viewed:
             kind, data = self.viewed[name]
             numbers = np.zeros(len(values), np.int32)
@@ -98,7 +103,7 @@ def gathered(
     # Where a column has nulls in some groups only, these have other records.
     are_alike = all(group.form == first.form for group in groups)
     in_records: dict[str, Values] = {}
-    if are_alike and first.records.dtype.names:
+    if are_alike and first.fields:
         in_records = _from_records(groups, rows, back)
     found: dict[str, Values] = {}
     for name in names:
@@ -125,18 +130,24 @@ def _from_records(
             plain[begin:end] = group.plain[its]
         else:
             group.plain.take(its, out=plain[begin:end], mode="clip")
-    numbers = np.repeat(np.arange(len(groups), dtype=np.int32), sizes)
     if back is not None:
         plain = plain.take(back)
-        numbers = numbers[back]
     records: Records = plain.view(first.records.dtype)
     found: dict[str, Values] = {}
-    for name in records.dtype.names or ():
-        found[name] = records[name]
-        if name in first.viewed:
-            data = [group.viewed[name].data for group in groups]
-            kind = first.viewed[name].kind
-            found[name] = uneven.viewed(records[name], numbers, data, kind)
+    for name, field in first.fields.items():
+        found[name] = records[field]
+    if not first.viewed:
+        return found
+    # The group of each row.
+    numbers = np.zeros(len(records), np.int32)
+    if len(groups) > 1:
+        numbers = np.repeat(np.arange(len(groups), dtype=np.int32), sizes)
+    if back is not None:
+        numbers = numbers[back]
+    for name, (kind, _) in first.viewed.items():
+        data = [group.viewed[name].data for group in groups]
+        views = records[first.fields[name]]
+        found[name] = uneven.viewed(views, numbers, data, kind)
     return found
 
 
@@ -148,10 +159,10 @@ def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
     import pyarrow as pa
 
     arrays: dict[str, NDArray[Any]] = {}
-    views: dict[str, tuple[uneven.Kind, int]] = {}
+    views: dict[str, tuple[uneven.Meaning, int]] = {}
     buffers: list[pa.Buffer] = []
     others: dict[str, pa.Array] = {}
-    kinds: dict[str, uneven.Kind | None] = {}
+    kinds: dict[str, uneven.Meaning | None] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         array = column.chunk(0)
         # Each process would have the values in memory of its own.
@@ -173,10 +184,12 @@ def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
             arrays[name], data = uneven.views_of(its)
             views[name] = kind, data.size
             buffers.append(data)
-    fields = [(name, values.dtype, values.shape[1:]) for name, values in arrays.items()]
+    fields = list[tuple[Any, ...]]()
+    for at, values in enumerate(arrays.values()):
+        fields.append((str(at), values.dtype, values.shape[1:]))
     # NumPy reads fields that are aligned faster.
     record = np.dtype(fields, align=True)
-    header = pickle.dumps(_Header(record, len(table), views, kinds)[:])
+    header = pickle.dumps(_Header(record, len(table), [*arrays], views, kinds)[:])
     with open(descriptor, "wb", closefd=False) as file:
         file.write(len(header).to_bytes(_LENGTH, "little") + header)
         file.write(_padding(_LENGTH + len(header)))
@@ -203,10 +216,10 @@ def _records(
         return
     step = max(1, _AT_ONCE // kind.itemsize)
     some = np.zeros(min(step, rows), kind)
-    fields = [(some[name], values) for name, values in arrays.items()]
+    pairs = [(some[str(at)], values) for at, values in enumerate(arrays.values())]
     for start in range(0, rows, step):
         count = min(step, rows - start)
-        for field, values in fields:
+        for field, values in pairs:
             field[:count] = values[start : start + count]
         yield some[:count].view(np.uint8)
 
@@ -238,8 +251,8 @@ def read(descriptor: int) -> Group:
             if its is None:
                 columns[name] = arrow.column_of(array)
             else:
-                columns[name] = uneven.Uneven(array, its)
-    return Group(records, viewed, columns)
+                columns[name] = uneven.BytesColumn(array, its)
+    return Group(records, header.fields, viewed, columns)
 
 
 def _aligned(at: int) -> int:

@@ -91,6 +91,12 @@ class GroupedOrder(Order):
             self._groups, self._window, self._seed, self._shuffles, epoch
         )
 
+    def at(self, place: int) -> int:
+        """Return the sample at a place."""
+        if not 0 <= place < len(self):
+            return -1
+        return int(self._evaluated(place, place + 1)[0])
+
     def window_after(self, groups: Sequence[int]) -> list[int] | None:
         """Return the groups of the window that comes after those of some groups.
 

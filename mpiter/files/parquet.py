@@ -21,6 +21,7 @@ from ..order.order import Indices
 from ..samples.rows import Rows
 from ..worker.here import here
 from .footers import bytes_of, check_schema, footer_of, measured
+from .forecast import Forecast
 from .group import Group, gathered, read
 from .grouped import GroupedOrder, Groups
 from .hive import Divided, divided_by
@@ -129,10 +130,7 @@ class Parquet:
         self._began = threading.Lock()
         self._shelf: Shelf[Group] | None = None
         self._door: Door | None = None
-        # The order of the rows that are read now, by seed and epoch.
-        self._order: tuple[tuple[int, int], GroupedOrder] | None = None
-        # Rows come in another order than the dataset's own.
-        self._is_strange = False
+        self._forecast = Forecast(self._groups, self.window)
 
     def __len__(self) -> int:
         return self._groups.samples
@@ -169,7 +167,7 @@ class Parquet:
         if first == last:
             coming: Sequence[int] = ()
             if count > 1:
-                coming = self._coming([first], in_order)
+                coming = self._coming([first], int(keys[0]), in_order)
             [group] = shelf.take([first], in_order, coming)
             begin = int(self._groups.begins[first])
             which: Which = keys - begin
@@ -189,32 +187,18 @@ class Parquet:
             if start < stop:
                 wanted.append(first + at)
                 rows.append(sorted_keys[start:stop] - begins[at])
-        groups = shelf.take(wanted, in_order, self._coming(wanted, in_order))
+        coming = self._coming(wanted, int(keys[0]), in_order)
+        groups = shelf.take(wanted, in_order, coming)
         return Rows(gathered(self.columns, groups, rows, back), count)
 
-    def _coming(self, groups: Sequence[int], in_order: bool) -> Sequence[int]:
-        """Return the row groups that will be needed after these.
-
-        They follow from the dataset's own order.  Where rows come in another one, none
-        are decoded ahead, which would be in vain.
-        """
-        at = here.now.at
-        if at is None or self._is_strange:
+    def _coming(self, groups: Sequence[int], key: int, in_order: bool) -> Sequence[int]:
+        """Return the row groups that will be needed after those of a batch."""
+        place = here.now.at
+        if place is None:
             return ()
         info = here.now.worker
-        if in_order:
-            # Each worker decodes another one.
-            count = 1 if info is None else info.num_workers
-            return self._groups.behind(groups[-1], self.window)[:count]
-        seed, epoch, _ = at()
-        if self._order is None or self._order[0] != (seed, epoch):
-            order = GroupedOrder(self._groups, self.window, seed, True, epoch)
-            self._order = (seed, epoch), order
-        coming = self._order[1].window_after(groups)
-        if coming is None:
-            self._is_strange = True
-            return ()
-        return coming
+        workers = 1 if info is None else info.num_workers
+        return self._forecast.after(groups, key, place(), in_order, workers)
 
     def mpiter_order(self, seed: int, shuffle: bool | None) -> GroupedOrder:
         """Return the order of the first epoch."""

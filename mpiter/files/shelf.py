@@ -14,9 +14,10 @@ import os
 import sys
 import tempfile
 import threading
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +28,12 @@ from .places import Door, Places
 T = TypeVar("T")
 _SHARES = sys.platform == "linux"
 
-
 # So many groups are kept, however large they are.
 _LEAST = 2
 # So many windows of groups are kept: the next one is decoded meanwhile, and other
 # processes may be somewhat behind.
 _WINDOWS = 3
-# At least those of so many are, by what ``sizes`` tells, so that none of these is
-# decoded again and again where the groups are larger than that.
+# At least those of so many are, as they are estimated.
 _NEEDED = 2
 # Bytes of memory that tell where its values lie.
 _HEADERS = 1 << 12
@@ -58,9 +57,10 @@ class Shelf(Generic[T]):
 
     ``decode(group, descriptor, in_order)`` writes a group into memory.  ``in_order``
     says whether its samples are read as they lie.  ``open(descriptor)`` maps it, and
-    returns what is used of it.  Groups of two windows are kept, ``window`` bytes each.
-    Where they take more than ``sizes`` tells, the groups of one window are, since each
-    of its samples may be in any of them.
+    returns what is used of it.  ``window`` is the size of a window, and ``sizes`` are
+    estimates of the groups' sizes.  The groups of three windows are kept, as they are
+    measured; and at least those of two as they are estimated, since each sample of a
+    window may be in any of its groups.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Shelf(Generic[T]):
         # guarded by _lock: the bytes that they take, and those that ``sizes`` tells.
         self._bytes = 0
         self._told = 0
+        self._end = weakref.finalize(self, _let_go_of_all, self._kept)
         self._begin()
         self._window = window
         self._decode = decode
@@ -98,11 +99,7 @@ class Shelf(Generic[T]):
         # and the groups that it was told last.
         self._coming: deque[int] = deque()
         self._is_ahead = False
-        self._asked: set[int] = set()
-
-    def __del__(self) -> None:
-        for kept in self._kept.values():
-            self._let_go(kept)
+        self._asked: Sequence[int] = ()
 
     @property
     def door(self) -> Door | None:
@@ -149,9 +146,10 @@ class Shelf(Generic[T]):
     def _go_ahead(self, groups: Sequence[int], in_order: bool) -> None:
         """Have a thread decode groups, unless they are kept or it was told already."""
         with self._lock:
-            new = [group for group in groups if group not in self._asked]
-            self._asked = set(groups)
-            self._coming += new
+            if self._asked != groups:
+                self._asked = groups
+                # What was asked for before may not be wanted any more.
+                self._coming = deque(groups)
             if not self._coming or self._is_ahead:
                 return
             self._is_ahead = True
@@ -163,7 +161,11 @@ class Shelf(Generic[T]):
             args=(self._decode_ahead, in_order),
             name="mpiter-decodes-ahead",
         )
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            # The system has no more threads, or Python ends.
+            self._is_ahead = False
 
     def _decode_ahead(self, in_order: bool) -> None:
         while True:
@@ -243,7 +245,7 @@ class Shelf(Generic[T]):
                 oldest, its = self._kept.popitem(last=False)
                 self._bytes -= its.size
                 self._told -= int(self._sizes[oldest])
-                self._let_go(its)
+                _let_go(its)
         return kept
 
     @property
@@ -253,8 +255,13 @@ class Shelf(Generic[T]):
         has_needed = self._told > _NEEDED * self._window
         return has_needed and self._bytes > _WINDOWS * self._window
 
-    @staticmethod
-    def _let_go(kept: _Kept[T]) -> None:
-        if kept.descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.close(kept.descriptor)
+
+def _let_go(kept: _Kept[Any]) -> None:
+    if kept.descriptor is not None:
+        with contextlib.suppress(OSError):
+            os.close(kept.descriptor)
+
+
+def _let_go_of_all(kept: OrderedDict[int, _Kept[Any]]) -> None:
+    for one in kept.values():
+        _let_go(one)

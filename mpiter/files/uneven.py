@@ -24,19 +24,23 @@ if TYPE_CHECKING:
 # Rows of a group: those that follow each other, or any.
 Which = slice | Indices
 # What the bytes are: numbers of a dtype, or texts of a type.
-Kind = np.dtype[Any] | type
+Meaning = np.dtype[Any] | type
 # Views, each of four numbers, of which these are the length and the buffer's number.
 Views = NDArray[np.int32]
 VIEW = (np.int32, (4,))
 _LENGTH = 0
 _BUFFER = 2
-# A view of so many bytes has them itself.
+# A view of so many bytes has them itself, behind their number.
 _INSIDE = 12
+_BEHIND_LENGTH = 4
+_VIEW_BYTES = 16
+# Arrow takes longer for so many values than Python.
+_FEW = 8
 # Arrow counts the bytes of texts that it joins, and of views, in 31 bits.
 _MOST = 1 << 30
 
 
-def as_bytes(array: pa.Array) -> tuple[pa.Array, Kind] | None:
+def as_bytes(array: pa.Array) -> tuple[pa.Array, Meaning] | None:
     """Return texts, bytes or lists of numbers as bytes, and what they are.
 
     None for other values.
@@ -48,12 +52,25 @@ def as_bytes(array: pa.Array) -> tuple[pa.Array, Kind] | None:
     if isinstance(array, pa.ExtensionArray) or array.nbytes > _MOST:
         return None
     if types.is_string(kind) or types.is_large_string(kind):
+        # What isn't UTF-8 is an error of the row that has it, and of no other.
+        if not _is_utf8(array):
+            return None
         return _joined(array), str
     if types.is_binary(kind) or types.is_large_binary(kind):
         return _joined(array), bytes
     if is_list(kind) and has_arrays(array):
         return lists_as_bytes(array)
     return None
+
+
+def _is_utf8(array: pa.Array) -> bool:
+    import pyarrow as pa
+
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _joined(array: Any) -> pa.Array:
@@ -68,8 +85,8 @@ def _joined(array: Any) -> pa.Array:
     if absent is not None:
         offsets[1:] -= np.cumsum(absent)
         array = array.drop_null()
-    # Arrow joins the values of each list, and all are the only one.  An empty one comes
-    # last, so that a NUL is behind each of the others.
+    # Arrow joins the texts of each list: here there is one, which has all texts, and an
+    # empty one behind them, so that a NUL is behind each.
     array = pa.concat_arrays([array, pa.array([""], array.type)])
     whole = pa.ListArray.from_arrays([0, len(array)], array)
     joined = compute.binary_join(whole, pa.scalar("\0", array.type))
@@ -101,10 +118,10 @@ def _binary(
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
-class Uneven:
+class BytesColumn:
     """A column of such values, as an array of Arrow's."""
 
-    def __init__(self, array: pa.Array, kind: Kind) -> None:
+    def __init__(self, array: pa.Array, kind: Meaning) -> None:
         self._array = array
         self._kind = kind
 
@@ -118,7 +135,7 @@ def some(array: pa.Array, rows: Which) -> pa.Array:
     return array.take(rows)
 
 
-def values_in(array: pa.Array, kind: Kind) -> Jagged | Texts | list[Any]:
+def values_in(array: pa.Array, kind: Meaning) -> Jagged | Texts | list[Any]:
     """Return values that are bytes to Arrow, in new memory or in the array's."""
     _, borders, content = array.buffers()
     every = np.frombuffer(borders, np.int64)
@@ -154,16 +171,44 @@ def viewed(
     views: Views,
     numbers: NDArray[np.int32],
     buffers: Sequence[pa.Buffer],
-    kind: Kind,
+    kind: Meaning,
 ) -> Jagged | Texts | list[Any]:
     """Return the values that views refer to; each has the number of its buffer."""
     import pyarrow as pa
 
+    if len(views) <= _FEW:
+        return _cut(views, numbers.tolist(), buffers, kind)
     views = np.ascontiguousarray(views)
     np.copyto(views[:, _BUFFER], numbers, where=views[:, _LENGTH] > _INSIDE)
     all_buffers = [None, pa.py_buffer(views), *buffers]
     array = pa.Array.from_buffers(pa.binary_view(), len(views), all_buffers)
     return values_in(array.cast(pa.large_binary()), kind)
+
+
+def _cut(
+    views: Views,
+    numbers: Sequence[int],
+    buffers: Sequence[pa.Buffer],
+    kind: Meaning,
+) -> list[Any]:
+    """Return the values of a few views, one by one."""
+    found: list[Any] = []
+    inside = views.tobytes()
+    at = 0
+    for (length, _, _, begin), number in zip(views.tolist(), numbers, strict=True):
+        if length <= _INSIDE:
+            data = inside[at + _BEHIND_LENGTH : at + _BEHIND_LENGTH + length]
+        else:
+            data = buffers[number][begin : begin + length].to_pybytes()
+        at += _VIEW_BYTES
+        if kind is str:
+            found.append(data[:-1].decode() if data else None)
+        elif kind is bytes:
+            found.append(data[:-1] if data else None)
+        else:
+            # It may be written to.
+            found.append(np.frombuffer(bytearray(data), kind))
+    return found
 
 
 # -- what Arrow has of values ----------------------------------------------------------

@@ -277,7 +277,7 @@ def _tree_of_columns(samples: Rows) -> Node:
             # All its rows are alike.
             nodes.append(describe(part[0]))
         elif isinstance(part, Texts):
-            nodes.append(Aside())
+            nodes.append(Aside(part.kind))
         elif isinstance(part, Jagged):
             lengths = part.lengths
             is_even = bool((lengths == lengths[0]).all())
@@ -305,6 +305,11 @@ def asides_of(node: Node) -> int:
     if isinstance(node, Group):
         return sum(map(asides_of, node.parts))
     return int(isinstance(node, Aside))
+
+
+def texts_of(node: Node) -> int:
+    """Return the number of columns of texts."""
+    return sum(isinstance(leaf, TextColumn) for leaf in columns_of(node))
 
 
 def is_record(node: Node) -> bool:

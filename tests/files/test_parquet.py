@@ -776,8 +776,10 @@ def test_killed_workers_lose_and_repeat_nothing(folder: Path, seed: int) -> None
         for batch in stream:
             given += [int(number) for number in batch["number"]]
             if rng.random() < 0.1 and kills < 4:
+                # A worker that is killed again and again while it starts is given up.
+                wait_until(lambda: len(stream.worker_pids) == 2, "it is replaced")
+                pid = stream.worker_pids[kills % 2]
                 kills += 1
-                pid = rng.choice(stream.worker_pids)
                 os.kill(pid, signal.SIGKILL)
                 wait_until(lambda pid=pid: not lives_still(pid), "it is dead")
     assert kills
@@ -817,6 +819,110 @@ def test_a_copy_and_a_pickled_dataset_read_the_same(folder: Path) -> None:
     del dataset, one
     # What it refers to has gone with the process or the dataset.
     assert pickle.loads(data)[ROWS]["number"] == ROWS
+
+
+# -- row groups are decoded ahead ------------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("options", [{"n_processes": 0}, {"n_processes": 2}])
+@pytest.mark.parametrize("shard", [None, (1, 2)])
+def test_the_next_row_groups_are_decoded_before_they_are_needed(
+    folder: Path, options: dict[str, Any], shuffle: bool, shard: Any
+) -> None:
+    dataset = Parquet(folder, window=WINDOW)
+    stream = mpiter.batches(
+        dataset, 5, seed=1, epochs=1, shuffle=shuffle, shard=shard, **options
+    )
+    with stream:
+        next(stream)
+        next(stream)
+        # In order there is one more for each worker; else a window has three.
+        needed = 2 if not shuffle else 4
+        wait_until(lambda: (dataset.decodes() > 0).sum() >= needed, "it is decoded")
+        assert (dataset.decodes() <= 1).all()
+
+
+class ByGroup(mpiter.Order):
+    """Goes through one row group after the other, in an order of its own."""
+
+    def __len__(self) -> int:
+        return 2 * ROWS
+
+    def take(self, start: int, stop: int) -> list[int]:
+        groups = [*range(2 * ROWS // GROUP)]
+        random.Random(5).shuffle(groups)
+        return [
+            groups[place // GROUP] * GROUP + 7 * place % GROUP
+            for place in range(start, stop)
+        ]
+
+    def later(self, epochs: int) -> ByGroup:
+        return self
+
+
+class InAnotherOrder(Parquet):
+    def mpiter_order(self, seed: int, shuffle: bool | None) -> Any:
+        return ByGroup()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_in_another_order_nothing_is_decoded_in_vain(
+    folder: Path, workers: int
+) -> None:
+    dataset = InAnotherOrder(folder, window=WINDOW)
+    with mpiter.batches(dataset, 5, n_processes=workers, seed=1, epochs=1) as stream:
+        assert sorted(numbers_of(stream)) == [*range(2 * ROWS)]
+    assert (dataset.decodes() == 1).all()
+
+
+def test_iterators_that_take_turns_decode_nothing_in_vain(folder: Path) -> None:
+    dataset = Parquet(folder, window=WINDOW)
+    options: dict[str, Any] = {"n_processes": 0, "epochs": 1}
+    with (
+        mpiter.batches(dataset, 5, seed=1, **options) as one,
+        mpiter.batches(dataset, 5, seed=2, **options) as other,
+    ):
+        for _ in zip(one, other, strict=True):
+            pass
+    # Each goes through a window while the other has its own; some are in both.
+    assert dataset.decodes().sum() <= 2.2 * (2 * ROWS // GROUP)
+
+
+# -- texts -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_text_that_is_not_utf_8_costs_its_row_alone(
+    tmp_path: Path, workers: int, shuffle: bool
+) -> None:
+    raw = [b"text %d" % number for number in range(400)]
+    raw[200] = b"\xff\xfe"
+    raw[201] = b"\xed\xa0\x80"
+    buffers = pa.array(raw, pa.binary()).buffers()
+    texts = pa.Array.from_buffers(pa.string(), len(raw), buffers)
+    table = pa.table({"number": range(len(raw)), "text": texts})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
+    dataset = Parquet(tmp_path)
+    with mpiter.batches(
+        dataset, 20, n_processes=workers, shuffle=shuffle, epochs=1, on_error="skip"
+    ) as stream:
+        found = sorted(numbers_of(stream))
+        assert stream.stats().skipped == 2
+    assert found == [*range(200), *range(202, 400)]
+    with pytest.raises(UnicodeDecodeError):
+        dataset[200]
+
+
+@pytest.mark.parametrize("names", [["", "f0"], ["f1", ""]])
+def test_a_column_may_have_any_name(tmp_path: Path, names: list[str]) -> None:
+    table = pa.table([pa.array(range(9)), pa.array([*"abcdefghi"])], names=names)
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
+    dataset = Parquet(tmp_path)
+    assert dataset[4] == {names[0]: 4, names[1]: "e"}
+    rows = dataset.__getitems__([8, 0, 3, 1, 7, 6, 5, 2, 4, 4])
+    assert [row[names[1]] for row in rows] == [*"iadbhgfcee"]
 
 
 # -- files that aren't what they should be ---------------------------------------------
