@@ -27,7 +27,6 @@ Which = slice | Indices
 Meaning = np.dtype[Any] | type
 # Views, each of four numbers, of which these are the length and the buffer's number.
 Views = NDArray[np.int32]
-VIEW = (np.int32, (4,))
 _LENGTH = 0
 _BUFFER = 2
 # A view of so many bytes has them itself, behind their number.
