@@ -29,8 +29,10 @@ class Forecast:
         self._order: GroupedOrder | None = None
         self._epoch = 0
         self._misses = 0
-        # The groups that were foretold last.
-        self._coming: list[int] = []
+        # The epoch and the groups of the batch before, and whether it was in order.
+        self._had: tuple[int, bool, Sequence[int]] | None = None
+        # The groups that were foretold for it.
+        self._coming: Sequence[int] = ()
 
     def after(
         self,
@@ -50,11 +52,25 @@ class Forecast:
         self._seed = seed
         if is_another:
             self._order = None
+            self._had = None
             return ()
-        if in_order:
-            if key != position:
-                return ()
-            return self._groups.behind(groups[-1], self._window)[:workers]
+        if in_order and key != position:
+            return ()
+        # Batch after batch is from the same groups.
+        has = epoch, in_order, groups
+        if has != self._had:
+            if in_order:
+                self._coming = self._groups.behind(groups[-1], self._window)[:workers]
+            else:
+                self._coming = self._after_some(groups, key, seed, epoch, position)
+            # At the end, since workers that are threads share this.
+            self._had = has
+        return self._coming
+
+    def _after_some(
+        self, groups: Sequence[int], key: int, seed: int, epoch: int, position: int
+    ) -> Sequence[int]:
+        """Return the groups that come after those of a batch in random order."""
         if self._order is None or epoch != self._epoch:
             self._order = GroupedOrder(self._groups, self._window, seed, True, epoch)
             self._epoch = epoch
@@ -62,13 +78,10 @@ class Forecast:
         if self._misses >= _MISSES:
             return ()
         coming = self._order.window_after(groups)
-        if coming is None:
-            self._misses += 1
-            return ()
-        # Another order may happen to have a batch from the same groups.
-        if coming and coming != self._coming:
-            if self._order.at(position) != key:
-                self._misses += 1
-                return ()
-            self._coming = coming
-        return coming
+        if coming is not None:
+            is_known = not coming or coming == self._coming
+            # Another order may happen to have a batch from the same groups.
+            if is_known or self._order.at(position) == key:
+                return coming
+        self._misses += 1
+        return ()

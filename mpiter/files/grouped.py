@@ -7,6 +7,7 @@ time.  Pure: what comes at a place follows from the seed, the epoch and the grou
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,14 +43,14 @@ class Groups:
 
     def behind(self, group: int, most: int) -> list[int]:
         """Return the groups that follow a group: one, or some of ``most`` bytes."""
-        ends = np.cumsum(self.sizes[group + 1 :])
+        ends = np.cumsum(self.sizes[group + 1 : group + 1 + MOST])
         count = int(np.searchsorted(ends, most, side="right"))
         return [*range(group + 1, group + 1 + min(max(1, count), len(ends)))]
 
-    def holding(self, *samples: int) -> list[int]:
-        """Return the group of each of some samples."""
-        found = np.searchsorted(self.begins, samples, side="right") - 1
-        return list(found.tolist())
+    def holding(self, sample: int) -> int:
+        """Return the group of a sample."""
+        # For a single one it takes a third of the time that NumPy takes.
+        return bisect.bisect_right(self.begins, sample) - 1
 
 
 class GroupedOrder(Order):
@@ -79,6 +80,9 @@ class GroupedOrder(Order):
         self._places = np.concatenate(([0], np.cumsum(groups.counts[self._came])))
         # The first group of each window, and the number of all groups.
         self._firsts = _windows(groups.sizes[self._came], window)
+        # Of the last window its number, the turn of the group at each of its places,
+        # and what is added to a place in each group for the sample's number.
+        self._table: tuple[int, NDArray[np.uint8], Indices] | None = None
 
     def __len__(self) -> int:
         return self._groups.samples
@@ -147,7 +151,7 @@ class GroupedOrder(Order):
             places = self._shuffled(
                 window, np.arange(at - begin, until - begin), end - begin
             )
-            found[at - start : until - start] = self._keys(places + begin)
+            found[at - start : until - start] = self._keys(window, places)
             at = until
         return found
 
@@ -156,11 +160,18 @@ class GroupedOrder(Order):
         key = key_of(self._seed, self._epoch, "window", window)
         return shuffled(places, length, lots(_WORDS, key))
 
-    def _keys(self, places: Indices) -> Indices:
-        """Return the samples at places of the groups' order."""
-        turn = np.searchsorted(self._places, places, side="right") - 1
-        within = places - self._places[turn]
-        return self._groups.begins[self._came[turn]] + within
+    def _keys(self, window: int, places: Indices) -> Indices:
+        """Return the samples at places of a window before it is shuffled."""
+        if self._table is None or self._table[0] != window:
+            first, stop = self._firsts[window : window + 2].tolist()
+            came = self._came[first:stop]
+            counts = self._groups.counts[came]
+            # To look a group up takes NumPy a sixth of the time that a search takes.
+            groups = np.repeat(np.arange(stop - first, dtype=np.uint8), counts)
+            begins = self._places[first:stop] - self._places[first]
+            self._table = window, groups, self._groups.begins[came] - begins
+        _, groups, shifts = self._table
+        return places + shifts[groups[places]]
 
 
 def _windows(sizes: NDArray[np.int64], most: int) -> Indices:

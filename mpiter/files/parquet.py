@@ -160,7 +160,8 @@ class Parquet:
         for key in (least, most):
             if not 0 <= key < len(self):
                 raise IndexError(f"{key} isn't from 0 to before {len(self)}")
-        first, last = self._groups.holding(least, most)
+        first = self._groups.holding(least)
+        last = self._groups.holding(most)
         shelf = self._opened_shelf()
         # A single row doesn't show how others are read.
         in_order = count == most - least + 1 > 1 and bool((keys[1:] > keys[:-1]).all())

@@ -30,6 +30,7 @@ _LONGEST = 20_000  # characters of a traceback
 _SUMMARY = 500  # characters of an error's text, and of our notes on it
 _OURS = "mpiter: "  # notes of ours begin so
 Indices = NDArray[np.int64]
+_INDEX_BYTES = 8
 # One key for each row.  Indices are sent to a process as the bytes of their int64s,
 # which takes less time than pickling an array; a tuple has a sampler's own keys.
 Keys = bytes | Indices | tuple[Any, ...]
@@ -75,11 +76,10 @@ class Block(NamedTuple):
         """Return the place and the key of the block's row ``at``, if there is one."""
         row = self.row + at
         for first, epoch, position, keys in self.stretches:
-            found = listed(keys)
             offset = row - first
-            if 0 <= offset < len(found):
+            if 0 <= offset < number_of(keys):
                 place = Place(self.batch, row, epoch, position + offset)
-                return place, found[offset]
+                return place, key_at(keys, offset)
         return None
 
 
@@ -88,6 +88,18 @@ def listed(keys: Keys) -> list[Any]:
         return list(keys)
     indices: list[Any] = as_array(keys).tolist()
     return indices
+
+
+def number_of(keys: Keys) -> int:
+    if isinstance(keys, bytes):
+        return len(keys) // _INDEX_BYTES
+    return len(keys)
+
+
+def key_at(keys: Keys, at: int) -> Any:
+    if isinstance(keys, tuple):
+        return keys[at]
+    return int(as_array(keys)[at])
 
 
 def as_array(keys: bytes | Indices) -> Indices:

@@ -25,8 +25,10 @@ from .block import (
     Keys,
     Place,
     as_array,
+    key_at,
     listed,
     make_block,
+    number_of,
     take_down,
     unsendable,
 )
@@ -257,7 +259,7 @@ class _Fetching:
         self._first = 0
         self._epoch = 0
         self._position = 0
-        self._keys: list[Any] = []
+        self._keys: Keys = ()
 
     @property
     def is_over(self) -> bool:
@@ -269,7 +271,7 @@ class _Fetching:
         row: int,
         epoch: int,
         position: int,
-        indices: Keys,
+        keys: Keys,
     ) -> None:
         """Fetch the rows from ``row`` on; all are of one epoch."""
         block = self._block
@@ -278,7 +280,6 @@ class _Fetching:
         seed = block.seed
         first = row - block.row
         offset = position - first
-        keys = listed(indices)
         frame.at = lambda: (seed, epoch, offset + sheet.row)
         frame.hearer = self
         self._first = first
@@ -289,9 +290,9 @@ class _Fetching:
             if self._begun is not None:
                 self._go_on(self._begun, keys)
             elif self._has_under_way:
-                self._take_under_way(first, len(keys))
-            elif not self._read_together(first, indices, keys):
-                self._read_singly(keys, first)
+                self._take_under_way(first, number_of(keys))
+            elif not self._read_together(first, keys):
+                self._read_singly(listed(keys), first)
         finally:
             frame.hearer = None
             frame.reading = None
@@ -304,12 +305,12 @@ class _Fetching:
                 "it were the worker. End it with os._exit() or sys.exit()."
             )
 
-    def _go_on(self, begun: Begun, keys: list[Any]) -> None:
+    def _go_on(self, begun: Begun, keys: Keys) -> None:
         """Judge the error that the reading came to, then fetch the rows after it."""
         if begun.error is not None:
             row = begun.sheet.row
             self._fail(begun.error, row)
-            self._read_singly(keys[row + 1 :], row + 1)
+            self._read_singly(listed(keys)[row + 1 :], row + 1)
 
     @property
     def _has_under_way(self) -> bool:
@@ -412,13 +413,12 @@ class _Fetching:
         at = row - self._first
         position = self._position + at
         place = Place(block.batch, block.row + row, self._epoch, position)
-        return place, self._keys[at]
+        return place, key_at(self._keys, at)
 
     def _read_together(
         self,
         row: int,
-        indices: Keys,
-        keys: list[Any],
+        keys: Keys,
     ) -> bool:
         """Fetch the samples by one call of the dataset's reader.
 
@@ -426,12 +426,12 @@ class _Fetching:
         """
         worker = self._worker
         cells = self._cells
-        count = len(keys)
+        count = number_of(keys)
         if worker.reader is None or count < 2 or self._seeds or self._block.singly:
             return False
-        together: Any = indices
-        if not isinstance(indices, tuple):
-            together = as_array(indices)
+        together: Any = keys
+        if not isinstance(keys, tuple):
+            together = as_array(keys)
         elif not takes_any_key(worker.dataset):
             return False
         cells[CELL.row] = row

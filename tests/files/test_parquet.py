@@ -734,15 +734,19 @@ def test_a_window_has_the_size_that_was_asked_for_once_it_is_decoded(
     assert (dataset.decodes() == 1).all()
 
 
-@pytest.mark.parametrize("row_groups", [1, 10])
+@pytest.mark.parametrize("row_groups", [1, 2])
 def test_row_groups_larger_than_footers_tell_are_kept_for_two_windows(
     row_groups: int, tmp_path: Path
 ) -> None:
     rng = random.Random(0)
     # The least and the greatest are short.
-    some = ["a", *(f"m{number:04}" * 100 for number in range(100)), "z"]
+    some = ["a", *(f"m{number:04}" * 100 for number in range(98)), "z"]
     path = tmp_path / "a.parquet"
-    table = pa.table({"text": chosen(rng, some)})
+    # All row groups have the same texts, and so the same size.
+    found = list[str]()
+    for _ in range(80):
+        found += rng.sample(some * 10, 1000)
+    table = pa.table({"text": found})
     pq.write_table(table, path, row_group_size=1000)
     dataset = Parquet(path)
     dataset[0]
@@ -758,7 +762,7 @@ def test_row_groups_larger_than_footers_tell_are_kept_for_two_windows(
         for _ in stream:
             most = max(most, memory_of_row_groups())
     assert most <= max(3 * window, 2 * in_window * size) + 2 * size
-    assert (dataset.decodes() <= 1 + (np.arange(20) == 0)).all()
+    assert (dataset.decodes() <= 1 + (np.arange(80) == 0)).all()
     # What was decoded changes nothing about the order.
     again = np.asarray(dataset.mpiter_order(1, True).take(0, 1000))
     assert (first == again).all()
