@@ -183,8 +183,6 @@ def numbers_in(array: pa.Array) -> NDArray[Any] | None:
         return found
     if isinstance(array, pa.ExtensionArray):
         return numbers_in(array.storage)
-    if types.is_dictionary(kind) and is_number(kind.value_type):
-        return numbers_in(array.dictionary_decode())
     if is_number(kind):
         if has_nulls and not has_nan(kind):
             return None
@@ -201,6 +199,8 @@ def column_of(array: pa.Array) -> Column:
     import pyarrow as pa
     from pyarrow import types
 
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
     kind = array.type
     numbers = numbers_in(array)
     if numbers is not None:
@@ -209,8 +209,6 @@ def column_of(array: pa.Array) -> Column:
         return _Shaped(column_of(array.storage), kind.shape)
     if isinstance(array, pa.ExtensionArray):
         return column_of(array.storage)
-    if types.is_dictionary(kind):
-        return column_of(array.dictionary_decode())
     absent = nulls_in(array)
     if is_number(kind):
         assert absent is not None

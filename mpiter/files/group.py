@@ -10,7 +10,7 @@ which takes less time to write.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,6 +45,24 @@ class _Header(NamedTuple):
     views: dict[str, tuple[uneven.Meaning, int]]
     # Arrow's columns, which lie behind all else: those of bytes, and what these are.
     others: dict[str, uneven.Meaning | None]
+
+
+class _Field(NamedTuple):
+    """A column that is written into records."""
+
+    # Numbers, or views.
+    values: NDArray[Any]
+    # What views refer to, and what that is.
+    data: pa.Buffer | None = None
+    kind: uneven.Meaning | None = None
+
+
+class _Other(NamedTuple):
+    """A column that is written as Arrow has it."""
+
+    array: pa.Array
+    # What the values are, if they are bytes.
+    kind: uneven.Meaning | None = None
 
 
 class Viewed(NamedTuple):
@@ -158,11 +176,8 @@ def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
     """
     import pyarrow as pa
 
-    arrays: dict[str, NDArray[Any]] = {}
-    views: dict[str, tuple[uneven.Meaning, int]] = {}
-    buffers: list[pa.Buffer] = []
-    others: dict[str, pa.Array] = {}
-    kinds: dict[str, uneven.Meaning | None] = {}
+    fields: dict[str, _Field] = {}
+    others: dict[str, _Other] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         array = column.chunk(0)
         # Each process would have the values in memory of its own.
@@ -172,35 +187,35 @@ def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
         if not in_order:
             numbers = arrow.numbers_in(array)
         if numbers is not None:
-            arrays[name] = numbers
+            fields[name] = _Field(numbers)
             continue
         as_bytes = uneven.as_bytes(array)
         if as_bytes is None:
-            others[name], kinds[name] = array, None
+            others[name] = _Other(array)
         elif in_order or as_bytes[0].null_count:
-            others[name], kinds[name] = as_bytes
+            others[name] = _Other(*as_bytes)
         else:
             its, kind = as_bytes
-            arrays[name], data = uneven.views_of(its)
-            views[name] = kind, data.size
-            buffers.append(data)
-    fields = list[tuple[Any, ...]]()
-    for at, values in enumerate(arrays.values()):
-        fields.append((str(at), values.dtype, values.shape[1:]))
-    # NumPy reads fields that are aligned faster.
-    record = np.dtype(fields, align=True)
-    header = pickle.dumps(_Header(record, len(table), [*arrays], views, kinds)[:])
+            fields[name] = _Field(*uneven.views_of(its), kind)
+    record = _record(fields.values())
+    views: dict[str, tuple[uneven.Meaning, int]] = {}
+    for name, field in fields.items():
+        if field.kind is not None and field.data is not None:
+            views[name] = field.kind, field.data.size
+    kinds = {name: other.kind for name, other in others.items()}
+    header = pickle.dumps(_Header(record, len(table), [*fields], views, kinds)[:])
     with open(descriptor, "wb", closefd=False) as file:
         file.write(len(header).to_bytes(_LENGTH, "little") + header)
         file.write(_padding(_LENGTH + len(header)))
-        for some in _records(arrays, record, len(table)):
+        for some in _records([field.values for field in fields.values()], record):
             file.write(some.data)
         file.write(_padding(record.itemsize * len(table)))
-        for data in buffers:
-            file.write(data)
-            file.write(_padding(data.size))
+        for field in fields.values():
+            if field.data is not None:
+                file.write(field.data)
+                file.write(_padding(field.data.size))
     if others:
-        rest = pa.table(others)
+        rest = pa.table({name: other.array for name, other in others.items()})
         with (
             pa.OSFile(f"/dev/fd/{descriptor}", "ab") as sink,
             pa.ipc.new_stream(sink, rest.schema) as writer,
@@ -208,18 +223,28 @@ def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
             writer.write_table(rest)
 
 
+def _record(fields: Iterable[_Field]) -> np.dtype[Any]:
+    """Return the type of a record, whose fields have their numbers as names."""
+    found = list[tuple[Any, ...]]()
+    for at, field in enumerate(fields):
+        found.append((str(at), field.values.dtype, field.values.shape[1:]))
+    # NumPy reads fields that are aligned faster.
+    return np.dtype(found, align=True)
+
+
 def _records(
-    arrays: dict[str, NDArray[Any]], kind: np.dtype[Any], rows: int
+    columns: Sequence[NDArray[Any]], kind: np.dtype[Any]
 ) -> Iterator[NDArray[np.uint8]]:
     """Yield the bytes of the records, some at a time."""
-    if not arrays:
+    if not columns:
         return
+    rows = len(columns[0])
     step = max(1, _AT_ONCE // kind.itemsize)
     some = np.zeros(min(step, rows), kind)
-    pairs = [(some[str(at)], values) for at, values in enumerate(arrays.values())]
+    fields = [some[name] for name in kind.names or ()]
     for start in range(0, rows, step):
         count = min(step, rows - start)
-        for field, values in pairs:
+        for field, values in zip(fields, columns, strict=True):
             field[:count] = values[start : start + count]
         yield some[:count].view(np.uint8)
 

@@ -6,9 +6,7 @@ import hashlib
 import itertools
 import operator
 import threading
-from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,21 +18,17 @@ from ..errors import OptionError
 from ..order.order import Indices
 from ..samples.rows import Rows
 from ..worker.here import here
-from .footers import bytes_of, check_schema, footer_of, measured
 from .forecast import Forecast
 from .group import Group, gathered, read
-from .grouped import GroupedOrder, Groups
-from .hive import Divided, divided_by
-from .paths import File, Paths, files_of
+from .grouped import GroupedOrder
+from .paths import Paths, files_of
 from .places import Door
 from .rowgroups import RowGroups
 from .shelf import Shelf
+from .survey import survey
 from .uneven import Which
 
 __all__ = ["Parquet"]
-
-# Footers are small, and a store takes long for each.
-_AT_ONCE = 16
 
 
 class Parquet:
@@ -87,46 +81,9 @@ class Parquet:
             )
         self.files = files_of(paths, ".parquet")
         self.window = size_of("window", window)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            footers = list(pool.map(footer_of, self.files))
-        schema = footers[0].schema.to_arrow_schema()
-        # The columns that folders have in their names.
-        divided: dict[str, Divided] = {}
-        for name, column in divided_by(self.files).items():
-            if name not in schema.names:
-                divided[name] = column
-        self.columns = _chosen([*schema.names, *divided], columns, self.files[0])
-        self._divided = {
-            name: divided[name] for name in self.columns if name in divided
-        }
-        inner = [name for name in self.columns if name not in divided]
-        # The types of the columns, in words.
-        self._types: dict[str, str] = {}
-        for name in self.columns:
-            if name in divided:
-                self._types[name] = divided[name].kind
-            else:
-                self._types[name] = str(schema.field(name).type)
-        wanted = frozenset(inner)
-        counts: list[int] = []
-        sizes: list[int] = []
-        # The file of each row group, and its number in that.
-        self._lies: list[tuple[int, int]] = []
-        for number, footer in enumerate(footers):
-            its = footer.schema.to_arrow_schema()
-            check_schema(self.files[number], its, self.files[0], schema, inner)
-            each = sum(bytes_of(one.values[number]) for one in self._divided.values())
-            for group in range(footer.num_row_groups):
-                told = footer.row_group(group)
-                counts.append(told.num_rows)
-                inside = measured(
-                    self.files[number], group, told, footer.schema, wanted
-                )
-                sizes.append(inside + each * told.num_rows)
-                self._lies.append((number, group))
-        self._groups = Groups(counts, sizes)
-        if not self._groups.samples:
-            raise OptionError(f"{self.files[0].path} and the other files have no rows.")
+        self._survey = survey(self.files, columns)
+        self.columns = tuple(self._survey.types)
+        self._groups = self._survey.groups
         self._began = threading.Lock()
         self._shelf: Shelf[Group] | None = None
         self._door: Door | None = None
@@ -160,37 +117,47 @@ class Parquet:
         for key in (least, most):
             if not 0 <= key < len(self):
                 raise IndexError(f"{key} isn't from 0 to before {len(self)}")
-        first = self._groups.holding(least)
-        last = self._groups.holding(most)
-        shelf = self._opened_shelf()
         # A single row doesn't show how others are read.
         in_order = count == most - least + 1 > 1 and bool((keys[1:] > keys[:-1]).all())
+        first = self._groups.holding(least)
+        last = self._groups.holding(most)
+        wanted = [first]
+        rows: list[Which]
+        back: Indices | None = None
         if first == last:
-            coming: Sequence[int] = ()
-            if count > 1:
-                coming = self._coming([first], int(keys[0]), in_order)
-            [group] = shelf.take([first], in_order, coming)
-            begin = int(self._groups.begins[first])
-            which: Which = keys - begin
-            if in_order:
-                which = slice(least - begin, most - begin + 1)
-            return Rows(gathered(self.columns, [group], [which]), count)
-        # Rows are taken group by group, and then put back where they belong.
+            rows = [self._within(first, keys, in_order)]
+        else:
+            wanted, rows, back = self._divided(first, last, keys)
+        coming: Sequence[int] = ()
+        if count > 1:
+            coming = self._coming(wanted, int(keys[0]), in_order)
+        groups = self._opened_shelf().take(wanted, in_order, coming)
+        return Rows(gathered(self.columns, groups, rows, back), count)
+
+    def _within(self, group: int, keys: Indices, in_order: bool) -> Which:
+        """Return rows of one row group, counted in that."""
+        rows: Indices = keys - self._groups.begins[group]
+        if in_order:
+            return slice(int(rows[0]), int(rows[-1]) + 1)
+        return rows
+
+    def _divided(
+        self, first: int, last: int, keys: Indices
+    ) -> tuple[list[int], list[Which], Indices]:
+        """Return row groups, the rows of each, and where these belong in the batch."""
         by_key = np.argsort(keys)
         back = np.empty_like(by_key)
-        back[by_key] = np.arange(count)
+        back[by_key] = np.arange(len(keys))
         sorted_keys = keys[by_key]
         begins = self._groups.begins[first : last + 2]
         borders = np.searchsorted(sorted_keys, begins).tolist()
         wanted: list[int] = []
-        rows: list[Indices] = []
+        rows: list[Which] = []
         for at, (start, stop) in enumerate(itertools.pairwise(borders)):
             if start < stop:
                 wanted.append(first + at)
                 rows.append(sorted_keys[start:stop] - begins[at])
-        coming = self._coming(wanted, int(keys[0]), in_order)
-        groups = shelf.take(wanted, in_order, coming)
-        return Rows(gathered(self.columns, groups, rows, back), count)
+        return wanted, rows, back
 
     def _coming(self, groups: Sequence[int], key: int, in_order: bool) -> Sequence[int]:
         """Return the row groups that will be needed after those of a batch."""
@@ -239,38 +206,8 @@ class Parquet:
                     hashlib.blake2b(told, digest_size=8).hexdigest(),
                     self._groups.sizes,
                     self.window,
-                    RowGroups(
-                        self.files,
-                        self._lies,
-                        self._groups.counts,
-                        self._types,
-                        self._divided,
-                    ),
+                    RowGroups(self._survey),
                     read,
                     self._door,
                 )
             return self._shelf
-
-
-def _chosen(
-    names: Sequence[str], columns: Sequence[str] | None, file: File
-) -> tuple[str, ...]:
-    """Return the names of the columns that are read."""
-    times = Counter(names)
-    # It may be a generator.
-    columns = [*times] if columns is None else [*columns]
-    missing = [name for name in columns if name not in times]
-    if missing:
-        raise OptionError(
-            f"{file.path} has no column {missing[0]!r}; it has "
-            f"{', '.join(map(repr, times)):.200}."
-        )
-    if not columns:
-        raise OptionError("columns=[] reads nothing; leave it out to read all.")
-    for name in columns:
-        if times[name] > 1:
-            raise OptionError(
-                f"{file.path} has {times[name]} columns named {name!r}, and a row is a "
-                "dict: leave them out by columns=, or rename them."
-            )
-    return tuple(columns)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import DamagedFile, OptionError
-from ..order.order import Indices
 from ..worker.here import get_worker_info
 from .group import write
-from .hive import Divided
-from .paths import File, Watched, raise_if_not_the_files, version_of
+from .paths import Watched, raise_if_not_the_files, version_of
+from .survey import Survey
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,32 +20,21 @@ _MOST = (1 << 31) - 1
 class RowGroups:
     """Decodes row groups into memory."""
 
-    def __init__(
-        self,
-        files: Sequence[File],
-        lies: Sequence[tuple[int, int]],
-        counts: Indices,
-        types: Mapping[str, str],
-        divided: Mapping[str, Divided],
-    ) -> None:
-        self._files = files
-        self._lies = lies
-        # What the row groups had when the dataset was made.
-        self._counts = counts
-        self._types = types
-        self._divided = divided
+    def __init__(self, survey: Survey) -> None:
+        # What the files had when the dataset was made.
+        self._survey = survey
         # The footers of files that were read from, and the versions of these.
         self._footers: dict[int, tuple[object, pq.FileMetaData]] = {}
         # Why row groups can't be decoded, and the version of the file of each.
         self._damaged: dict[int, tuple[object, str]] = {}
 
     def __call__(self, group: int, descriptor: int, in_order: bool) -> None:
-        number, inner = self._lies[group]
-        file = self._files[number]
+        number, inner = self._survey.lies[group]
+        file = self._survey.files[number]
         table = self._decoded(group)
         types = {field.name: str(field.type) for field in table.schema}
-        rows = int(self._counts[group])
-        if len(table) != rows or types != self._types:
+        rows = int(self._survey.groups.counts[group])
+        if len(table) != rows or types != self._survey.types:
             raise DamagedFile(
                 f"{file.path} has changed: its row group {inner} had {rows:,} rows "
                 f"when the dataset was made, and now has {len(table):,}, or columns of "
@@ -59,8 +46,8 @@ class RowGroups:
         """Return a row group, or raise an error that names it."""
         import pyarrow as pa
 
-        number, inner = self._lies[group]
-        file = self._files[number]
+        number, inner = self._survey.lies[group]
+        file = self._survey.files[number]
         version = file.version_now()
         known, why = self._damaged.get(group, (None, ""))
         # Its rows are asked for one by one, and each would take as long as all.
@@ -101,13 +88,13 @@ class RowGroups:
             opened, metadata=footer, page_checksum_verification=True
         )
         self._footers[number] = version, reader.metadata
-        names = [name for name in self._types if name not in self._divided]
+        names = self._survey.inner
         table = reader.read_row_group(inner, columns=names, use_threads=in_threads)
         table = table.select(names)
-        for name, column in self._divided.items():
+        for name, column in self._survey.divided.items():
             value = pa.scalar(column.values[number], column.kind)
             table = table.append_column(name, pa.repeat(value, len(table)))
-        return table.select([*self._types])
+        return table.select([*self._survey.types])
 
 
 def _in_one_piece(table: pa.Table) -> pa.Table:

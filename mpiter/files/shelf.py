@@ -165,7 +165,8 @@ class Shelf(Generic[T]):
             thread.start()
         except RuntimeError:
             # The system has no more threads, or Python ends.
-            self._is_ahead = False
+            with self._lock:
+                self._is_ahead = False
 
     def _decode_ahead(self, in_order: bool) -> None:
         while True:
