@@ -199,6 +199,7 @@ def column_of(array: pa.Array) -> Column:
     import pyarrow as pa
     from pyarrow import types
 
+    # Those of structs and extensions; a whole column was decoded before.
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     kind = array.type

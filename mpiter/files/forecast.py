@@ -7,6 +7,7 @@ or two iterators take turns, nothing is foretold: what would be decoded isn't ne
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..worker.here import SeedWords
 from .grouped import GroupedOrder, Groups
@@ -24,15 +25,12 @@ class Forecast:
     def __init__(self, groups: Groups, window: int) -> None:
         self._groups = groups
         self._window = window
-        # The seed of the batch before.
+        # The seed of the batch before, and what was foretold for it.
         self._seed: int | None = None
-        self._order: GroupedOrder | None = None
-        self._epoch = 0
+        self._before: _Foretold | None = None
+        # The order, with its seed and epoch, and how many batches weren't in it.
+        self._order: tuple[int, int, GroupedOrder] | None = None
         self._misses = 0
-        # The epoch and the groups of the batch before, and whether it was in order.
-        self._had: tuple[int, bool, Sequence[int]] | None = None
-        # The groups that were foretold for it.
-        self._coming: Sequence[int] = ()
 
     def after(
         self,
@@ -45,43 +43,64 @@ class Forecast:
         """Return the groups that are needed after ``groups``, those of a batch.
 
         ``key`` is the batch's first sample, and ``place`` its place in the order.  In
-        order, each of so many ``workers`` decodes another one.
+        order, each of so many ``workers`` decodes another one.  Workers that are
+        threads may call it at the same time.
         """
         seed, epoch, position = place
-        is_another = seed != self._seed
-        self._seed = seed
-        if is_another:
-            self._order = None
-            self._had = None
+        if seed != self._seed:
+            self._seed = seed
+            self._before = None
             return ()
         if in_order and key != position:
             return ()
+        before = self._before
         # Batch after batch is from the same groups.
-        has = epoch, in_order, groups
-        if has != self._had:
-            if in_order:
-                self._coming = self._groups.behind(groups[-1], self._window)[:workers]
-            else:
-                self._coming = self._after_some(groups, key, seed, epoch, position)
-            # At the end, since workers that are threads share this.
-            self._had = has
-        return self._coming
+        if before is not None and before[:3] == (epoch, in_order, groups):
+            return before.coming
+        coming: Sequence[int] | None
+        if in_order:
+            coming = self._groups.behind(groups[-1], self._window)[:workers]
+        else:
+            known = () if before is None else before.coming
+            coming = self._after_some(groups, key, place, known)
+        if coming is None:
+            return ()
+        self._before = _Foretold(epoch, in_order, groups, coming)
+        return coming
 
     def _after_some(
-        self, groups: Sequence[int], key: int, seed: int, epoch: int, position: int
-    ) -> Sequence[int]:
-        """Return the groups that come after those of a batch in random order."""
-        if self._order is None or epoch != self._epoch:
-            self._order = GroupedOrder(self._groups, self._window, seed, True, epoch)
-            self._epoch = epoch
+        self, groups: Sequence[int], key: int, place: SeedWords, known: Sequence[int]
+    ) -> Sequence[int] | None:
+        """Return the groups that come after those of a batch in random order.
+
+        None if the batch isn't where the order has it.  ``known`` are those that were
+        foretold before.
+        """
+        seed, epoch, position = place
+        kept = self._order
+        if kept is None or kept[:2] != (seed, epoch):
+            order = GroupedOrder(self._groups, self._window, seed, True, epoch)
+            kept = seed, epoch, order
+            self._order = kept
             self._misses = 0
         if self._misses >= _MISSES:
-            return ()
-        coming = self._order.window_after(groups)
+            return None
+        order = kept[2]
+        coming = order.window_after(groups)
         if coming is not None:
-            is_known = not coming or coming == self._coming
+            is_known = not coming or coming == known
             # Another order may happen to have a batch from the same groups.
-            if is_known or self._order.at(position) == key:
+            if is_known or order.at(position) == key:
                 return coming
         self._misses += 1
-        return ()
+        return None
+
+
+class _Foretold(NamedTuple):
+    """What was foretold for a batch."""
+
+    epoch: int
+    in_order: bool
+    # Those that the batch is from, and those that come after them.
+    groups: Sequence[int]
+    coming: Sequence[int]

@@ -47,29 +47,18 @@ class _Header(NamedTuple):
     others: dict[str, uneven.Meaning | None]
 
 
-class _Field(NamedTuple):
-    """A column that is written into records."""
-
-    # Numbers, or views.
-    values: NDArray[Any]
-    # What views refer to, and what that is.
-    data: pa.Buffer | None = None
-    kind: uneven.Meaning | None = None
-
-
-class _Other(NamedTuple):
-    """A column that is written as Arrow has it."""
-
-    array: pa.Array
-    # What the values are, if they are bytes.
-    kind: uneven.Meaning | None = None
-
-
 class Viewed(NamedTuple):
     """What the views of a field refer to."""
 
     kind: uneven.Meaning
     data: pa.Buffer
+
+
+class _Field(NamedTuple):
+    """A column that is written into records: numbers, or views of something."""
+
+    values: NDArray[Any]
+    viewed: Viewed | None = None
 
 
 class Group:
@@ -177,7 +166,7 @@ def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
     import pyarrow as pa
 
     fields: dict[str, _Field] = {}
-    others: dict[str, _Other] = {}
+    others: dict[str, tuple[pa.Array, uneven.Meaning | None]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         array = column.chunk(0)
         # Each process would have the values in memory of its own.
@@ -191,31 +180,32 @@ def write(table: pa.Table, descriptor: int, in_order: bool) -> None:
             continue
         as_bytes = uneven.as_bytes(array)
         if as_bytes is None:
-            others[name] = _Other(array)
+            others[name] = array, None
         elif in_order or as_bytes[0].null_count:
-            others[name] = _Other(*as_bytes)
+            others[name] = as_bytes
         else:
             its, kind = as_bytes
-            fields[name] = _Field(*uneven.views_of(its), kind)
+            views, data = uneven.views_of(its)
+            fields[name] = _Field(views, Viewed(kind, data))
     record = _record(fields.values())
-    views: dict[str, tuple[uneven.Meaning, int]] = {}
+    viewed: dict[str, Viewed] = {}
     for name, field in fields.items():
-        if field.kind is not None and field.data is not None:
-            views[name] = field.kind, field.data.size
-    kinds = {name: other.kind for name, other in others.items()}
-    header = pickle.dumps(_Header(record, len(table), [*fields], views, kinds)[:])
+        if field.viewed is not None:
+            viewed[name] = field.viewed
+    sizes = {name: (its.kind, its.data.size) for name, its in viewed.items()}
+    kinds = {name: kind for name, (_, kind) in others.items()}
+    header = pickle.dumps(_Header(record, len(table), [*fields], sizes, kinds)[:])
     with open(descriptor, "wb", closefd=False) as file:
         file.write(len(header).to_bytes(_LENGTH, "little") + header)
         file.write(_padding(_LENGTH + len(header)))
         for some in _records([field.values for field in fields.values()], record):
             file.write(some.data)
         file.write(_padding(record.itemsize * len(table)))
-        for field in fields.values():
-            if field.data is not None:
-                file.write(field.data)
-                file.write(_padding(field.data.size))
+        for _, data in viewed.values():
+            file.write(data)
+            file.write(_padding(data.size))
     if others:
-        rest = pa.table({name: other.array for name, other in others.items()})
+        rest = pa.table({name: array for name, (array, _) in others.items()})
         with (
             pa.OSFile(f"/dev/fd/{descriptor}", "ab") as sink,
             pa.ipc.new_stream(sink, rest.schema) as writer,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,7 @@ class GroupedOrder(Order):
         self._epoch = epoch
         # The number of the last block of places, and the samples in them.
         self._last: tuple[int, Indices] | None = None
+        self._window_before: _Window | None = None
         if not shuffles:
             return
         # The groups in the order in which they come, and the place where each begins.
@@ -80,9 +82,6 @@ class GroupedOrder(Order):
         self._places = np.concatenate(([0], np.cumsum(groups.counts[self._came])))
         # The first group of each window, and the number of all groups.
         self._firsts = _windows(groups.sizes[self._came], window)
-        # Of the last window its number, the turn of the group at each of its places,
-        # and what is added to a place in each group for the sample's number.
-        self._table: tuple[int, NDArray[np.uint8], Indices] | None = None
 
     def __len__(self) -> int:
         return self._groups.samples
@@ -162,16 +161,33 @@ class GroupedOrder(Order):
 
     def _keys(self, window: int, places: Indices) -> Indices:
         """Return the samples at places of a window before it is shuffled."""
-        if self._table is None or self._table[0] != window:
-            first, stop = self._firsts[window : window + 2].tolist()
-            came = self._came[first:stop]
-            counts = self._groups.counts[came]
-            # To look a group up takes NumPy a sixth of the time that a search takes.
-            groups = np.repeat(np.arange(stop - first, dtype=np.uint8), counts)
-            begins = self._places[first:stop] - self._places[first]
-            self._table = window, groups, self._groups.begins[came] - begins
-        _, groups, shifts = self._table
-        return places + shifts[groups[places]]
+        found = self._window_before
+        if found is None or found.number != window:
+            found = self._laid_out(window)
+            self._window_before = found
+        # To look a group up takes NumPy a sixth of the time that a search takes.
+        return places + found.shifts[found.turns[places]]
+
+    def _laid_out(self, window: int) -> _Window:
+        first, stop = self._firsts[window : window + 2].tolist()
+        came = self._came[first:stop]
+        turns = np.arange(stop - first, dtype=np.uint8)
+        begins = self._places[first:stop] - self._places[first]
+        return _Window(
+            window,
+            np.repeat(turns, self._groups.counts[came]),
+            self._groups.begins[came] - begins,
+        )
+
+
+class _Window(NamedTuple):
+    """Where the samples of a window lie."""
+
+    number: int
+    # Of each place the turn of its group; there are few groups in a window.
+    turns: NDArray[np.uint8]
+    # What is added to the places in each group for the samples' numbers.
+    shifts: Indices
 
 
 def _windows(sizes: NDArray[np.int64], most: int) -> Indices:
@@ -182,8 +198,8 @@ def _windows(sizes: NDArray[np.int64], most: int) -> Indices:
     firsts = [0]
     held = 0
     for group, size in enumerate(sizes.tolist()):
-        is_full = held + size > most or group - firsts[-1] == MOST
-        if held and is_full:
+        is_full = held > 0 and held + size > most
+        if is_full or group - firsts[-1] == MOST:
             firsts.append(group)
             held = 0
         held += size

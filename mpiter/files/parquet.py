@@ -109,14 +109,14 @@ class Parquet:
         if not count:
             return Rows({name: [] for name in self.columns}, 0)
         keys: Indices = np.asarray(indices)
-        if keys.dtype.kind not in "iu":
+        if keys.dtype.kind not in "iu" or keys.ndim != 1:
             raise TypeError(f"{indices!r:.60} aren't whole numbers")
-        keys = keys.astype(np.int64, copy=False)
         least = int(keys.min())
         most = int(keys.max())
         for key in (least, most):
             if not 0 <= key < len(self):
                 raise IndexError(f"{key} isn't from 0 to before {len(self)}")
+        keys = keys.astype(np.int64, copy=False)
         # A single row doesn't show how others are read.
         in_order = count == most - least + 1 > 1 and bool((keys[1:] > keys[:-1]).all())
         first = self._groups.holding(least)
@@ -127,7 +127,7 @@ class Parquet:
         if first == last:
             rows = [self._within(first, keys, in_order)]
         else:
-            wanted, rows, back = self._divided(first, last, keys)
+            wanted, rows, back = self._by_group(first, last, keys)
         coming: Sequence[int] = ()
         if count > 1:
             coming = self._coming(wanted, int(keys[0]), in_order)
@@ -141,7 +141,7 @@ class Parquet:
             return slice(int(rows[0]), int(rows[-1]) + 1)
         return rows
 
-    def _divided(
+    def _by_group(
         self, first: int, last: int, keys: Indices
     ) -> tuple[list[int], list[Which], Indices]:
         """Return row groups, the rows of each, and where these belong in the batch."""
@@ -190,13 +190,14 @@ class Parquet:
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "_door": self._opened_shelf().door}
         # Each process has its own.
-        del state["_shelf"], state["_began"]
+        del state["_shelf"], state["_began"], state["_forecast"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._began = threading.Lock()
         self._shelf = None
+        self._forecast = Forecast(self._groups, self.window)
 
     def _opened_shelf(self) -> Shelf[Group]:
         with self._began:

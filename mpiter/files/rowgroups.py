@@ -88,10 +88,10 @@ class RowGroups:
             opened, metadata=footer, page_checksum_verification=True
         )
         self._footers[number] = version, reader.metadata
-        names = self._survey.inner
+        names = self._survey.in_files
         table = reader.read_row_group(inner, columns=names, use_threads=in_threads)
         table = table.select(names)
-        for name, column in self._survey.divided.items():
+        for name, column in self._survey.by_folders.items():
             value = pa.scalar(column.values[number], column.kind)
             table = table.append_column(name, pa.repeat(value, len(table)))
         return table.select([*self._survey.types])

@@ -180,16 +180,11 @@ def viewed(
 
     if len(views) <= _FEW:
         return _cut(views, numbers.tolist(), buffers, kind)
-    told = _numbers_of(views)
+    told = np.array(views).view(_NUMBERS).reshape(-1, _PARTS)
     np.copyto(told[:, _BUFFER], numbers, where=told[:, _LENGTH] > _INSIDE)
     all_buffers = [None, pa.py_buffer(told), *buffers]
     array = pa.Array.from_buffers(pa.binary_view(), len(views), all_buffers)
     return values_in(array.cast(pa.large_binary()), kind)
-
-
-def _numbers_of(views: Views) -> NDArray[np.int32]:
-    """Return the four numbers of each view, in new memory."""
-    return np.array(views).view(_NUMBERS).reshape(-1, _PARTS)
 
 
 def _cut(
@@ -201,7 +196,7 @@ def _cut(
     """Return the values of a few views, one by one."""
     found: list[Any] = []
     inside = views.tobytes()
-    told = _numbers_of(views).tolist()
+    told = np.frombuffer(inside, _NUMBERS).reshape(-1, _PARTS).tolist()
     at = 0
     for (length, _, _, begin), number in zip(told, numbers, strict=True):
         if length <= _INSIDE:

@@ -30,7 +30,6 @@ _LONGEST = 20_000  # characters of a traceback
 _SUMMARY = 500  # characters of an error's text, and of our notes on it
 _OURS = "mpiter: "  # notes of ours begin so
 Indices = NDArray[np.int64]
-_INDEX_BYTES = 8
 # One key for each row.  Indices are sent to a process as the bytes of their int64s,
 # which takes less time than pickling an array; a tuple has a sampler's own keys.
 Keys = bytes | Indices | tuple[Any, ...]
@@ -91,9 +90,9 @@ def listed(keys: Keys) -> list[Any]:
 
 
 def number_of(keys: Keys) -> int:
-    if isinstance(keys, bytes):
-        return len(keys) // _INDEX_BYTES
-    return len(keys)
+    if isinstance(keys, tuple):
+        return len(keys)
+    return len(as_array(keys))
 
 
 def key_at(keys: Keys, at: int) -> Any:
@@ -103,9 +102,12 @@ def key_at(keys: Keys, at: int) -> Any:
 
 
 def as_array(keys: bytes | Indices) -> Indices:
+    """Return keys as an array that can't be written to."""
     if isinstance(keys, bytes):
         return np.frombuffer(keys, np.int64)
-    return keys
+    found = keys.view()
+    found.flags.writeable = False
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,25 @@ def test_what_getitems_gets_wrong_is_put_right_one_by_one(wrong: str) -> None:
         assert epoch(Several(wrong), n_processes=2) == expected
 
 
+@every_backend
+def test_a_reader_that_sorts_its_keys_changes_no_sample(
+    options: dict[str, Any],
+) -> None:
+    class Sorts(Several):
+        __getitems__ = None  # type: ignore[assignment]
+
+        def mpiter_reader(self) -> Any:
+            def read(keys: Any) -> Any:
+                keys.sort()
+                raise ValueError("not together")
+
+            return read
+
+    assert epoch(Sorts(), **options) == epoch(
+        [(i, 0) for i in range(50)], n_processes=0
+    )
+
+
 def test_an_error_is_blamed_on_its_own_sample() -> None:
     class Fails(Several):
         def __getitem__(self, index: int) -> Any:

@@ -12,6 +12,7 @@ import pickle
 import random
 import re
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -424,6 +425,35 @@ def test_a_column_of_the_files_goes_before_one_of_their_folders(
     assert [row["number"] for row in Parquet(tmp_path)] == [0, 1, 2]
 
 
+def test_a_column_of_a_file_that_others_have_in_their_folders_is_refused(
+    tmp_path: Path,
+) -> None:
+    for year, columns in ((2020, ["x"]), (2021, ["x", "year"])):
+        (tmp_path / f"year={year}").mkdir()
+        table = pa.table({name: range(3) for name in columns})
+        pq.write_table(table, tmp_path / f"year={year}" / "0.parquet")
+    message = r"year=2021/0\.parquet has a column 'year', which other files have"
+    with pytest.raises(DamagedFile, match=message):
+        Parquet(tmp_path)
+    assert len(Parquet(tmp_path, columns=["x"])) == 6
+
+
+def test_many_files_of_which_only_folders_are_read(tmp_path: Path) -> None:
+    # Most of them have no rows.
+    for day in range(300):
+        (tmp_path / f"day={day:03}").mkdir()
+        table = pa.table({"x": np.arange(3 if day % 50 == 0 else 0)})
+        pq.write_table(table, tmp_path / f"day={day:03}" / "0.parquet")
+    dataset = Parquet(tmp_path, columns=["day"])
+    for seed in range(3):
+        options: dict[str, Any] = {"n_processes": 0, "seed": seed, "epochs": 1}
+        with mpiter.batches(dataset, 4, **options) as stream:
+            found = [day for batch in stream for day in batch["day"].tolist()]
+        assert Counter(found) == dict.fromkeys(range(0, 300, 50), 3)
+    # A row group without rows is never decoded.
+    assert len(dataset.decodes()) == 6
+
+
 def test_a_folder_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "k=%ff").mkdir()
     write(tmp_path / "k=%ff" / "0.parquet", rows=3)
@@ -453,6 +483,8 @@ def test_what_is_no_number_is_refused(folder: Path) -> None:
             dataset[index]  # type: ignore[index]
     with pytest.raises(TypeError, match="aren't whole numbers"):
         dataset.__getitems__([0, 1.5])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="aren't whole numbers"):
+        dataset.rows(np.array([[0, 1], [2, 3]]))
     assert dataset[np.uint8(3)] == dataset.__getitems__(np.array([3], "u1"))[0]
 
 
@@ -461,6 +493,8 @@ def test_numbers_beyond_the_end_are_refused(folder: Path) -> None:
     for number in (-1, 2 * ROWS):
         with pytest.raises(IndexError, match=f"{number} isn't from 0 to before 480"):
             dataset[number]
+    with pytest.raises(IndexError, match="9223372036854775813 isn't from 0"):
+        dataset.rows(np.array([2**63 + 5], np.uint64))
 
 
 # -- order -----------------------------------------------------------------------------
@@ -823,6 +857,15 @@ def test_a_copy_and_a_pickled_dataset_read_the_same(folder: Path) -> None:
     del dataset, one
     # What it refers to has gone with the process or the dataset.
     assert pickle.loads(data)[ROWS]["number"] == ROWS
+
+
+def test_a_dataset_that_was_read_is_pickled_as_one_that_was_not(folder: Path) -> None:
+    dataset = Parquet(folder)
+    before = len(pickle.dumps(dataset))
+    with mpiter.batches(dataset, 7, n_processes=0, seed=1, epochs=2) as stream:
+        for _ in stream:
+            pass
+    assert len(pickle.dumps(dataset)) <= before + 8
 
 
 # -- row groups are decoded ahead ------------------------------------------------------
