@@ -19,19 +19,16 @@ from ..order.order import Indices
 from ..samples.jagged import Jagged
 from ..samples.rows import Rows
 from ..samples.texts import Texts
-from .uneven import (
-    BytesColumn,
-    Which,
+from .arrays import (
     filled,
     has_arrays,
     has_nan,
     is_list,
     is_number,
-    lists_as_bytes,
     nulls_in,
     offsets_in,
-    some,
 )
+from .uneven import BytesColumn, Which, lists_as_bytes, some
 
 if TYPE_CHECKING:
     import pyarrow as pa

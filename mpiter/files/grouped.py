@@ -72,6 +72,7 @@ class GroupedOrder(Order):
         self._epoch = epoch
         # The number of the last block of places, and the samples in them.
         self._last: tuple[int, Indices] | None = None
+        # The window that was laid out last.
         self._window_before: _Window | None = None
         if not shuffles:
             return
@@ -169,6 +170,7 @@ class GroupedOrder(Order):
         return places + found.shifts[found.turns[places]]
 
     def _laid_out(self, window: int) -> _Window:
+        """Return where the samples of a window lie."""
         first, stop = self._firsts[window : window + 2].tolist()
         came = self._came[first:stop]
         turns = np.arange(stop - first, dtype=np.uint8)
