@@ -32,7 +32,8 @@ _OURS = "mpiter: "  # notes of ours begin so
 Indices = NDArray[np.int64]
 # One key for each row.  Indices are sent to a process as the bytes of their int64s,
 # which takes less time than pickling an array; a tuple has a sampler's own keys.
-Keys = bytes | Indices | tuple[Any, ...]
+UnpackedKeys = Indices | tuple[Any, ...]
+Keys = bytes | UnpackedKeys
 # A stretch as it travels: its first row, the epoch and position of that row, the keys.
 SentStretch = tuple[int, int, int, Keys]
 
@@ -68,46 +69,43 @@ class Block(NamedTuple):
     def placed(self) -> Iterator[Placed]:
         """Yield the place (seed, epoch, position) and the key of each row."""
         for _, epoch, position, keys in self.stretches:
-            for offset, key in enumerate(listed(keys)):
+            for offset, key in enumerate(listed(unpacked(keys))):
                 yield (self.seed, epoch, position + offset), key
 
     def sample(self, at: int) -> tuple[Place, Any] | None:
         """Return the place and the key of the block's row ``at``, if there is one."""
         row = self.row + at
         for first, epoch, position, keys in self.stretches:
+            found = unpacked(keys)
             offset = row - first
-            if 0 <= offset < number_of(keys):
+            if 0 <= offset < len(found):
                 place = Place(self.batch, row, epoch, position + offset)
-                return place, key_at(keys, offset)
+                return place, key_at(found, offset)
         return None
 
 
-def listed(keys: Keys) -> list[Any]:
+def unpacked(keys: Keys) -> UnpackedKeys:
+    """Return keys as a tuple, or as an array that can't be written to."""
     if isinstance(keys, tuple):
-        return list(keys)
-    indices: list[Any] = as_array(keys).tolist()
-    return indices
-
-
-def number_of(keys: Keys) -> int:
-    if isinstance(keys, tuple):
-        return len(keys)
-    return len(as_array(keys))
-
-
-def key_at(keys: Keys, at: int) -> Any:
-    if isinstance(keys, tuple):
-        return keys[at]
-    return int(as_array(keys)[at])
-
-
-def as_array(keys: bytes | Indices) -> Indices:
-    """Return keys as an array that can't be written to."""
+        return keys
     if isinstance(keys, bytes):
         return np.frombuffer(keys, np.int64)
     found = keys.view()
     found.flags.writeable = False
     return found
+
+
+def listed(keys: UnpackedKeys) -> list[Any]:
+    """Return keys as a list of Python's own numbers, or of other objects."""
+    if isinstance(keys, tuple):
+        return list(keys)
+    indices: list[Any] = keys.tolist()
+    return indices
+
+
+def key_at(keys: UnpackedKeys, at: int) -> Any:
+    [key] = listed(keys[at : at + 1])
+    return key
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ from .block import (
     Fields,
     Keys,
     Place,
-    as_array,
+    UnpackedKeys,
     key_at,
     listed,
     make_block,
-    number_of,
     take_down,
+    unpacked,
     unsendable,
 )
 from .board import CELL
@@ -259,7 +259,7 @@ class _Fetching:
         self._first = 0
         self._epoch = 0
         self._position = 0
-        self._keys: Keys = ()
+        self._keys: UnpackedKeys = ()
 
     @property
     def is_over(self) -> bool:
@@ -271,7 +271,7 @@ class _Fetching:
         row: int,
         epoch: int,
         position: int,
-        keys: Keys,
+        packed: Keys,
     ) -> None:
         """Fetch the rows from ``row`` on; all are of one epoch."""
         block = self._block
@@ -280,6 +280,7 @@ class _Fetching:
         seed = block.seed
         first = row - block.row
         offset = position - first
+        keys = unpacked(packed)
         frame.at = lambda: (seed, epoch, offset + sheet.row)
         frame.hearer = self
         self._first = first
@@ -290,7 +291,7 @@ class _Fetching:
             if self._begun is not None:
                 self._go_on(self._begun, keys)
             elif self._has_under_way:
-                self._take_under_way(first, number_of(keys))
+                self._take_under_way(first, len(keys))
             elif not self._read_together(first, keys):
                 self._read_singly(listed(keys), first)
         finally:
@@ -305,12 +306,12 @@ class _Fetching:
                 "it were the worker. End it with os._exit() or sys.exit()."
             )
 
-    def _go_on(self, begun: Begun, keys: Keys) -> None:
+    def _go_on(self, begun: Begun, keys: UnpackedKeys) -> None:
         """Judge the error that the reading came to, then fetch the rows after it."""
         if begun.error is not None:
             row = begun.sheet.row
             self._fail(begun.error, row)
-            self._read_singly(listed(keys)[row + 1 :], row + 1)
+            self._read_singly(listed(keys[row + 1 :]), row + 1)
 
     @property
     def _has_under_way(self) -> bool:
@@ -418,7 +419,7 @@ class _Fetching:
     def _read_together(
         self,
         row: int,
-        keys: Keys,
+        keys: UnpackedKeys,
     ) -> bool:
         """Fetch the samples by one call of the dataset's reader.
 
@@ -426,20 +427,17 @@ class _Fetching:
         """
         worker = self._worker
         cells = self._cells
-        count = number_of(keys)
+        count = len(keys)
         if worker.reader is None or count < 2 or self._seeds or self._block.singly:
             return False
-        together: Any = keys
-        if not isinstance(keys, tuple):
-            together = as_array(keys)
-        elif not takes_any_key(worker.dataset):
+        if isinstance(keys, tuple) and not takes_any_key(worker.dataset):
             return False
         cells[CELL.row] = row
         cells[CELL.active] = 2
         seeding.begin_anew()
         samples: Any = ()
         try:
-            samples = worker.reader(together)
+            samples = worker.reader(keys)
         except BaseException as error:
             # The samples are fetched again one by one, which shows the one that fails.
             self.let_pass(error)
